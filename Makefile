@@ -1,0 +1,48 @@
+# `make run` and `make test` do all their own set-up; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help run test lint bench lock clean
+
+help:  ## Show the targets.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0.1:8420, no key needed).
+	@exec $(BIN)/gatehouse run
+
+test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+lint: $(VENV)/.dev-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: browser
+browser:
+	@sh tests/install_browser.sh
+
+bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md.
+	$(BIN)/python -m bench
+
+lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --upgrade --no-header --no-annotate pyproject.toml requirements/run.in -o requirements/run.txt
+	$(BIN)/uv pip compile -q --upgrade --no-header --no-annotate requirements/dev.in -o requirements/dev.txt
+
+clean:  ## Remove what the other targets made.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Gatehouse needs Python 3.11 or newer; set PYTHON=/path/to/it.")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-ready: $(VENV)/bin/python requirements/run.txt pyproject.toml
+	$(BIN)/python -m pip install -q -r requirements/run.txt
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev-ready: $(VENV)/.run-ready requirements/dev.txt
+	$(BIN)/python -m pip install -q -r requirements/dev.txt
+	@touch $@

@@ -1,0 +1,1 @@
+"""TOML to validated, frozen settings, and back."""

@@ -1,0 +1,321 @@
+"""What a channel and the core say to each other; a new channel needs nothing else of ours but `errors` and `text`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from config import ChannelSettings
+
+if TYPE_CHECKING:
+    # Only channels that live on HTTP pay for the import.
+    from aiohttp import web
+
+__all__ = [
+    "Access",
+    "Address",
+    "Attachment",
+    "AttachmentKind",
+    "Browser",
+    "Button",
+    "Caller",
+    "Channel",
+    "ChannelContext",
+    "CommandInfo",
+    "Deliver",
+    "Drafts",
+    "Edits",
+    "HasRoutes",
+    "Inbound",
+    "Line",
+    "OffersButtons",
+    "OpenChannel",
+    "Outbound",
+    "OutboundKind",
+    "PeerKind",
+    "Pulse",
+    "Reacts",
+    "Receipt",
+    "Route",
+    "Sender",
+    "SessionInfo",
+    "ShowsTyping",
+    "TextLimit",
+    "Verdict",
+]
+
+
+class PeerKind(StrEnum):
+    DIRECT = "direct"
+    GROUP = "group"
+    CHANNEL = "channel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a message came from: all that a reply needs to get back there."""
+
+    channel: str
+    kind: PeerKind
+    peer: str
+    account: str = "default"
+    thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who wrote. `is_owner` is set only by a channel that has proven it itself (a token, a Unix socket)."""
+
+    id: str
+    name: str = ""
+    is_owner: bool = False
+
+
+class AttachmentKind(StrEnum):
+    IMAGE = "image"
+    AUDIO = "audio"
+    VOICE = "voice"
+    VIDEO = "video"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file that came with a message. `ref` is the platform's own handle on it; nothing is downloaded yet."""
+
+    kind: AttachmentKind
+    name: str
+    media_type: str
+    size: int
+    ref: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbound:
+    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats itself."""
+
+    address: Address
+    sender: Sender
+    event_id: str
+    text: str
+    sent_at: datetime
+    message_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    guild: str | None = None
+    is_addressed: bool = True
+
+
+class OutboundKind(StrEnum):
+    REPLY = "reply"
+    """What the agent said; it is in the transcript too."""
+    NOTICE = "notice"
+    """What the gateway itself says: a command's answer, a refusal. It is in no transcript."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """Pressing it is the same as sending `command`."""
+
+    label: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbound:
+    """One thing to say. `session` is the number of the session it belongs to, for channels that show several."""
+
+    address: Address
+    text: str
+    kind: OutboundKind = OutboundKind.NOTICE
+    reply_to: str | None = None
+    session: int | None = None
+    buttons: tuple[Button, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The platform's own id of a message it has accepted."""
+
+    message_id: str
+
+
+class Verdict(StrEnum):
+    """What became of an inbound message. Whatever the verdict, the platform may now forget the message."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"
+    """Not taken, and its sender was told why (or is a stranger who is told nothing)."""
+
+
+Deliver = Callable[[Inbound], Awaitable[Verdict]]
+"""Hands a message to the core. Once it returns, the message may be acknowledged; `Transient` means: not now, try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLimit:
+    """The longest text the platform takes in one message, in the unit in which the platform counts."""
+
+    size: int
+    measure: Callable[[str], int] = len
+
+
+class Channel(Protocol):
+    """One bot identity on one chat platform."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def account(self) -> str: ...
+
+    @property
+    def text_limit(self) -> TextLimit: ...
+
+    async def run(self, deliver: Deliver) -> None:
+        """Read the platform until cancelled. Raise only `ChannelError`s."""
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        """Return once the platform has accepted `message`; raise otherwise. `key` is the same on every retry."""
+
+
+@runtime_checkable
+class Edits(Protocol):
+    """Can change a message that was sent."""
+
+    async def edit(self, receipt: Receipt, message: Outbound) -> None: ...
+
+
+@runtime_checkable
+class Drafts(Protocol):
+    """Can show an answer while it is being written. `send` with the same key then puts the whole in its place."""
+
+    @property
+    def draft_pace(self) -> float:
+        """Seconds to leave between two drafts of one answer."""
+
+    async def draft(self, message: Outbound, *, key: str) -> None:
+        """Show `message.text`, which is all of the answer so far. May be dropped; never raises for a lost peer."""
+
+
+@runtime_checkable
+class ShowsTyping(Protocol):
+    """Can show that an answer is being worked on."""
+
+    async def show_typing(self, address: Address) -> None: ...
+
+
+@runtime_checkable
+class OffersButtons(Protocol):
+    """Renders `Outbound.buttons`; elsewhere the text has to say the same."""
+
+    @property
+    def max_buttons(self) -> int: ...
+
+
+@runtime_checkable
+class Reacts(Protocol):
+    """Can put an emoji on somebody's message."""
+
+    async def react(self, address: Address, message_id: str, emoji: str) -> None: ...
+
+
+class Access(StrEnum):
+    """Who may call a route."""
+
+    PUBLIC = "public"
+    """Anybody who can reach the port: liveness, the page without its data, the exchange of a code."""
+    OWNER = "owner"
+    """Who has the token, a browser's cookie made from it, or the control socket."""
+    CONTROL = "control"
+    """Who can open the control socket, and nobody over TCP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who is calling a route, as the server has found out by itself. Empty `name`: a stranger."""
+
+    name: str = ""
+    is_owner: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One HTTP route of a channel. Host, Origin, credential and size have been checked before `handle` runs."""
+
+    method: str
+    path: str
+    access: Access
+    handle: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
+
+
+@runtime_checkable
+class HasRoutes(Protocol):
+    """Lives on the gateway's own HTTP server."""
+
+    def routes(self) -> Sequence[Route]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """What a person sees of a session."""
+
+    number: int
+    title: str
+    messages: int
+    updated_at: datetime
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One visible line of a conversation: a person's or the agent's."""
+
+    role: str
+    text: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandInfo:
+    name: str
+    arguments: str
+    summary: str
+
+
+class Browser(Protocol):
+    """Lets a channel show the sessions of the chat it is talking to, and of no other."""
+
+    def sessions(self, address: Address, sender: Sender) -> list[SessionInfo]:
+        """Newest first; empty when the chat has none yet."""
+
+    async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
+        """The last `limit` lines of the active session, oldest first."""
+
+    def commands(self) -> list[CommandInfo]: ...
+
+
+class Pulse(Protocol):
+    """How a channel tells whether it can receive, so that readiness tells the truth."""
+
+    def up(self) -> None: ...
+
+    def down(self, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelContext:
+    """All that the core gives to a channel when it is opened."""
+
+    name: str
+    account: str
+    settings: ChannelSettings
+    browser: Browser
+    pulse: Pulse
+
+
+OpenChannel = Callable[[ChannelContext], Channel]
+"""The entry point of the group `gatehouse.channels`. It does no I/O: `run` does."""
