@@ -1,0 +1,9 @@
+"""Text on its way in and out, the same for every channel.
+
+Markdown rendering is in `gateway.text.markdown`, which is not imported here: only who shows HTML pays for it.
+"""
+
+from gateway.text.hygiene import clean, excerpt, printable
+from gateway.text.splitting import split, utf16_length
+
+__all__ = ["clean", "excerpt", "printable", "split", "utf16_length"]
