@@ -1,0 +1,154 @@
+"""A channel whose clients come over WebSockets, but for its name and looks."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from channels.sockets.conversation import Conversation, Desk, Render, TooInsistent
+from channels.sockets.hub import Hub, TooManyConnections
+from channels.sockets.outlet import Outlet
+from channels.sockets.wire import Draft, Message
+from gateway.contract import Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt
+
+__all__ = ["SocketEndpoint"]
+
+MAX_MESSAGE_SIZE = 1024 * 1024
+"""Above it the connection is closed with 1009 before the rest is read."""
+HEARTBEAT = 30.0
+CLOSE_TIMEOUT = 2.0
+"""How long a client may take to answer a closing handshake."""
+SEND_TIMEOUT = 30.0
+
+
+class SocketEndpoint:
+    """Takes WebSockets, hands to the core what they say, and gives to all sockets of a peer what the core answers.
+
+    With `render`, frames carry HTML beside the text.
+    """
+
+    def __init__(self, context: ChannelContext, *, render: Render | None = None) -> None:
+        self._context = context
+        self._render = render
+        self._hub = Hub()
+        self._desk = Desk(
+            channel=context.name, account=context.account, browser=context.browser, hub=self._hub, render=render
+        )
+
+    async def run(self, deliver: Deliver) -> None:
+        """Let messages in until cancelled. Open sockets stay: what is still to be answered can be delivered."""
+        if self._render is not None:
+            await asyncio.to_thread(self._render, "*warm*")  # The first answer does not wait for the parser's tables.
+        self._desk.deliver = deliver
+        self._context.pulse.up()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._desk.deliver = None
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        """Give `message` to every socket of its peer. With none open, a notice waits; a reply is in the transcript."""
+        frame = Message(
+            key=key,
+            kind=message.kind,
+            text=message.text,
+            at=datetime.now(UTC),
+            session=message.session,
+            html=await self._rendered(message.text),
+            buttons=message.buttons,
+        )
+        is_anybody_there = self._hub.broadcast(message.address.peer, frame)
+        if not is_anybody_there and message.kind is OutboundKind.NOTICE:
+            self._hub.leave_note(message.address.peer, frame)
+        return Receipt(message_id=key)
+
+    async def draft(self, message: Outbound, *, key: str) -> None:
+        html = await self._rendered(message.text)
+        draft = Draft(key=key, session=message.session, text=message.text, html=html)
+        self._hub.broadcast(message.address.peer, draft)
+
+    async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """Talk with one client until it leaves. Cancelled, it says goodbye with 1001 and leaves no task behind."""
+        socket = web.WebSocketResponse(
+            max_msg_size=MAX_MESSAGE_SIZE,
+            compress=False,
+            heartbeat=HEARTBEAT,
+            timeout=CLOSE_TIMEOUT,
+            autoping=False,  # Pings count against the client's limit like anything else.
+        )
+        await socket.prepare(request)
+        outlet = Outlet(abort=lambda: _abort(request))
+        code = WSCloseCode.GOING_AWAY
+        try:
+            code = await self._talk(socket, caller, outlet)
+        finally:
+            await _close(socket, request, code)
+        return socket
+
+    async def _talk(self, socket: web.WebSocketResponse, caller: Caller, outlet: Outlet) -> WSCloseCode:
+        conversation = Conversation(self._desk, caller, outlet)
+        conversation.greet()
+        try:
+            with self._hub.joined(caller.name, outlet):
+                async with asyncio.TaskGroup() as group:
+                    writer = group.create_task(_write(socket, outlet), name=f"{self._context.name}:writer")
+                    code = await _listen(socket, conversation)
+                    writer.cancel()
+        except TooManyConnections:
+            code = WSCloseCode.TRY_AGAIN_LATER
+        return code
+
+    async def _rendered(self, text: str) -> str | None:
+        return None if self._render is None else await asyncio.to_thread(self._render, text)
+
+
+async def _listen(socket: web.WebSocketResponse, conversation: Conversation) -> WSCloseCode:
+    """Read until the client leaves, is lost, or has to go; say with which code."""
+    try:
+        async for message in socket:
+            if message.type is WSMsgType.ERROR:
+                break
+            if message.type is WSMsgType.PING:
+                await _pong(socket, conversation, message.data)
+            elif message.type is not WSMsgType.PONG:
+                await conversation.hear(message)
+    except TooInsistent:
+        return WSCloseCode.POLICY_VIOLATION
+    return WSCloseCode.OK
+
+
+async def _pong(socket: web.WebSocketResponse, conversation: Conversation, payload: bytes) -> None:
+    if not conversation.may_be_answered():
+        return
+    try:
+        await socket.pong(payload)
+    except ConnectionError:
+        return  # The client has gone; the next read says so.
+
+
+async def _write(socket: web.WebSocketResponse, outlet: Outlet) -> None:
+    """Send what is queued. A client that is lost or takes nothing for long is given up; the reading side sees it too."""
+    while True:
+        data = await outlet.next()
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT):
+                await socket.send_frame(data, WSMsgType.TEXT)
+        except ConnectionError:
+            return
+        except TimeoutError:
+            outlet.give_up()
+            return
+
+
+async def _close(socket: web.WebSocketResponse, request: web.Request, code: WSCloseCode) -> None:
+    """Say goodbye if the client still listens, and be rid of the connection in any case."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await socket.close(code=code)
+    except TimeoutError:
+        _abort(request)
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()

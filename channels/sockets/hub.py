@@ -1,0 +1,69 @@
+"""Who is connected: the open outlets of each peer, and the notices that wait for a peer who is away."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from channels.sockets.outlet import Outlet
+from channels.sockets.wire import Message, ServerFrame
+from gateway.contract import OutboundKind
+
+__all__ = ["Hub", "TooManyConnections"]
+
+MAX_CONNECTIONS = 16
+"""For one peer: a person with many tabs, not a leak."""
+MAX_NOTES = 20
+MAX_MAILBOXES = 1000
+
+
+class TooManyConnections(Exception):
+    """The peer has as many connections as it may have."""
+
+
+class Hub:
+    """Everybody who is connected, by peer; all of it bounded. For use within one event loop."""
+
+    def __init__(self) -> None:
+        self._outlets: dict[str, list[Outlet]] = {}
+        self._mailboxes: OrderedDict[str, deque[Message]] = OrderedDict()
+
+    @contextmanager
+    def joined(self, peer: str, outlet: Outlet) -> Iterator[None]:
+        """Let `outlet` have what is broadcast to `peer`, and first what has been waiting in the mailbox."""
+        outlets = self._outlets.setdefault(peer, [])
+        if len(outlets) >= MAX_CONNECTIONS:
+            raise TooManyConnections
+        outlets.append(outlet)
+        try:
+            for note in self._mailboxes.pop(peer, ()):
+                outlet.offer(note)
+            yield
+        finally:
+            self._leave(peer, outlet)
+
+    def broadcast(self, peer: str, frame: ServerFrame, *, besides: Outlet | None = None) -> bool:
+        """Offer `frame` to every connection of `peer`, or say that there is none."""
+        outlets = self._outlets.get(peer, ())
+        for outlet in tuple(outlets):
+            if outlet is not besides:
+                outlet.offer(frame)
+        return bool(outlets)
+
+    def leave_note(self, peer: str, note: Message) -> None:
+        """Keep `note` for the next connection of `peer`; when full, the oldest note or the oldest mailbox makes room."""
+        mailbox = self._mailboxes.setdefault(peer, deque(maxlen=MAX_NOTES))
+        if all(waiting.key != note.key for waiting in mailbox):
+            mailbox.append(note)
+        self._mailboxes.move_to_end(peer)
+        while len(self._mailboxes) > MAX_MAILBOXES:
+            self._mailboxes.popitem(last=False)
+
+    def _leave(self, peer: str, outlet: Outlet) -> None:
+        outlets = self._outlets[peer]
+        outlets.remove(outlet)
+        if outlets:
+            return
+        del self._outlets[peer]
+        for frame in outlet.unsent():
+            if isinstance(frame, Message) and frame.kind == OutboundKind.NOTICE:
+                self.leave_note(peer, frame)
