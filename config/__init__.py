@@ -1,1 +1,62 @@
 """TOML to validated, frozen settings, and back."""
+
+from config.choices import (
+    Backend,
+    DmPolicy,
+    DmScope,
+    GroupPolicy,
+    GroupScope,
+    LogFormat,
+    LogLevel,
+    ProviderKind,
+)
+from config.model import (
+    AccountSettings,
+    AgentSettings,
+    Binding,
+    ChannelSettings,
+    GatewaySettings,
+    HttpSettings,
+    McpSettings,
+    ProviderSettings,
+    Repo,
+    SessionSettings,
+    Settings,
+)
+from config.problems import ConfigError, Problem
+from config.reading import Loaded, destination, find, load
+from config.secret import Secret
+from config.writing import schema, set_value, show, unset_value
+
+__all__ = [
+    "AccountSettings",
+    "AgentSettings",
+    "Backend",
+    "Binding",
+    "ChannelSettings",
+    "ConfigError",
+    "DmPolicy",
+    "DmScope",
+    "GatewaySettings",
+    "GroupPolicy",
+    "GroupScope",
+    "HttpSettings",
+    "Loaded",
+    "LogFormat",
+    "LogLevel",
+    "McpSettings",
+    "Problem",
+    "ProviderKind",
+    "ProviderSettings",
+    "Repo",
+    "Secret",
+    "SessionSettings",
+    "Settings",
+    "destination",
+    "find",
+    "load",
+    "schema",
+    "set_value",
+    "show",
+    "unset_value",
+]

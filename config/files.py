@@ -5,7 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["fsync_directory", "write_atomically"]
+__all__ = ["fsync_directory", "make_private_directory", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -22,6 +22,14 @@ def write_atomically(path: Path, data: bytes) -> None:
             Path(temporary).unlink()
         raise
     fsync_directory(path.parent)
+
+
+def make_private_directory(directory: Path) -> None:
+    """Create `directory` and what is missing above it, each mode 0700; what exists already is left as it is."""
+    if directory.is_dir():
+        return
+    make_private_directory(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def fsync_directory(directory: Path) -> None:

@@ -1,0 +1,115 @@
+"""Pydantic's findings in our own words. Values are repeated only where a secret is never expected."""
+
+import re
+from collections.abc import Iterator, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from config.problems import Mistake, Mistakes, Problem, did_you_mean
+
+__all__ = ["explain", "key_path"]
+
+_LONGEST_QUOTE = 24
+
+_SENTENCES = {
+    "missing": "is missing",
+    "extra_forbidden": "is not a key that Gatehouse knows",
+    "string_type": "must be text in quotes, got {got}",
+    "path_type": "must be a path in quotes, got {got}",
+    "int_type": "must be a whole number, got {value}",
+    "int_from_float": "must be a whole number, got {value}",
+    "float_type": "must be a number, got {value}",
+    "finite_number": "must be a finite number, got {value}",
+    "bool_type": "must be true or false, got {value}",
+    "enum": "must be {expected}, got {value}",
+    "tuple_type": "must be a list in [brackets], got {got}",
+    "dict_type": "must be a table, got {got}",
+    "model_type": "must be a table, got {got}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must be a short name: up to 64 of a-z, 0-9, - and _, starting with a letter or digit",
+    "greater_than": "must be more than {gt}, got {value}",
+    "greater_than_equal": "must be at least {ge}, got {value}",
+    "less_than_equal": "must be at most {le}, got {value}",
+}
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> list[Problem]:
+    """Return every mistake that `error` holds, in the order of the model."""
+    return [problem for details in error.errors(include_url=False) for problem in _problems(details, root)]
+
+
+def _problems(details: ErrorDetails, root: type[BaseModel]) -> Iterator[Problem]:
+    cause = details.get("ctx", {}).get("error")
+    key = key_path(details["loc"])
+    if isinstance(cause, Mistakes):
+        yield from cause.problems
+    elif isinstance(cause, Mistake):
+        yield Problem(key=key, message=str(cause), hint=cause.hint)
+    elif details["type"] != "default_factory_not_called":  # It only follows from another mistake.
+        yield Problem(key=key, message=_sentence(details), hint=_hint(details, root))
+
+
+def key_path(location: Sequence[int | str]) -> str:
+    """Write a location as in TOML: `bindings[0].agent`, `agents."Bad Name"`."""
+    key = ""
+    for part in location:
+        if isinstance(part, int):
+            key += f"[{part}]"
+        elif part != "[key]":  # Pydantic's mark for: the name itself is wrong.
+            key += ("." if key else "") + (part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"')
+    return key
+
+
+def _sentence(details: ErrorDetails) -> str:
+    sentence = _SENTENCES.get(details["type"], "is not valid")
+    value = details["input"]
+    return sentence.format_map({**details.get("ctx", {}), "value": _quote(value), "got": _kind(value)})
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "a date or time")
+
+
+def _quote(value: object) -> str:
+    """Repeat a value that is short enough to be a slip rather than a misplaced key."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    shown = repr(value)
+    return shown if isinstance(value, str | int | float) and len(shown) <= _LONGEST_QUOTE else _kind(value)
+
+
+def _hint(details: ErrorDetails, root: type[BaseModel]) -> str:
+    if details["type"] == "enum":
+        return did_you_mean(str(details["input"]), re.findall(r"'([^']*)'", details["ctx"]["expected"]))
+    if details["type"] != "extra_forbidden":
+        return ""
+    *parents, unknown = details["loc"]
+    known = _known_keys(root, parents)
+    return did_you_mean(str(unknown), known) or f"known here: {', '.join(known)}"
+
+
+def _known_keys(root: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    kind: Any = root  # An annotation can be anything.
+    for part in location:
+        is_table = isinstance(kind, type) and issubclass(kind, BaseModel)
+        kind = _bare(kind.model_fields[str(part)].annotation if is_table else _inner(kind))
+    return list(kind.model_fields)
+
+
+def _bare(annotation: Any) -> Any:  # noqa: ANN401  # As above.
+    """Take the wrapping off: `Annotated[X, ...]` and `X | None` are X."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in {Union, UnionType}:
+        return _bare(next(kind for kind in get_args(annotation) if kind is not NoneType))
+    return annotation
+
+
+def _inner(container: Any) -> Any:  # noqa: ANN401  # As above.
+    """Return what a dict or a tuple holds."""
+    arguments = [argument for argument in get_args(container) if argument is not Ellipsis]
+    return arguments[-1]

@@ -1,0 +1,93 @@
+"""The kinds of values that settings are made of, each with the sentence for a value that is none."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+
+from config.problems import Mistake
+from config.secret import is_reference, resolve
+from config.source import Source, source_of
+
+__all__ = ["Flag", "Id", "Location", "Options", "PlatformId", "Seconds", "Slug", "Text", "Url", "Whole", "is_loopback"]
+
+SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
+
+Flag = Annotated[bool, Field(strict=True)]
+Whole = Annotated[int, Field(strict=True)]
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Slug = Annotated[str, Field(pattern=SLUG)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _number_as_text(value: object) -> object:
+    """Take the bare numbers that most platforms use as ids; TOML knows them from text, we do not care."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Id = Annotated[
+    Text, BeforeValidator(_number_as_text), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
+]
+"""An id on a platform."""
+
+
+def _check_platform_id(value: str) -> str:
+    channel, _, peer = value.partition(":")
+    if not re.fullmatch(SLUG, channel) or not peer:
+        raise Mistake("must be a channel and an id on it", 'write it like "telegram:123456"')
+    return value
+
+
+PlatformId = Annotated[str, AfterValidator(_check_platform_id)]
+"""An id with the channel it belongs to, `telegram:123`."""
+
+
+def _locate(value: Path, info: ValidationInfo) -> Path:
+    if "\0" in str(value) or not str(value):
+        raise Mistake("is no path")
+    source = source_of(info)
+    return source.path(value) if source else value.expanduser()
+
+
+Location = Annotated[Path, AfterValidator(_locate)]
+"""A path; relative ones lie beside the config file."""
+
+
+def _check_url(value: str) -> str:
+    # Nothing of the value is repeated: people do put passwords into URLs.
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if parts.scheme not in {"http", "https"} or not host:
+        raise Mistake("must be an address that starts with http:// or https://")
+    if parts.username is not None:
+        raise Mistake("must not hold a name or password", "put the secret into the key meant for it")
+    return value
+
+
+Url = Annotated[str, AfterValidator(_check_url)]
+
+
+def _resolve_within(value: Any, source: Source | None) -> Any:  # noqa: ANN401  # Options are whatever a channel wants.
+    if isinstance(value, str) and is_reference(value):
+        return resolve(value, source)
+    if isinstance(value, dict):
+        return {key: _resolve_within(inner, source) for key, inner in value.items()}
+    return [_resolve_within(inner, source) for inner in value] if isinstance(value, list) else value
+
+
+def _resolve_options(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    return {key: _resolve_within(inner, source_of(info)) for key, inner in value.items()}
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_resolve_options)]
+"""A free table; a reference anywhere in it becomes a `Secret`."""
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach `host`; an unusual spelling counts as reachable by others."""
+    return host in {"localhost", "::1"} or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None

@@ -1,0 +1,412 @@
+"""The settings, their defaults and their limits. Nothing of this is written anywhere else."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from config.choices import (
+    Backend,
+    DmPolicy,
+    DmScope,
+    GroupPolicy,
+    GroupScope,
+    LogFormat,
+    LogLevel,
+    ProviderKind,
+)
+from config.kinds import Flag, Id, Location, Options, PlatformId, Seconds, Slug, Text, Url, Whole, is_loopback
+from config.problems import Mistake, Mistakes, Problem, did_you_mean
+from config.secret import Secret
+from config.source import source_of
+
+__all__ = [
+    "AccountSettings",
+    "AgentSettings",
+    "Binding",
+    "ChannelSettings",
+    "GatewaySettings",
+    "HttpSettings",
+    "McpSettings",
+    "ProviderSettings",
+    "Repo",
+    "SessionSettings",
+    "Settings",
+    "unknown_names",
+]
+
+_BACKLOG_LIMIT = 20
+_SHORTEST_TOKEN = 16
+_DEFAULT_ACCOUNT = "default"
+
+
+class _Table(BaseModel):
+    # Each class would otherwise build its own validator at import; `Settings` builds one for all of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
+
+
+class GatewaySettings(_Table):
+    """The daemon itself."""
+
+    data_dir: Location = Field(
+        default=Path("~/.gatehouse"),
+        validate_default=True,
+        description="Where sessions, the spool and the generated token are kept.",
+    )
+    flush_interval: Seconds = Field(
+        default=30.0, gt=0, description="Seconds between two moments at which transcripts are made durable."
+    )
+    shutdown_timeout: Seconds = Field(
+        default=30.0, ge=0, description="Seconds that running turns get to finish when the daemon is told to stop."
+    )
+    turn_timeout: Seconds = Field(default=600.0, gt=0, description="Seconds after which a turn is ended.")
+    max_parallel_turns: Whole = Field(default=64, ge=1, description="How many turns run at the same time.")
+    max_queued_per_session: Whole = Field(
+        default=100, ge=1, description="How many messages may wait in one session before more are refused."
+    )
+    max_message_chars: Whole = Field(default=32_000, ge=1, description="The longest message that is accepted.")
+    max_backlog_age: Seconds = Field(
+        default=86_400.0,
+        ge=0,
+        description="Seconds after which a message that came in while the daemon was down is not answered any more.",
+    )
+    workspace_root: Location = Field(
+        default_factory=lambda settled: settled["data_dir"] / "workspace",
+        description='The folder that the file tools see; without it, "workspace" in data_dir.',
+    )
+    log_format: LogFormat = Field(
+        default=LogFormat.AUTO, description="How log lines look; auto: console on a terminal, JSON otherwise."
+    )
+    log_level: LogLevel = Field(default=LogLevel.INFO, description="The least important lines that are logged.")
+    owners: tuple[PlatformId, ...] = Field(
+        default=(), description='Who may use the commands that affect others, like "telegram:123456".'
+    )
+
+
+class HttpSettings(_Table):
+    """The HTTP server: the web page, the API and the health checks."""
+
+    host: Text = Field(default="127.0.0.1", description="The address to listen on; beyond this machine, set token too.")
+    port: Whole = Field(default=8420, ge=0, le=65_535, description="The port to listen on; 0 takes any free one.")
+    token: Secret | None = Field(
+        default=None,
+        validate_default=True,
+        description="What a caller must present, at least 16 characters; without it a random one is made on first run.",
+    )
+    allowed_hosts: tuple[Text, ...] = Field(
+        default=(), description="Names, besides those of this machine, by which browsers may reach the server."
+    )
+    max_body_bytes: Whole = Field(default=1_048_576, ge=1, description="The largest request body that is read.")
+
+    @field_validator("token")
+    @classmethod
+    def _guards_the_door(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
+        if token is None:
+            _refuse_an_open_door(str(info.data.get("host", "localhost")))
+            return None
+        source = source_of(info)
+        if source is None or source.resolves:
+            _refuse_a_weak_token(token.reveal())
+        return token
+
+
+def _refuse_an_open_door(host: str) -> None:
+    if not is_loopback(host):
+        raise Mistake(
+            f"is needed, because http.host = {host!r} can be reached from other machines",
+            "set http.token (at least 16 characters, or `env:NAME`), or set http.host to 127.0.0.1",
+        )
+
+
+def _refuse_a_weak_token(value: str) -> None:
+    if len(value) < _SHORTEST_TOKEN:
+        raise Mistake(
+            f"must have at least {_SHORTEST_TOKEN} characters",
+            'make one with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"',
+        )
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise Mistake("must be plain ASCII without spaces, since it travels in an HTTP header")
+
+
+class SessionSettings(_Table):
+    """Which messages share a conversation, and how long conversations are kept."""
+
+    dm_scope: DmScope = Field(
+        default=DmScope.PER_CHANNEL_PEER, description="Which direct messages share a conversation."
+    )
+    group_scope: GroupScope = Field(
+        default=GroupScope.SHARED, description="Whether a group has one conversation or one for each sender."
+    )
+    identity_links: dict[Slug, tuple[PlatformId, ...]] = Field(
+        default_factory=dict,
+        description='The ids of one person on several platforms, like ["telegram:1", "discord:2"].',
+    )
+    max_messages: Whole = Field(
+        default=50, ge=1, description="How many messages before the current turn the model sees."
+    )
+    context_messages: Whole | None = Field(default=None, ge=1, description="Narrows max_messages further, when given.")
+    context_chars: Whole | None = Field(
+        default=None, ge=1, description="How many characters of each earlier message the model sees, when given."
+    )
+    backlog_limit: Whole = Field(
+        default=_BACKLOG_LIMIT, description="How many sessions each scope keeps; the least recently used go first."
+    )
+    ttl_days: Whole = Field(default=30, ge=0, description="Days after which an untouched session is removed; 0: never.")
+    idle_minutes: Whole = Field(default=0, ge=0, description="Minutes after which an idle session ends; 0: never.")
+
+    @field_validator("identity_links")
+    @classmethod
+    def _one_name_each(cls, links: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        named: dict[str, str] = {}
+        for name, ids in links.items():
+            for linked in ids:
+                if named.setdefault(linked, name) != name:
+                    raise Mistake(f"{linked} is under both `{named[linked]}` and `{name}`", "keep it under one of them")
+        return links
+
+    @field_validator("backlog_limit")
+    @classmethod
+    def _at_least_one(cls, limit: int, info: ValidationInfo) -> int:
+        if limit >= 1:
+            return limit
+        if source := source_of(info):
+            source.warnings.append(f"session.backlog_limit is below 1; {_BACKLOG_LIMIT} is used instead")
+        return _BACKLOG_LIMIT
+
+
+class AgentSettings(_Table):
+    """One agent: a model with its prompt and tools, or a process that is one already."""
+
+    backend: Backend = Field(
+        default=Backend.LLM, description='"llm": our loop around a model; "acp": a process that speaks ACP.'
+    )
+    provider: Slug = Field(default="offline", description="The name of the table in [providers] to use.")
+    model: Text | None = Field(default=None, description="The provider's name of the model.")
+    system_prompt: str | None = Field(default=None, description="What the model is told first.")
+    prompt_file: Location | None = Field(default=None, description="A file to take the system prompt from instead.")
+    tools: tuple[Text, ...] | None = Field(
+        default=None, description="The tools that the agent may use; without it, all that are safe by default."
+    )
+    max_iterations: Whole = Field(default=200, ge=1, description="How many times a turn may call the model.")
+    command: tuple[Text, ...] = Field(
+        default=(), validate_default=True, description="The program and its arguments, for backend acp."
+    )
+
+    @field_validator("prompt_file")
+    @classmethod
+    def _is_the_only_prompt(cls, file: Path | None, info: ValidationInfo) -> Path | None:
+        if file and info.data.get("system_prompt") is not None:
+            raise Mistake("cannot be given together with system_prompt", "keep one of the two")
+        if file and source_of(info) and not file.is_file():
+            raise Mistake(f"there is no file {file}", "create it, or write the prompt into system_prompt")
+        return file
+
+    @field_validator("command")
+    @classmethod
+    def _fits_the_backend(cls, command: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        backend = info.data.get("backend")
+        if backend is Backend.ACP and not command:
+            raise Mistake('is needed by backend "acp"', 'write it like command = ["gemini", "--acp"]')
+        if backend is Backend.LLM and command:
+            raise Mistake('is of no use to backend "llm"', 'set backend = "acp", or remove it')
+        return command
+
+
+class ProviderSettings(_Table):
+    """Where an agent's model runs."""
+
+    kind: ProviderKind = Field(description="offline, openai (any compatible endpoint by base_url) or anthropic.")
+    base_url: Url | None = Field(default=None, description="The endpoint, when it is not the kind's own.")
+    api_key: Secret | None = Field(default=None, description="The key; better a reference like env:OPENAI_API_KEY.")
+
+
+class AccountSettings(_Table):
+    """One bot identity on a channel. What it leaves out is as the channel says."""
+
+    enabled: Flag = Field(default=True, description="Whether it is started.")
+    token: Secret | None = Field(default=None, description="The bot's token; better a reference like env:NAME.")
+    api_base: Url | None = Field(default=None, description="The platform's API, when it is not the official one.")
+    dm_policy: DmPolicy = Field(
+        default=DmPolicy.PAIRING,
+        description="Who may write directly: strangers get a code to pair, only those in allow, or everybody.",
+    )
+    allow: tuple[Id, ...] = Field(default=(), description="The ids of those who may always write.")
+    group_policy: GroupPolicy = Field(
+        default=GroupPolicy.ALLOWLIST, description="In which groups it answers: those in group_allow, all, or none."
+    )
+    group_allow: tuple[Id, ...] = Field(default=(), description="The ids of the groups it answers in.")
+    require_mention: Flag = Field(default=True, description="Whether it answers in groups only when it is named.")
+    options: Options = Field(
+        default_factory=dict, description="What only this channel understands; references become secrets here too."
+    )
+
+
+class ChannelSettings(AccountSettings):
+    """One chat platform."""
+
+    accounts: dict[Slug, AccountSettings] = Field(
+        default_factory=dict, description="Several bot identities on this platform, each with a name."
+    )
+
+    @field_validator("accounts")
+    @classmethod
+    def _fall_back_on_the_channel(
+        cls, accounts: dict[str, AccountSettings], info: ValidationInfo
+    ) -> dict[str, AccountSettings]:
+        return {name: _filled(account, info.data) for name, account in accounts.items()}
+
+    def account_names(self) -> tuple[str, ...]:
+        """Name the identities to run: those in `accounts`, and `default` where it has a token or is the only one."""
+        own = () if self.accounts and (self.token is None or _DEFAULT_ACCOUNT in self.accounts) else (_DEFAULT_ACCOUNT,)
+        return (*own, *self.accounts)
+
+    def for_account(self, name: str) -> "ChannelSettings":
+        """Return the settings as one identity sees them, without the others."""
+        if name in self.accounts:
+            return ChannelSettings.model_construct(accounts={}, **dict(self.accounts[name]))
+        return self.model_copy(update={"accounts": {}})
+
+
+def _filled(account: AccountSettings, channel: Mapping[str, Any]) -> AccountSettings:
+    missing = {key: value for key, value in channel.items() if key not in account.model_fields_set}
+    return account.model_copy(update=missing)
+
+
+class Binding(_Table):
+    """Sends what matches all the given keys to an agent; the most specific binding wins."""
+
+    agent: Slug = Field(description="The agent that answers.")
+    channel: Slug | None = Field(default=None, description="The channel it came by.")
+    account: Slug | None = Field(default=None, description="The bot identity it was written to.")
+    guild: Id | None = Field(default=None, description="The server or workspace it was written in.")
+    peer: Id | None = Field(default=None, description="The chat it was written in.")
+    thread: Id | None = Field(default=None, description="The thread or topic it was written in.")
+
+    @model_validator(mode="after")
+    def _matches_something(self) -> Self:
+        if not any(self.match):
+            raise Mistake("matches nothing", "give at least one of channel, account, guild, peer or thread")
+        return self
+
+    @property
+    def match(self) -> tuple[str | None, ...]:
+        """What a message must have: channel, account, guild, peer, thread."""
+        return (self.channel, self.account, self.guild, self.peer, self.thread)
+
+
+class Repo(_Table):
+    """A folder that can be chosen as a session's workspace."""
+
+    name: Slug = Field(description="What people call it in chat.")
+    path: Location = Field(description="Where it is.")
+
+
+class McpSettings(_Table):
+    """An MCP server whose tools the agents may use."""
+
+    command: tuple[Text, ...] = Field(default=(), description="The program to start, with its arguments.")
+    url: Url | None = Field(
+        default=None, validate_default=True, description="The address of a server that runs already."
+    )
+    env: dict[Text, Secret] = Field(default_factory=dict, description="The environment of the program.")
+    headers: dict[Text, Secret] = Field(default_factory=dict, description="Sent with each request to the url.")
+
+    @field_validator("url")
+    @classmethod
+    def _is_the_only_way(cls, url: str | None, info: ValidationInfo) -> str | None:
+        command = info.data.get("command")
+        if command is not None and bool(command) == bool(url):
+            fault = "cannot be given together with command" if url else "or command is needed"
+            raise Mistake(fault, "give exactly one of command and url")
+        return url
+
+
+class Settings(_Table):
+    """Everything that can be set. The defaults alone make a gateway that runs."""
+
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The daemon itself.")
+    http: HttpSettings = Field(default_factory=HttpSettings, description="The HTTP server.")
+    session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
+    agents: dict[Slug, AgentSettings] = Field(
+        default_factory=dict, description="The agents by name; `main` always exists."
+    )
+    providers: dict[Slug, ProviderSettings] = Field(
+        default_factory=dict, description="Where models run, by name; `offline` always exists."
+    )
+    channels: dict[Slug, ChannelSettings] = Field(
+        default_factory=dict, description="The chat platforms by name; `web` and `terminal` are on unless disabled."
+    )
+    bindings: tuple[Binding, ...] = Field(default=(), description="Which agent answers where, if not `main`.")
+    repos: tuple[Repo, ...] = Field(default=(), description="Folders that can be chosen as a workspace.")
+    mcp: dict[Slug, McpSettings] = Field(default_factory=dict, description="MCP servers by name.")
+
+    BUILT_IN: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {
+        "gateway": {},
+        "http": {},
+        "session": {},
+        "agents": {"main": {}},
+        "providers": {"offline": {"kind": ProviderKind.OFFLINE}},
+        "channels": {"web": {}, "terminal": {}},
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_what_always_exists(cls, tables: object) -> object:
+        return complete(tables) if isinstance(tables, dict) else tables
+
+    @field_validator("bindings")
+    @classmethod
+    def _no_two_alike(cls, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
+        first: dict[tuple[str | None, ...], int] = {}
+        for number, binding in enumerate(bindings):
+            if first.setdefault(binding.match, number) != number:
+                raise Mistake(
+                    f"number {first[binding.match]} and number {number} match the same messages", "remove one of them"
+                )
+        return bindings
+
+    @field_validator("repos")
+    @classmethod
+    def _names_once(cls, repos: tuple[Repo, ...]) -> tuple[Repo, ...]:
+        for name, count in Counter(repo.name for repo in repos).items():
+            if count > 1:
+                raise Mistake(f"`{name}` is there {count} times", "give each repo its own name")
+        return repos
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        if problems := list(unknown_names(self.model_dump())):
+            raise Mistakes(problems)
+        return self
+
+
+def complete(tables: dict[str, object]) -> dict[str, object]:
+    """Return `tables` with what always exists added; what is no table is left for validation to report."""
+    whole = dict(tables)
+    for name, built_in in Settings.BUILT_IN.items():
+        given = whole.setdefault(name, {})
+        if isinstance(given, dict):
+            whole[name] = {**built_in, **given}
+    return whole
+
+
+def unknown_names(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find names of agents and providers that no table has, in tables that may be wrong in any other way."""
+    for name, agent in _items(tables.get("agents")):
+        yield from _unknown(f"agents.{name}.provider", agent, "provider", tables.get("providers"))
+    bindings = tables.get("bindings")
+    for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
+        yield from _unknown(f"bindings[{number}].agent", binding, "agent", tables.get("agents"))
+
+
+def _items(table: object) -> list[tuple[str, object]]:
+    return list(table.items()) if isinstance(table, dict) else []
+
+
+def _unknown(key: str, table: object, field: str, known: object) -> Iterator[Problem]:
+    name = table.get(field) if isinstance(table, dict) else None
+    if isinstance(name, str) and isinstance(known, dict) and name not in known:
+        hint = did_you_mean(name, known) or f"add a table [{field}s.{name}], or use one of: {', '.join(sorted(known))}"
+        yield Problem(key=key, message=f"there is no {field} `{name}`", hint=hint)
