@@ -1,0 +1,56 @@
+"""The agent loop: model, tools, model, ... until there is an answer."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from gateway.agent.events import Done, Event, ToolFinished, ToolStarted
+from gateway.agent.provider import Prompt, Provider
+from gateway.agent.repeats import Repeats
+from gateway.agent.step import Step
+from gateway.agent.tools import Toolbox, ToolContext
+from gateway.dialogue import AssistantMessage, ToolMessage
+
+__all__ = ["converse"]
+
+_NOTHING_SAID = "The model ended without an answer. Please ask again, or put it differently."
+_GOING_IN_CIRCLES = (
+    "I stopped: the tool `{tool}` was called again and again in the same way and gave the same result each time. "
+    "Please say more about what you need."
+)
+_TOO_MANY_STEPS = "I stopped after {steps} steps without coming to an end. Say “go on” if I should continue."
+
+
+async def converse(
+    prompt: Prompt, *, provider: Provider, toolbox: Toolbox, context: ToolContext, max_iterations: int
+) -> AsyncGenerator[Event, None]:
+    """Run one turn. Nothing happens between an event and the caller's asking for the next, so it can commit each.
+
+    Closing or cancelling it at any point leaves nothing running. `ProviderFailed` passes through.
+    """
+    messages = list(prompt.messages)
+    repeats = Repeats()
+    for number in range(1, max_iterations + 1):
+        step = Step()
+        async with aclosing(provider.stream(replace(prompt, messages=tuple(messages)))) as chunks:
+            async for chunk in chunks:
+                if delta := step.take(chunk):
+                    yield delta
+        done = step.done()
+        yield done
+        if not done.tool_calls:
+            yield Done(text=done.text if done.text.strip() else _NOTHING_SAID, steps=number)
+            return
+        outcomes = []
+        for call in done.tool_calls:
+            yield ToolStarted(call=call)
+            outcome = await toolbox.run(call, context)
+            yield ToolFinished(call=call, outcome=outcome)
+            outcomes.append(outcome)
+            repeats.note(call, outcome)
+        if tool := repeats.stuck_on:
+            yield Done(text=_GOING_IN_CIRCLES.format(tool=tool), steps=number)
+            return
+        messages.append(AssistantMessage(text=done.text, tool_calls=done.tool_calls))
+        messages.append(ToolMessage(outcomes=tuple(outcomes)))
+    yield Done(text=_TOO_MANY_STEPS.format(steps=max_iterations), steps=max_iterations)

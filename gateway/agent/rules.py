@@ -1,0 +1,231 @@
+"""What the offline provider says: rules over the conversation, and nothing that is not in it."""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from gateway.dialogue import AssistantMessage, Json, Message, ToolMessage, ToolOutcome, UserMessage
+from gateway.text import excerpt
+
+__all__ = ["Ask", "decide"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A wish to call a tool."""
+
+    tool: str
+    input: dict[str, Json] = field(default_factory=dict)
+
+
+Decision = str | Ask
+History = Sequence[Message]
+Rule = Callable[[re.Match[str], History], Decision]
+
+_MAX_COMMAND_CHARS = 2_500
+_QUOTE_CHARS = 300
+
+
+def decide(messages: History, *, offered: Collection[str]) -> Decision:
+    """Answer the last message: with text, or with a call of one of the tools that are `offered`."""
+    last = messages[-1] if messages else None
+    if isinstance(last, ToolMessage):
+        return _report(messages, last.outcomes)
+    decision = _answer(last.text, messages) if isinstance(last, UserMessage) else _INTRODUCTION
+    if isinstance(decision, Ask) and decision.tool not in offered:
+        return f"For that I would need the tool `{decision.tool}`, which this agent has not been given."
+    return decision
+
+
+def _answer(text: str, messages: History) -> Decision:
+    wish = " ".join(text.split(" ")).strip() if len(text) <= _MAX_COMMAND_CHARS else ""
+    for pattern, rule in _RULES:
+        if match := pattern.search(wish):
+            return rule(match, messages)
+    return _echo(text, messages)
+
+
+_INTRODUCTION = """\
+I am Gatehouse's built-in **offline responder**: a handful of rules, *not* a language model. No key, no network.
+
+What I can do:
+
+- tell the time: `what time is it`
+- look at the workspace: `list files`, `read notes.txt`
+- keep notes: `remember that the key is under the mat`, `what do you remember`
+- look back in this conversation: `what did I say first`, `what is my name`, `how many messages`
+
+For real answers, add a language model: describe it under `providers` in the config, choose it with \
+`gatehouse config set agents.main.provider NAME`, and see the README for the details."""
+
+_REMINDER = (
+    "I am the offline responder, not a language model, so I cannot say anything clever about it. Say `help` to see \
+what I can do and how to add a model."
+)
+
+
+def _introduce(_match: re.Match[str], _messages: History) -> Decision:
+    return _INTRODUCTION
+
+
+def _greet(_match: re.Match[str], messages: History) -> Decision:
+    name = _find_name(messages)
+    return f"Hello{f', **{name}**' if name else ''}! {_INTRODUCTION}"
+
+
+def _echo(text: str, messages: History) -> str:
+    if not text.strip():
+        return f"Your message has no text. {_REMINDER}"
+    if len(_said(messages)) > 1:
+        return f"You said:\n\n{_quoted(text)}\n\n{_REMINDER}"
+    return f"You said:\n\n{_quoted(text)}\n\n{_INTRODUCTION}"
+
+
+def _tell_time(_match: re.Match[str], _messages: History) -> Decision:
+    return Ask(tool="current_time")
+
+
+def _list_files(match: re.Match[str], _messages: History) -> Decision:
+    path = _unquoted(match["path"])
+    return Ask(tool="list_files", input={"path": path} if path else {})
+
+
+def _read_file(match: re.Match[str], _messages: History) -> Decision:
+    return Ask(tool="read_file", input={"path": _unquoted(match["path"])})
+
+
+def _remember(match: re.Match[str], _messages: History) -> Decision:
+    return Ask(tool="remember", input={"text": match["text"].strip()})
+
+
+def _recall(match: re.Match[str], _messages: History) -> Decision:
+    query = _unquoted(match["query"])
+    return Ask(tool="recall", input={"query": query} if query else {})
+
+
+def _first_said(_match: re.Match[str], messages: History) -> Decision:
+    return f"The first thing you said here is:\n\n{_quoted(_said(messages)[0])}"
+
+
+def _last_said(_match: re.Match[str], messages: History) -> Decision:
+    earlier = _said(messages)[:-1]
+    if not earlier:
+        return "You had said nothing here before that."
+    return f"Before that you said:\n\n{_quoted(earlier[-1])}"
+
+
+def _last_answered(_match: re.Match[str], messages: History) -> Decision:
+    answers = _answers(messages)
+    return f"The last thing I said is:\n\n{_quoted(answers[-1])}" if answers else "I have said nothing here yet."
+
+
+def _count(_match: re.Match[str], messages: History) -> Decision:
+    said, answers = len(_said(messages)), len(_answers(messages))
+    return (
+        f"In what I can see of this conversation there are **{said}** from you, this one included, and **{answers}** \
+from me."
+    )
+
+
+def _meet(_match: re.Match[str], messages: History) -> Decision:
+    return f"Nice to meet you, **{_find_name(messages)}**. Ask me `what is my name` later in this conversation."
+
+
+def _tell_name(_match: re.Match[str], messages: History) -> Decision:
+    name = _find_name(messages)
+    return f"You told me that your name is **{name}**." if name else "You have not told me your name here."
+
+
+_NAME = re.compile(r"\b(?i:my name is|my name's|call me) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
+
+
+def _find_name(messages: History) -> str | None:
+    """The name that was given last wins."""
+    for text in reversed(_said(messages)):
+        if match := _NAME.search(text[:_MAX_COMMAND_CHARS]):
+            return match["name"]
+    return None
+
+
+def _said(messages: History) -> list[str]:
+    return [message.text for message in messages if isinstance(message, UserMessage)]
+
+
+def _answers(messages: History) -> list[str]:
+    return [message.text for message in messages if isinstance(message, AssistantMessage) and message.text]
+
+
+def _quoted(text: str) -> str:
+    return f"> {excerpt(text[: 4 * _QUOTE_CHARS], _QUOTE_CHARS)}"
+
+
+def _unquoted(words: str | None) -> str:
+    return (words or "").strip().strip("\"'`“”")
+
+
+_POLITE = r"^(?:please |can you |could you |would you )*"
+_END = r"\s*[.?!]*$"
+_PATH = r"(?P<path>\"[^\"]+\"|'[^']+'|`[^`]+`|\S*[^\s.?!])"
+
+
+def _rule(pattern: str, rule: Rule) -> tuple[re.Pattern[str], Rule]:
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL), rule
+
+
+_RULES = (
+    _rule(
+        r"^(?:what time is it|what(?:'s| is) the (?:current )?(?:time|date)|what day is it|current time)\b", _tell_time
+    ),
+    _rule(
+        rf"{_POLITE}(?:list|show|ls)(?: me)?(?: all)?(?: the| my| your)? files(?: (?:in|of) {_PATH})?{_END}",
+        _list_files,
+    ),
+    _rule(rf"^(?:what|which) files (?:are there|do you have|can you see)(?: in {_PATH})?{_END}", _list_files),
+    _rule(rf"^ls(?: {_PATH})?{_END}", _list_files),
+    _rule(rf"{_POLITE}(?:read|open|cat)(?: me)?(?: the)?(?: file)? {_PATH}{_END}", _read_file),
+    _rule(rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? file {_PATH}{_END}", _read_file),
+    _rule(rf"^(?:what do|do) you remember(?: about)?(?: (?P<query>.+?))?{_END}", _recall),
+    _rule(rf"{_POLITE}recall(?: (?P<query>.+?))?{_END}", _recall),
+    _rule(rf"{_POLITE}(?:remember|note|note down)(?: that|:)? (?P<text>.*\w.*)$", _remember),
+    _rule(rf"^(?:what(?:'s| is) my name|who am i|do you know my name){_END}", _tell_name),
+    _rule(rf"^what (?:did i (?:say|write|ask|tell you)(?: you)?|was the) first(?: message)?{_END}", _first_said),
+    _rule(rf"^what was my first (?:message|question){_END}", _first_said),
+    _rule(
+        rf"^what did i (?:just )?(?:say|write|ask|tell you)(?: (?:last|before|before that|just now))?{_END}", _last_said
+    ),
+    _rule(rf"^what was my (?:last|previous) (?:message|question){_END}", _last_said),
+    _rule(rf"^what did you (?:just )?(?:say|answer)(?: (?:last|before|just now))?{_END}", _last_answered),
+    _rule(r"^how many messages\b", _count),
+    _rule(_NAME.pattern.replace("(?i:", "(?:"), _meet),
+    _rule(rf"^(?:hi|hello|hey|good (?:morning|evening|day))\b.{{0,20}}{_END}", _greet),
+    _rule(rf"^(?:help|who are you|what are you|what can you do|how do i add a model)\b.{{0,40}}{_END}", _introduce),
+)
+
+
+def _report(messages: History, outcomes: Sequence[ToolOutcome]) -> str:
+    """Put the outcomes of the calls before into words."""
+    names = {call.id: call.name for step in messages if isinstance(step, AssistantMessage) for call in step.tool_calls}
+    return "\n\n".join(_phrase(names.get(outcome.id, "tool"), outcome) for outcome in outcomes)
+
+
+def _phrase(tool: str, outcome: ToolOutcome) -> str:
+    if outcome.is_error:
+        return f"That did not work: {outcome.output}"
+    phrase = _PHRASES.get(tool, "`{tool}` says:\n\n{block}")
+    return phrase.format(tool=tool, output=outcome.output, block=_block(outcome.output))
+
+
+_PHRASES = {
+    "current_time": "It is **{output}**.",
+    "list_files": "This is in the workspace:\n\n{block}",
+    "read_file": "Here it is:\n\n{block}",
+    "remember": "{output} Ask me `what do you remember` at any time.",
+    "recall": "This is what I find in my notes:\n\n{output}",
+}
+
+
+def _block(text: str) -> str:
+    """Fence `text` as code; the fence is longer than any in the text."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text}\n{fence}"

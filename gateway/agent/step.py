@@ -1,0 +1,56 @@
+"""One step of a model, put together from its chunks and made fit to be kept."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+from gateway.agent.events import StepDone
+from gateway.agent.provider import Chunk, TextDelta, Usage
+from gateway.dialogue import Json, ToolCall
+from gateway.text import clean
+
+__all__ = ["Step", "new_call_id"]
+
+
+def new_call_id() -> str:
+    return f"call_{uuid4().hex}"
+
+
+class Step:
+    """Takes chunks as they come. What a model writes is input like any other: it is made valid Unicode here."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._calls: dict[str, ToolCall] = {}
+        self._usage: Usage | None = None
+
+    def take(self, chunk: Chunk) -> TextDelta | None:
+        """Add a chunk; return what of it can be shown at once."""
+        if isinstance(chunk, Usage):
+            self._usage = chunk
+            return None
+        if isinstance(chunk, ToolCall):
+            self._add_call(chunk)
+            return None
+        text = clean(chunk.text)
+        self._texts.append(text)
+        return TextDelta(text=text) if text else None
+
+    def done(self) -> StepDone:
+        return StepDone(text="".join(self._texts), tool_calls=tuple(self._calls.values()), usage=self._usage)
+
+    def _add_call(self, call: ToolCall) -> None:
+        """Give a call without an id, or with one that is taken, its own: results are matched by id."""
+        is_usable = call.id and call.id not in self._calls
+        call_id = clean(call.id) if is_usable else new_call_id()
+        arguments = {clean(key): _clean_json(value) for key, value in call.input.items()}
+        self._calls[call_id] = replace(call, id=call_id, name=clean(call.name), input=arguments)
+
+
+def _clean_json(value: Json) -> Json:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_clean_json(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _clean_json(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,114 @@
+"""The notes of one scope: what a person asked to be remembered, across all their conversations there."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from config.files import fsync_directory, write_atomically
+from gateway.agent.tools import ToolContext, ToolFailed, tool
+
+__all__ = ["recall", "remember"]
+
+_MAX_NOTES = 500
+_MAX_NOTE_CHARS = 2_000
+_MAX_RECALLED = 50
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    ts: datetime
+    text: str
+
+
+@tool
+async def remember(context: ToolContext, text: Annotated[str, Meta(description="What to remember.")]) -> str:
+    """Keep a note, to be recalled in this or a later conversation with the same people."""
+    text = text.strip()
+    if not text:
+        raise ToolFailed("There is nothing to remember: the text is empty.")
+    if len(text) > _MAX_NOTE_CHARS:
+        raise ToolFailed(f"A note can have at most {_MAX_NOTE_CHARS} characters. Remember a shorter version.")
+    note = _Note(ts=context.now().astimezone(UTC), text=text)
+    return await asyncio.to_thread(_keep, context.notes, note)
+
+
+@tool
+async def recall(
+    context: ToolContext,
+    query: Annotated[str, Meta(description="Words that the note must contain; all notes when left out.")] = "",
+) -> str:
+    """Look up the notes that were kept, newest first."""
+    notes = await asyncio.to_thread(_load, context.notes)
+    words = query.casefold().split()
+    found = [note for note in reversed(notes) if all(word in note.text.casefold() for word in words)]
+    if not found:
+        return f"No note contains {query!r}." if notes and words else "There are no notes yet."
+    lines = [f"- {note.text} ({note.ts:%Y-%m-%d})" for note in found[:_MAX_RECALLED]]
+    if len(found) > _MAX_RECALLED:
+        lines.append(f"... and {len(found) - _MAX_RECALLED} older ones")
+    return "\n".join(lines)
+
+
+def _keep(path: Path, note: _Note) -> str:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with _alone_in(path.parent):
+        notes = _load(path)
+        if len(notes) < _MAX_NOTES:
+            _append(path, note)
+            return "Noted."
+        write_atomically(path, b"".join(map(_line, [*notes[1 - _MAX_NOTES :], note])))
+    return f"Noted. The oldest note gave way, since {_MAX_NOTES} are kept."
+
+
+def _append(path: Path, note: _Note) -> None:
+    """Add a line durably. After a torn line it starts a new one, so that only the torn note is lost."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        is_new = file.seek(0, os.SEEK_END) == 0
+        file.write((b"" if is_new or _ends_a_line(file.fileno()) else b"\n") + _line(note))
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        fsync_directory(path.parent)
+
+
+def _ends_a_line(descriptor: int) -> bool:
+    return os.pread(descriptor, 1, os.fstat(descriptor).st_size - 1) == b"\n"
+
+
+def _load(path: Path) -> list[_Note]:
+    """Read the notes, oldest first. A damaged line costs that line only. The limits keep the file small."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [note for line in lines if (note := _parse(line))]
+
+
+def _parse(line: bytes) -> _Note | None:
+    try:
+        return msgspec.json.decode(line, type=_Note)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _line(note: _Note) -> bytes:
+    return msgspec.json.encode(note) + b"\n"
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder against other turns of the same scope, which may be keeping a note in another thread."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
