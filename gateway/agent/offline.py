@@ -2,14 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from config import ProviderSettings
+from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta
 from gateway.agent.rules import Ask, decide
 from gateway.agent.step import new_call_id
-from gateway.dialogue import Message, ToolCall
+from gateway.dialogue import ToolCall
 
-__all__ = ["OfflineProvider"]
+__all__ = ["OfflineProvider", "open_offline"]
 
 _MAX_DELTAS = 250
 
@@ -29,6 +30,10 @@ class OfflineProvider:
             if number:
                 await asyncio.sleep(self._pace)
             yield TextDelta(text=piece)
+
+
+def open_offline(_settings: ProviderSettings) -> Provider:
+    return OfflineProvider()
 
 
 def _pieces(text: str) -> Iterator[str]:

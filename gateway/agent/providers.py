@@ -16,10 +16,10 @@ _KINDS = {"offline": "gateway.agent.offline:open_offline"}
 
 def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider:
     """Open the provider that `providers.<name>` describes. It does no I/O until it is used."""
-    path = _KINDS.get(settings.kind)
+    path = _KINDS.get(settings.kind.value)
     if path is None:
         raise CannotStart(
-            f"providers.{name}.kind: {settings.kind!r} is not part of this version. "
+            f"providers.{name}.kind: {settings.kind.value!r} is not part of this version. "
             f"Use one of: {', '.join(sorted(_KINDS))}."
         )
     module, _, function = path.partition(":")

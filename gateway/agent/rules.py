@@ -38,7 +38,7 @@ def decide(messages: History, *, offered: Collection[str]) -> Decision:
 
 
 def _answer(text: str, messages: History) -> Decision:
-    wish = " ".join(text.split(" ")).strip() if len(text) <= _MAX_COMMAND_CHARS else ""
+    wish = text.strip() if len(text) <= _MAX_COMMAND_CHARS else ""
     for pattern, rule in _RULES:
         if match := pattern.search(wish):
             return rule(match, messages)
@@ -136,11 +136,11 @@ def _tell_name(_match: re.Match[str], messages: History) -> Decision:
     return f"You told me that your name is **{name}**." if name else "You have not told me your name here."
 
 
-_NAME = re.compile(r"\b(?i:my name is|my name's|call me) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
+_NAME = re.compile(r"\b(?i:my name is|my name's) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
 
 
 def _find_name(messages: History) -> str | None:
-    """The name that was given last wins."""
+    """Look for the name that was given last."""
     for text in reversed(_said(messages)):
         if match := _NAME.search(text[:_MAX_COMMAND_CHARS]):
             return match["name"]
@@ -164,7 +164,7 @@ def _unquoted(words: str | None) -> str:
 
 
 _POLITE = r"^(?:please |can you |could you |would you )*"
-_END = r"\s*[.?!]*$"
+_END = r"\s?[.?!]{0,3}$"
 _PATH = r"(?P<path>\"[^\"]+\"|'[^']+'|`[^`]+`|\S*[^\s.?!])"
 
 
@@ -173,6 +173,7 @@ def _rule(pattern: str, rule: Rule) -> tuple[re.Pattern[str], Rule]:
 
 
 _RULES = (
+    _rule(rf"^(?:what(?:'s| is) my name|who am i|do you (?:know|remember) my name){_END}", _tell_name),
     _rule(
         r"^(?:what time is it|what(?:'s| is) the (?:current )?(?:time|date)|what day is it|current time)\b", _tell_time
     ),
@@ -184,10 +185,10 @@ _RULES = (
     _rule(rf"^ls(?: {_PATH})?{_END}", _list_files),
     _rule(rf"{_POLITE}(?:read|open|cat)(?: me)?(?: the)?(?: file)? {_PATH}{_END}", _read_file),
     _rule(rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? file {_PATH}{_END}", _read_file),
+    _rule(rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? (?P<path>\S+\.\w+){_END}", _read_file),
     _rule(rf"^(?:what do|do) you remember(?: about)?(?: (?P<query>.+?))?{_END}", _recall),
     _rule(rf"{_POLITE}recall(?: (?P<query>.+?))?{_END}", _recall),
-    _rule(rf"{_POLITE}(?:remember|note|note down)(?: that|:)? (?P<text>.*\w.*)$", _remember),
-    _rule(rf"^(?:what(?:'s| is) my name|who am i|do you know my name){_END}", _tell_name),
+    _rule(rf"{_POLITE}(?:remember|note(?: down)?)(?: that|:)? (?P<text>.*\w.*)$", _remember),
     _rule(rf"^what (?:did i (?:say|write|ask|tell you)(?: you)?|was the) first(?: message)?{_END}", _first_said),
     _rule(rf"^what was my first (?:message|question){_END}", _first_said),
     _rule(
@@ -196,7 +197,7 @@ _RULES = (
     _rule(rf"^what was my (?:last|previous) (?:message|question){_END}", _last_said),
     _rule(rf"^what did you (?:just )?(?:say|answer)(?: (?:last|before|just now))?{_END}", _last_answered),
     _rule(r"^how many messages\b", _count),
-    _rule(_NAME.pattern.replace("(?i:", "(?:"), _meet),
+    _rule(r"\bmy name(?: is|'s) \w", _meet),
     _rule(rf"^(?:hi|hello|hey|good (?:morning|evening|day))\b.{{0,20}}{_END}", _greet),
     _rule(rf"^(?:help|who are you|what are you|what can you do|how do i add a model)\b.{{0,40}}{_END}", _introduce),
 )
