@@ -13,6 +13,8 @@ from config.problems import Mistake, Mistakes, Problem, did_you_mean
 __all__ = ["explain", "key_path"]
 
 _LONGEST_QUOTE = 24
+_NAME_ITSELF = "[key]"
+"""Pydantic's mark at the end of a location: not the value is wrong but its name."""
 
 _SENTENCES = {
     "missing": "is missing",
@@ -59,7 +61,7 @@ def key_path(location: Sequence[int | str]) -> str:
     for part in location:
         if isinstance(part, int):
             key += f"[{part}]"
-        elif part != "[key]":  # Pydantic's mark for: the name itself is wrong.
+        elif part != _NAME_ITSELF:
             key += ("." if key else "") + (part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"')
     return key
 
@@ -67,7 +69,10 @@ def key_path(location: Sequence[int | str]) -> str:
 def _sentence(details: ErrorDetails) -> str:
     sentence = _SENTENCES.get(details["type"], "is not valid")
     value = details["input"]
-    return sentence.format_map({**details.get("ctx", {}), "value": _quote(value), "got": _kind(value)})
+    limits = {
+        name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in details.get("ctx", {}).items()
+    }
+    return sentence.format_map({**limits, "value": _quote(value), "got": _kind(value)})
 
 
 def _kind(value: object) -> str:
@@ -83,21 +88,35 @@ def _quote(value: object) -> str:
 
 
 def _hint(details: ErrorDetails, root: type[BaseModel]) -> str:
+    location = [part for part in details["loc"] if part != _NAME_ITSELF]
+    *parents, last = location
+    if details["type"] == "extra_forbidden":
+        known = list(_kind_at(root, parents).model_fields)
+        return did_you_mean(str(last), known) or f"known here: {', '.join(known)}"
     if details["type"] == "enum":
-        return did_you_mean(str(details["input"]), re.findall(r"'([^']*)'", details["ctx"]["expected"]))
-    if details["type"] != "extra_forbidden":
-        return ""
-    *parents, unknown = details["loc"]
-    known = _known_keys(root, parents)
-    return did_you_mean(str(unknown), known) or f"known here: {', '.join(known)}"
+        near = did_you_mean(str(details["input"]), re.findall(r"'([^']*)'", details["ctx"]["expected"]))
+        return near or _description(root, location)
+    return _description(root, location)
 
 
-def _known_keys(root: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    kind: Any = root  # An annotation can be anything.
+def _description(root: type[BaseModel], location: Sequence[int | str]) -> str:
+    """Return what the model says about the key, or about the table or list that it is in."""
+    for end in range(len(location) - 1, -1, -1):
+        kind = _kind_at(root, location[:end])
+        if _is_table(kind):
+            return kind.model_fields[str(location[end])].description or ""
+    return ""
+
+
+def _kind_at(root: type[BaseModel], location: Sequence[int | str]) -> Any:  # noqa: ANN401  # An annotation can be anything.
+    kind: Any = root
     for part in location:
-        is_table = isinstance(kind, type) and issubclass(kind, BaseModel)
-        kind = _bare(kind.model_fields[str(part)].annotation if is_table else _inner(kind))
-    return list(kind.model_fields)
+        kind = _bare(kind.model_fields[str(part)].annotation if _is_table(kind) else _inner(kind))
+    return kind
+
+
+def _is_table(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _bare(annotation: Any) -> Any:  # noqa: ANN401  # As above.

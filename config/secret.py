@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from config.problems import Mistake
 from config.source import Source, source_of
@@ -14,12 +14,16 @@ __all__ = ["Secret", "is_reference", "resolve"]
 
 _STARS = "***"
 _KINDS = ("env", "file", "credential")
+_AS_STARS = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
 
 
 class Secret:
     """Prints, pickles and dumps as `***`; only `reveal()` gives the value."""
 
     __slots__ = ("__value",)
+
+    # Pydantic looks here when a field of type `Any` holds a secret.
+    __pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_STARS))
 
     def __init__(self, value: str) -> None:
         self.__value = value
@@ -56,10 +60,7 @@ class Secret:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            _validate,
-            serialization=core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema()),
-        )
+        return core_schema.with_info_plain_validator_function(_validate, serialization=_AS_STARS)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
