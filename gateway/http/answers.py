@@ -1,0 +1,55 @@
+"""What every answer has in common: the security headers, and errors as one JSON sentence."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from aiohttp import web
+
+__all__ = ["SECURITY_HEADERS", "Refusal", "error_answer", "from_aiohttp"]
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_SENTENCES = {
+    HTTPStatus.NOT_FOUND: "There is nothing here.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This address does not take that method.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
+}
+
+
+class Refusal(Exception):
+    """A request is answered with `status` and this sentence, and its handler does not run."""
+
+    def __init__(self, status: HTTPStatus, sentence: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+def error_answer(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": sentence}, status=status, headers=headers)
+
+
+def from_aiohttp(error: web.HTTPException) -> web.StreamResponse:
+    """Give aiohttp's own errors our form; a redirect or a JSON error of a handler stays what it is."""
+    if error.status < HTTPStatus.BAD_REQUEST or error.content_type == "application/json":
+        return error_free_copy(error)
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+    return error_answer(error.status, _SENTENCES.get(HTTPStatus(error.status), f"{error.reason}."), headers)
+
+
+def error_free_copy(error: web.HTTPException) -> web.Response:
+    # aiohttp warns when an HTTPException is returned as the response that it also is.
+    headers = {name: value for name, value in error.headers.items() if name not in {"Content-Type", "Content-Length"}}
+    return web.Response(
+        status=error.status, body=error.body, headers=headers, content_type=error.content_type, charset=error.charset
+    )

@@ -1,0 +1,122 @@
+"""From a route of the contract to an aiohttp app: each request is checked, handled within its time, and answered."""
+
+import asyncio
+import contextlib
+import json
+import weakref
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import structlog
+from aiohttp import WSCloseCode, web
+from aiohttp.typedefs import Handler
+
+from gateway.contract import Caller, Route
+from gateway.errors import CannotStart, Refused
+from gateway.http.answers import SECURITY_HEADERS, Refusal, error_answer, from_aiohttp
+from gateway.http.checks import Gate, is_upgrade
+from gateway.http.limits import Limits
+
+__all__ = ["Entrance"]
+
+log = structlog.get_logger(__name__)
+
+
+class Entrance:
+    """Holds the aiohttp app, and the WebSockets that its handlers have opened."""
+
+    def __init__(self, routes: Sequence[Route], *, gate: Gate, limits: Limits) -> None:
+        self._gate = gate
+        self._limits = limits
+        self._websockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
+        self.app = web.Application(middlewares=[self._answer], client_max_size=gate.max_body_bytes)
+        self.app.on_response_prepare.append(self._dress)
+        self._routes = {self._add(route): route for route in routes}
+
+    async def close_websockets(self) -> None:
+        """Tell every WebSocket that we are going away, and wait a little for their goodbyes."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.closing), asyncio.TaskGroup() as goodbyes:
+                for number, websocket in enumerate(list(self._websockets)):
+                    closing = websocket.close(code=WSCloseCode.GOING_AWAY, message=b"Gatehouse is stopping.")
+                    goodbyes.create_task(closing, name=f"http:goodbye:{number}")
+
+    def _add(self, route: Route) -> web.AbstractRoute:
+        try:
+            return self.app.router.add_route(route.method, route.path, _unguarded)
+        except (RuntimeError, ValueError) as error:
+            raise CannotStart(
+                f"The HTTP route {route.method} {route.path} is not possible, or belongs to two channels; disable one."
+            ) from error
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await self._answer_or_excuse(request, handler)
+        if not response.prepared and not self._gate.visitors.is_known(request.protocol):
+            # A stranger has one request per connection, so that none can be held by asking now and then.
+            response.force_close()
+        return response
+
+    async def _answer_or_excuse(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn every failure into a sentence."""
+        try:
+            return await self._serve(request, handler)
+        except Refusal as refusal:
+            return error_answer(refusal.status, str(refusal), refusal.headers)
+        except Refused as refusal:
+            return error_answer(HTTPStatus.CONFLICT, str(refusal))
+        except web.HTTPException as error:
+            return from_aiohttp(error)
+        except json.JSONDecodeError:
+            # Bodies have been checked, so this is a handler that wanted one where there was none.
+            return error_answer(HTTPStatus.BAD_REQUEST, "The body has to be a JSON object in UTF-8.")
+        except ConnectionError:
+            # The client has gone; aiohttp knows what to do.
+            raise
+        except Exception as error:  # noqa: BLE001 - One handler's bug must not stop the server, nor show its insides.
+            return self._excuse(request, error)
+
+    async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._gate.check_address(request)
+        route = self._routes.get(request.match_info.route)
+        if route is None:
+            return await handler(request)
+        caller = await self._gate.admit(request, route)
+        if caller.is_owner and is_upgrade(request):
+            return await route.handle(request, caller)
+        return await self._handle_in_time(route, request, caller)
+
+    async def _handle_in_time(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
+        deadline = asyncio.timeout(self._limits.handler)
+        try:
+            async with deadline:
+                return await route.handle(request, caller)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        log.warning("request_timed_out", method=route.method, route=route.path)
+        self._give_up_if_begun(request)
+        raise Refusal(HTTPStatus.GATEWAY_TIMEOUT, "This took too long; try again.")
+
+    def _excuse(self, request: web.Request, error: Exception) -> web.StreamResponse:
+        route = self._routes.get(request.match_info.route)
+        log.error("request_failed", method=request.method, route=route.path if route else None, exc_info=error)
+        self._give_up_if_begun(request)
+        return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong here; the log says what.")
+
+    @staticmethod
+    def _give_up_if_begun(request: web.Request) -> None:
+        """Cut the connection rather than put a second answer behind half of the first."""
+        if request.writer.output_size > 0:
+            raise ConnectionResetError("The answer had begun when its handler failed.")
+
+    async def _dress(self, request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG002 - aiohttp's signature.
+        response.headers.update(SECURITY_HEADERS)
+        response.headers.pop("Server", None)
+        if isinstance(response, web.WebSocketResponse):
+            self._websockets.add(response)
+
+
+async def _unguarded(_: web.Request) -> web.StreamResponse:
+    """Stand in for a route's handler, which only the middleware can call: it takes the caller too."""
+    raise web.HTTPNotFound

@@ -1,0 +1,111 @@
+"""What proves the owner: the token, a cookie made from it, and single-use codes that turn into cookies."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from config import Secret
+from config.files import write_atomically
+from gateway.errors import CannotStart
+from gateway.http.guesses import Guesses
+
+__all__ = ["COOKIE_LIFE", "Auth", "Clock", "load_or_make_token"]
+
+CODE_LIFE = 3600.0
+CODES = 16
+COOKIE_LIFE = 30 * 24 * 3600
+SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Wall time for what outlives the process; monotonic for what does not, so that no clock jump revives it."""
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class Auth:
+    """Knows the token. `guesses` counts the wrong attempts of everybody who has to pass here."""
+
+    def __init__(self, token: Secret, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._token_digest = _digest(token.reveal())
+        self._cookie_key = hmac.digest(token.reveal().encode(), b"gatehouse cookie v1", "sha256")
+        self._codes: dict[bytes, float] = {}
+        self.guesses = Guesses(self._clock.monotonic)
+
+    def is_token(self, candidate: str) -> bool:
+        # Digests have one length, so that not even the token's length shows in the timing.
+        return hmac.compare_digest(_digest(candidate), self._token_digest)
+
+    def mint_code(self) -> str:
+        """Make a code that is good for one `redeem` within the hour. The oldest goes when there are too many."""
+        code = secrets.token_urlsafe(24)
+        self._drop_expired_codes()
+        while len(self._codes) >= CODES:
+            del self._codes[next(iter(self._codes))]
+        self._codes[_digest(code)] = self._clock.monotonic() + CODE_LIFE
+        return code
+
+    def redeem(self, code: str) -> str | None:
+        """Use up `code` and return the value of a new cookie."""
+        self._drop_expired_codes()
+        digest = _digest(code)
+        known = [kept for kept in self._codes if hmac.compare_digest(kept, digest)]
+        if not known:
+            return None
+        del self._codes[known[0]]
+        return self._make_cookie()
+
+    def is_cookie(self, value: str) -> bool:
+        """Tell whether we made this cookie with this token. It may have expired; see `has_expired`."""
+        signed, _, signature = value.rpartition(".")
+        return hmac.compare_digest(_digest(signature), _digest(self._sign(signed)))
+
+    def has_expired(self, cookie: str) -> bool:
+        """Read the time inside a cookie that `is_cookie` has found to be ours."""
+        return int(cookie.split(".")[1]) <= self._clock.wall()
+
+    def _make_cookie(self) -> str:
+        signed = f"v1.{int(self._clock.wall()) + COOKIE_LIFE}.{secrets.token_urlsafe(16)}"
+        return f"{signed}.{self._sign(signed)}"
+
+    def _sign(self, signed: str) -> str:
+        return hmac.digest(self._cookie_key, signed.encode(errors="replace"), "sha256").hex()
+
+    def _drop_expired_codes(self) -> None:
+        now = self._clock.monotonic()
+        self._codes = {code: until for code, until in self._codes.items() if until > now}
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="replace")).digest()
+
+
+def load_or_make_token(data_dir: Path, configured: Secret | None) -> Secret:
+    """Return the configured token, or the one in `<data_dir>/http.token`, which is made on the first run."""
+    if configured is not None:
+        return _long_enough(configured.reveal(), "http.token in the config")
+    path = data_dir / "http.token"
+    try:
+        return _long_enough(path.read_text("utf-8").strip(), str(path))
+    except FileNotFoundError:
+        token = secrets.token_urlsafe(32)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"The token file {path} cannot be read ({error}); delete it to get a new one.") from error
+    write_atomically(path, f"{token}\n".encode())
+    return Secret(token)
+
+
+def _long_enough(token: str, where: str) -> Secret:
+    if len(token) < SHORTEST_TOKEN:
+        raise CannotStart(
+            f"The token in {where} is shorter than {SHORTEST_TOKEN} characters and could be guessed; "
+            "use a longer one, or remove it to have one made."
+        )
+    return Secret(token)
