@@ -136,7 +136,7 @@ def _tell_name(_match: re.Match[str], messages: History) -> Decision:
     return f"You told me that your name is **{name}**." if name else "You have not told me your name here."
 
 
-_NAME = re.compile(r"\b(?i:my name is|my name's) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
+_NAME = re.compile(r"\b(?i:my name is|my name['\u2019]s) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
 
 
 def _find_name(messages: History) -> str | None:
@@ -173,9 +173,10 @@ def _rule(pattern: str, rule: Rule) -> tuple[re.Pattern[str], Rule]:
 
 
 _RULES = (
-    _rule(rf"^(?:what(?:'s| is) my name|who am i|do you (?:know|remember) my name){_END}", _tell_name),
+    _rule(rf"^(?:what(?:['\u2019]s| is) my name|who am i|do you (?:know|remember) my name){_END}", _tell_name),
     _rule(
-        r"^(?:what time is it|what(?:'s| is) the (?:current )?(?:time|date)|what day is it|current time)\b", _tell_time
+        r"^(?:what time is it|what(?:['\u2019]s| is) the (?:current )?(?:time|date)|what day is it|current time)\b",
+        _tell_time,
     ),
     _rule(
         rf"{_POLITE}(?:list|show|ls)(?: me)?(?: all)?(?: the| my| your)? files(?: (?:in|of) {_PATH})?{_END}",
@@ -197,7 +198,7 @@ _RULES = (
     _rule(rf"^what was my (?:last|previous) (?:message|question){_END}", _last_said),
     _rule(rf"^what did you (?:just )?(?:say|answer)(?: (?:last|before|just now))?{_END}", _last_answered),
     _rule(r"^how many messages\b", _count),
-    _rule(r"\bmy name(?: is|'s) \w", _meet),
+    _rule(r"\bmy name(?: is|['\u2019]s) \w", _meet),
     _rule(rf"^(?:hi|hello|hey|good (?:morning|evening|day))\b.{{0,20}}{_END}", _greet),
     _rule(rf"^(?:help|who are you|what are you|what can you do|how do i add a model)\b.{{0,40}}{_END}", _introduce),
 )

@@ -23,7 +23,7 @@ _FENCE_LINE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 
 def utf16_length(text: str) -> int:
     """Count as Telegram does: characters beyond U+FFFF count twice."""
-    return len(text) + sum(character > "\uffff" for character in text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def split(text: str, size: int, measure: Measure = len) -> list[str]:
