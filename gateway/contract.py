@@ -95,7 +95,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbound:
-    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats itself."""
+    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it."""
 
     address: Address
     sender: Sender
@@ -152,7 +152,7 @@ class Verdict(StrEnum):
 
 
 Deliver = Callable[[Inbound], Awaitable[Verdict]]
-"""Hands a message to the core. Once it returns, the message may be acknowledged; `Transient` means: not now, try again."""
+"""Hands a message to the core. Once it returns, the message may be acknowledged; `Transient` means: try again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +293,7 @@ class Browser(Protocol):
         """Newest first; empty when the chat has none yet."""
 
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
-        """The last `limit` lines of the active session, oldest first."""
+        """Return the last `limit` lines of the active session, oldest first."""
 
     def commands(self) -> list[CommandInfo]: ...
 

@@ -1,14 +1,14 @@
 """The error tree; classes differ only where the reaction differs.
 
-    ConfigError                 exit 78, naming file and key (lives in `config`)
-    GatehouseError
-    ├── CannotStart             exit 78: what a restart cannot mend (directory taken, port in use)
-    ├── Refused                 tell the person this sentence; nothing else happens
-    ├── ChannelError
-    │   ├── Transient           try again, after `retry_after` if the peer asked
-    │   ├── AuthRejected        retire this channel, keep the others
-    │   └── Undeliverable       drop this message, tell the sender
-    └── ProviderFailed          end the turn with this sentence as its visible answer
+ConfigError                 exit 78, naming file and key (lives in `config`)
+GatehouseError
+├── CannotStart             exit 78: what a restart cannot mend (directory taken, port in use)
+├── Refused                 tell the person this sentence; nothing else happens
+├── ChannelError
+│   ├── Transient           try again, after `retry_after` if the peer asked
+│   ├── AuthRejected        retire this channel, keep the others
+│   └── Undeliverable       drop this message, tell the sender
+└── ProviderFailed          end the turn with this sentence as its visible answer
 """
 
 from config import ConfigError

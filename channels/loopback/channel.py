@@ -1,0 +1,117 @@
+"""A channel with every ability and no network: what is said into it is delivered, what it is sent can be heard."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from gateway.contract import (
+    Address,
+    Channel,
+    ChannelContext,
+    Deliver,
+    Inbound,
+    Outbound,
+    PeerKind,
+    Pulse,
+    Receipt,
+    Sender,
+    TextLimit,
+    Verdict,
+)
+from gateway.errors import Transient
+
+__all__ = ["Heard", "LoopbackChannel", "open_channel"]
+
+CAPACITY = 1_000
+"""A listener this far behind makes senders wait, as a platform's rate limit does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """Something that reached the far side: `how` is send, draft, edit, typing or a reaction's emoji."""
+
+    how: str
+    address: Address
+    key: str = ""
+    message: Outbound | None = None
+
+
+class LoopbackChannel:
+    """`say` is what a person's client does, `hear` what it shows."""
+
+    text_limit = TextLimit(size=4_000)
+    draft_pace = 0.0
+    max_buttons = 20
+
+    def __init__(self, *, name: str, account: str, pulse: Pulse) -> None:
+        self.name = name
+        self.account = account
+        self._pulse = pulse
+        self._deliver: Deliver | None = None
+        self._reading = asyncio.Event()
+        self._heard: asyncio.Queue[Heard] = asyncio.Queue(CAPACITY)
+
+    async def run(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._reading.set()
+        self._pulse.up()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._reading.clear()
+
+    async def say(
+        self,
+        text: str,
+        *,
+        peer: str = "somebody",
+        kind: PeerKind = PeerKind.DIRECT,
+        thread: str | None = None,
+        sender: Sender | None = None,
+        event_id: str | None = None,
+    ) -> Verdict:
+        """Say `text` as `sender` (by default the peer, as an owner) and return what the gateway made of it."""
+        await self._reading.wait()
+        if self._deliver is None:
+            raise Transient("The loopback channel is not running.")
+        address = Address(channel=self.name, account=self.account, kind=kind, peer=peer, thread=thread)
+        return await self._deliver(
+            Inbound(
+                address=address,
+                sender=sender or Sender(id=peer, name=peer, is_owner=True),
+                event_id=event_id or uuid4().hex,
+                text=text,
+                sent_at=datetime.now(UTC),
+            ),
+        )
+
+    async def hear(self) -> Heard:
+        return await self._heard.get()
+
+    async def hear_message(self) -> Outbound:
+        """Return the next finished message, skipping drafts and signs of life."""
+        while True:
+            heard = await self.hear()
+            if heard.how == "send" and heard.message is not None:
+                return heard.message
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        await self._heard.put(Heard(how="send", address=message.address, key=key, message=message))
+        return Receipt(message_id=key)
+
+    async def draft(self, message: Outbound, *, key: str) -> None:
+        await self._heard.put(Heard(how="draft", address=message.address, key=key, message=message))
+
+    async def edit(self, receipt: Receipt, message: Outbound) -> None:
+        await self._heard.put(Heard(how="edit", address=message.address, key=receipt.message_id, message=message))
+
+    async def show_typing(self, address: Address) -> None:
+        await self._heard.put(Heard(how="typing", address=address))
+
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._heard.put(Heard(how=emoji, address=address, key=message_id))
+
+
+def open_channel(context: ChannelContext) -> Channel:
+    return LoopbackChannel(name=context.name, account=context.account, pulse=context.pulse)

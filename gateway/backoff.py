@@ -1,0 +1,15 @@
+"""How long to wait before trying again."""
+
+import random
+from collections.abc import Iterator
+
+__all__ = ["backoff"]
+
+
+def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: random.Random | None = None) -> Iterator[float]:
+    """Yield waits that double up to `cap`, each shortened by up to half so that many peers do not return at once."""
+    jitter = jitter or random.Random()  # noqa: S311 - nothing here is a secret
+    wait = first
+    while True:
+        yield wait * jitter.uniform(0.5, 1.0)
+        wait = min(wait * 2, cap)

@@ -1,0 +1,47 @@
+"""What a channel may show of the sessions of the chat it is talking to."""
+
+from gateway.commands import COMMANDS
+from gateway.contract import Address, CommandInfo, Line, Sender, SessionInfo
+from gateway.live import Live
+from gateway.routing import route
+from gateway.sessions import SessionManager
+
+__all__ = ["SessionBrowser"]
+
+
+class SessionBrowser:
+    """Every question is routed as a message from there would be, so no chat can see another scope's sessions."""
+
+    def __init__(self, live: Live, sessions: SessionManager) -> None:
+        self._live = live
+        self._sessions = sessions
+
+    def sessions(self, address: Address, sender: Sender) -> list[SessionInfo]:
+        scope = self._scope(address, sender)
+        active = self._sessions.active(scope)
+        return [
+            SessionInfo(
+                number=session.number,
+                title=session.title,
+                messages=session.messages,
+                updated_at=session.updated_at,
+                is_active=active is not None and session.key == active.key,
+            )
+            for session in self._sessions.list(scope)
+        ]
+
+    async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
+        active = self._sessions.active(self._scope(address, sender))
+        if active is None:
+            return []
+        return [
+            Line(role=line.role, text=line.text, at=line.ts) for line in await self._sessions.lines(active.key, limit)
+        ]
+
+    def commands(self) -> list[CommandInfo]:
+        return [
+            CommandInfo(name=command.name, arguments=command.arguments, summary=command.summary) for command in COMMANDS
+        ]
+
+    def _scope(self, address: Address, sender: Sender) -> str:
+        return route(self._live.settings, address, sender).scope

@@ -1,0 +1,13 @@
+"""Loads the settings for a command, from the file that the command line, the environment or custom points to."""
+
+import os
+from pathlib import Path
+
+from config import Loaded, find, load
+
+__all__ = ["load_settings"]
+
+
+def load_settings(config: Path | None) -> Loaded:
+    """Raise `ConfigError` with every mistake at once."""
+    return load(find(config, os.environ, Path.cwd(), Path.home()), os.environ)

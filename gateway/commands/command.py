@@ -1,0 +1,60 @@
+"""What a command is, what it is called with and what it answers."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gateway.contract import Button, Inbound
+from gateway.lanes import Lanes
+from gateway.routing import Routed
+from gateway.sessions import SessionManager
+
+__all__ = ["Answer", "Call", "Command", "Desk", "Kind"]
+
+
+class Kind(StrEnum):
+    LOOK = "look"
+    """Runs at once, even while a turn is running."""
+    STRUCTURAL = "structural"
+    """Takes effect at intake, in order of acceptance: later messages go to the new session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What the gateway lets commands use."""
+
+    sessions: SessionManager
+    lanes: Lanes
+    commands: Sequence["Command"]
+    status: Callable[[], str]
+    now: Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One command as it was sent, with the scope it may touch."""
+
+    inbound: Inbound
+    routed: Routed
+    argument: str
+    is_owner: bool
+    desk: Desk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    text: str
+    buttons: tuple[Button, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """`name` may be two words (`session list`). `run` raises `Refused` with a sentence that says what to do."""
+
+    name: str
+    summary: str
+    run: Callable[[Call], Awaitable[Answer]]
+    kind: Kind = Kind.LOOK
+    arguments: str = ""
+    aliases: tuple[str, ...] = ()

@@ -1,0 +1,40 @@
+"""Commands about the gateway itself and about the turn that is running."""
+
+from gateway.commands.command import Answer, Call, Command
+from gateway.commands.wording import count
+
+__all__ = ["HELP", "STATUS", "STOP", "WHOAMI"]
+
+
+async def _help(call: Call) -> Answer:
+    rows = [f"/{command.name} {command.arguments}".rstrip() + f" - {command.summary}" for command in call.desk.commands]
+    return Answer(text="\n".join([*rows, "Anything else goes to the agent; //text sends it /text."]))
+
+
+async def _status(call: Call) -> Answer:
+    session = call.desk.sessions.active(call.routed.scope)
+    here = f"Session {session.number}, {count(session.messages, 'message')}." if session else "No session yet."
+    return Answer(text=f"{here} Agent: {call.routed.agent}.\n{call.desk.status()}")
+
+
+async def _stop(call: Call) -> Answer:
+    session = call.desk.sessions.active(call.routed.scope)
+    was_running, dropped = call.desk.lanes.stop(session.key) if session else (False, [])
+    if not was_running and not dropped:
+        return Answer(text="Nothing is running here.")
+    also = f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
+    return Answer(text=f"Stopped.{also}")
+
+
+async def _whoami(call: Call) -> Answer:
+    sender = call.inbound.sender
+    role = "owner" if call.is_owner else "user"
+    return Answer(
+        text=f"You are {sender.name or sender.id} (id {sender.id} on {call.inbound.address.channel}), {role}."
+    )
+
+
+HELP = Command(name="help", aliases=("start",), summary="Show this list", run=_help)
+STATUS = Command(name="status", summary="Show how the gateway is doing", run=_status)
+STOP = Command(name="stop", summary="Stop the answer that is being written and drop what waits behind it", run=_stop)
+WHOAMI = Command(name="whoami", summary="Show who you are to the gateway", run=_whoami)

@@ -1,0 +1,87 @@
+"""The roster: which agents there are, each with its provider, prompt, tools and workspace."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from config import AgentSettings, Backend, Settings
+from gateway.agent.provider import Provider
+from gateway.agent.providers import open_provider
+from gateway.agent.toolbox import BUILT_IN
+from gateway.agent.tools import Toolbox
+from gateway.errors import CannotStart
+
+__all__ = ["Agent", "Roster"]
+
+DEFAULT_PROMPT = """\
+You are {name}, an assistant that people reach through Gatehouse, a gateway between chat platforms and you.
+Answer in the language you are written to, plainly and briefly. Use your tools when they help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    name: str
+    provider: Provider
+    model: str | None
+    system: str
+    toolbox: Toolbox
+    workspace: Path
+    max_iterations: int
+
+
+class Roster:
+    """Opens every agent at once, so that a mistake shows at the start and not at the first message."""
+
+    def __init__(self, settings: Settings) -> None:
+        _check_extras(settings)
+        self._agents = {name: _open(name, agent, settings) for name, agent in settings.agents.items()}
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._agents[name]
+
+
+def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:
+    return Agent(
+        name=name,
+        provider=open_provider(settings.providers[agent.provider], name=agent.provider),
+        model=agent.model,
+        system=_prompt(name, agent),
+        toolbox=_toolbox(name, agent),
+        workspace=settings.gateway.workspace_root / name,
+        max_iterations=agent.max_iterations,
+    )
+
+
+def _toolbox(name: str, agent: AgentSettings) -> Toolbox:
+    known = {tool.spec.name: tool for tool in BUILT_IN}
+    if unknown := [wanted for wanted in agent.tools or () if wanted not in known]:
+        raise CannotStart(
+            f"agents.{name}.tools: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.",
+        )
+    return Toolbox(BUILT_IN if agent.tools is None else [known[wanted] for wanted in agent.tools])
+
+
+def _prompt(name: str, agent: AgentSettings) -> str:
+    if agent.prompt_file is None:
+        return agent.system_prompt or DEFAULT_PROMPT.format(name=name)
+    try:
+        return agent.prompt_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as trouble:
+        raise CannotStart(
+            f"agents.{name}.prompt_file: {agent.prompt_file} cannot be read as text ({trouble}). "
+            f"Mend the file, or use agents.{name}.system_prompt.",
+        ) from trouble
+
+
+def _check_extras(settings: Settings) -> None:
+    """Name the extra that a configured but rare part needs."""
+    wanted = [(f"mcp.{name}", "mcp", "mcp") for name in settings.mcp]
+    wanted += [
+        (f"agents.{name}.backend", "acp", "acp")
+        for name, agent in settings.agents.items()
+        if agent.backend is Backend.ACP
+    ]
+    for key, module, extra in wanted:
+        if find_spec(module) is None:
+            raise CannotStart(f"{key} needs an extra that is not installed: pip install 'gatehouse[{extra}]'")
+        raise CannotStart(f"{key}: this version of Gatehouse cannot use it yet. Remove it from the configuration.")

@@ -1,0 +1,87 @@
+"""Supervision of one channel: keep it running, know how it is doing, retire it when its token is refused."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import structlog
+
+from gateway.backoff import backoff
+from gateway.contract import Channel, Deliver
+from gateway.errors import AuthRejected, Transient
+
+__all__ = ["ChannelPulse", "ChannelState", "supervise"]
+
+log = structlog.get_logger()
+
+STEADY_AFTER = 60.0
+"""A channel that was up this long starts its backoff anew."""
+
+
+class ChannelState(StrEnum):
+    STARTING = "starting"
+    UP = "up"
+    DOWN = "down"
+    RETIRED = "retired"
+
+
+class ChannelPulse:
+    """The last thing known about a channel; a change is logged once, not each retry."""
+
+    def __init__(self, name: str, account: str) -> None:
+        self.name = name
+        self.account = account
+        self.state = ChannelState.STARTING
+        self.reason = ""
+        self.since = datetime.now(UTC)
+
+    def up(self) -> None:
+        if self._turn(ChannelState.UP, ""):
+            log.info("channel_up", channel=self.name, account=self.account)
+
+    def down(self, reason: str) -> None:
+        if self._turn(ChannelState.DOWN, reason):
+            log.warning("channel_lost", channel=self.name, account=self.account, reason=reason)
+
+    def retire(self, reason: str) -> None:
+        self._turn(ChannelState.RETIRED, reason)
+        log.error("channel_retired", channel=self.name, account=self.account, reason=reason)
+
+    def _turn(self, state: ChannelState, reason: str) -> bool:
+        changed = state is not self.state
+        if changed:
+            self.since = datetime.now(UTC)
+        self.state, self.reason = state, reason
+        return changed
+
+
+async def supervise(
+    channel: Channel,
+    deliver: Deliver,
+    pulse: ChannelPulse,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] | None = None,
+) -> None:
+    """Run `channel` until cancelled, starting it anew with growing pauses; return only when it is retired."""
+    clock = clock or asyncio.get_running_loop().time
+    waits = backoff()
+    while True:
+        started = clock()
+        asked: float | None = None
+        try:
+            await channel.run(deliver)
+            pulse.down("it ended by itself")
+        except AuthRejected as refusal:
+            pulse.retire(str(refusal))
+            return
+        except Transient as trouble:
+            pulse.down(str(trouble))
+            asked = trouble.retry_after
+        except Exception as bug:  # One adapter's bug must not silence the others.
+            pulse.down(f"it crashed ({type(bug).__name__})")
+            log.exception("channel_crashed", channel=channel.name, account=channel.account)
+        if clock() - started > STEADY_AFTER:
+            waits = backoff()
+        await sleep(asked if asked is not None else next(waits))
