@@ -48,23 +48,30 @@ class SocketEndpoint:
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
         """Give `message` to every socket of its peer. With none open, a notice waits; a reply is in the transcript."""
+        is_notice = message.kind is OutboundKind.NOTICE
         frame = Message(
             key=key,
             kind=message.kind,
             text=message.text,
             at=datetime.now(UTC),
             session=message.session,
-            html=await self._rendered(message.text),
+            reply_to=message.reply_to,
+            html=None if is_notice else await self._rendered(message.text),
             buttons=message.buttons,
         )
         is_anybody_there = self._hub.broadcast(message.address.peer, frame)
-        if not is_anybody_there and message.kind is OutboundKind.NOTICE:
+        if is_notice and not is_anybody_there:
             self._hub.leave_note(message.address.peer, frame)
         return Receipt(message_id=key)
 
     async def draft(self, message: Outbound, *, key: str) -> None:
-        html = await self._rendered(message.text)
-        draft = Draft(key=key, session=message.session, text=message.text, html=html)
+        draft = Draft(
+            key=key,
+            text=message.text,
+            session=message.session,
+            reply_to=message.reply_to,
+            html=await self._rendered(message.text),
+        )
         self._hub.broadcast(message.address.peer, draft)
 
     async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
@@ -127,7 +134,7 @@ async def _pong(socket: web.WebSocketResponse, conversation: Conversation, paylo
 
 
 async def _write(socket: web.WebSocketResponse, outlet: Outlet) -> None:
-    """Send what is queued. A client that is lost or takes nothing for long is given up; the reading side sees it too."""
+    """Send what is queued. A client that takes nothing for long is given up; the reading side sees that too."""
     while True:
         data = await outlet.next()
         try:

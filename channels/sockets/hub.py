@@ -50,7 +50,7 @@ class Hub:
         return bool(outlets)
 
     def leave_note(self, peer: str, note: Message) -> None:
-        """Keep `note` for the next connection of `peer`; when full, the oldest note or the oldest mailbox makes room."""
+        """Keep `note` for the next connection of `peer`; when full, the oldest note or mailbox makes room."""
         mailbox = self._mailboxes.setdefault(peer, deque(maxlen=MAX_NOTES))
         if all(waiting.key != note.key for waiting in mailbox):
             mailbox.append(note)

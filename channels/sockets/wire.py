@@ -134,17 +134,22 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     key: str
     text: str
     session: int | None = None
+    reply_to: str | None = None
     html: str | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="message", tag_field="type"):
-    """A whole answer, `kind` reply or notice. The same `key` twice is the same message."""
+    """A whole answer, `kind` reply (Markdown) or notice (plain text), to the client's message `reply_to`.
+
+    The same `key` twice is the same message.
+    """
 
     key: str
     kind: str
     text: str
     at: datetime
     session: int | None = None
+    reply_to: str | None = None
     html: str | None = None
     buttons: tuple[Button, ...] = ()
 

@@ -1,0 +1,800 @@
+// The chat page: shows what the server says and sends what the person types. No framework, no third-party code.
+// HTML comes only from the server, which made it safe; everything else is put in as text.
+"use strict";
+
+const MAX_FRAME_BYTES = 64 * 1024;
+const HISTORY_LIMIT = 200;
+const RETRY_AFTER_MS = 1000;
+const BACKOFF_MS = [300, 600, 1200, 2500, 5000, 10000];
+const OUTBOX_KEY = "gatehouse.outbox";
+const THEME_KEY = "gatehouse.theme";
+
+const $ = (id) => document.getElementById(id);
+const isCommand = (text) => /^[/!](?![/!])\S/.test(text);
+const now = () => new Date().toISOString();
+
+const state = {
+  socket: null,
+  isOpen: false,
+  attempt: 0,
+  reconnectTimer: 0,
+  link: 0, // Which connection this is: a draft of an earlier one may have been finished unseen.
+  outbox: [], // Not acknowledged yet, in the order of typing; the head is sent first.
+  inFlight: null,
+  items: [], // What the log shows, in order.
+  final: new Set(), // Keys of answers that are complete: a late draft of one is ignored.
+  awaiting: new Set(), // Ids of messages that were taken and not answered yet.
+  quiet: new Map(), // Commands that a button sent, by id: their answers are shown in passing.
+  sessions: [],
+  active: undefined, // Number of the session on show; undefined until the server has said, null when there is none.
+  unread: new Set(),
+  cut: 0, // Where in `items` the last command stands: what follows belongs to the session it led to.
+  healed: new Set(), // Answers for whose missing question the history has been asked.
+  commands: [],
+  picked: -1,
+  isAtEnd: true,
+};
+
+/* Getting in. A code is used once and leaves the address bar before anything else happens. */
+
+async function enter() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code) {
+    history.replaceState(null, "", location.pathname);
+    await exchange(code);
+  }
+  const me = await whoami();
+  if (me === null) return showLogin();
+  if (me === undefined) return void setTimeout(enter, RETRY_AFTER_MS);
+  showApp(me);
+}
+
+async function exchange(code) {
+  try {
+    await fetch("/auth/exchange", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ code }),
+    });
+  } catch {
+    // Not reachable: `whoami` finds that out as well, and tries again.
+  }
+}
+
+// The person's record; null for a stranger; undefined when the server cannot be asked.
+async function whoami() {
+  try {
+    const answer = await fetch("/auth/whoami", { cache: "no-store" });
+    if (answer.status === 401 || answer.status === 403) return null;
+    return answer.ok ? await answer.json() : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function showLogin() {
+  $("app").hidden = true;
+  $("login").hidden = false;
+}
+
+function showApp(me) {
+  $("login").hidden = true;
+  $("app").hidden = false;
+  $("whoami").textContent = me.name ? `Signed in as ${me.name}` : "";
+  state.outbox = storedOutbox();
+  restorePending();
+  render();
+  connect();
+  focusInput();
+}
+
+/* The connection. It comes back by itself; what was not acknowledged is sent again with the same id. */
+
+function connect() {
+  clearTimeout(state.reconnectTimer);
+  if (state.socket) return;
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  const socket = new WebSocket(`${scheme}://${location.host}/web/ws`);
+  state.socket = socket;
+  socket.addEventListener("message", (event) => receive(JSON.parse(event.data)));
+  socket.addEventListener("close", () => lost(socket));
+}
+
+function lost(socket) {
+  if (state.socket !== socket) return;
+  state.socket = null;
+  state.isOpen = false;
+  state.inFlight = null;
+  showConnection();
+  const wait = BACKOFF_MS[Math.min(state.attempt, BACKOFF_MS.length - 1)] * (0.75 + Math.random() / 2);
+  state.attempt += 1;
+  state.reconnectTimer = setTimeout(reconnect, wait);
+}
+
+async function reconnect() {
+  clearTimeout(state.reconnectTimer);
+  if (state.socket) return;
+  if ((await whoami()) === null) return showLogin();
+  connect();
+}
+
+function hurry() {
+  if (!$("app").hidden && !state.socket) reconnect();
+}
+
+function emit(frame) {
+  if (state.isOpen) state.socket.send(JSON.stringify(frame));
+}
+
+function receive(frame) {
+  const take = {
+    hello: onHello,
+    ack: onAck,
+    echo: onEcho,
+    draft: onDraft,
+    message: onMessage,
+    sessions: onSessions,
+    history: onHistory,
+    commands: onCommands,
+    error: onError,
+  }[frame.type];
+  if (take) take(frame);
+}
+
+function onHello() {
+  state.isOpen = true;
+  state.attempt = 0;
+  state.link += 1;
+  showConnection();
+  pump();
+  emit({ type: "sessions" });
+  askHistory();
+  if (!state.commands.length) emit({ type: "commands" });
+}
+
+function showConnection() {
+  $("connection").dataset.state = state.isOpen ? "open" : "waiting";
+  $("connection").lastElementChild.textContent = state.isOpen ? "Connected" : "Waiting for connection";
+}
+
+/* What is sent: one at a time, so that the order of typing is the order of arrival. */
+
+function say(text, { isQuiet = false, isUrgent = false } = {}) {
+  const message = { id: newId(), text, isQuiet, at: now() };
+  if (isCommand(text)) state.cut = state.items.length;
+  if (isQuiet) state.quiet.set(message.id, text);
+  else state.items.push({ kind: "user", id: message.id, text, at: message.at, state: "pending" });
+  if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);
+  else state.outbox.push(message);
+  keepOutbox();
+  state.isAtEnd = true;
+  render();
+  pump();
+}
+
+// Not crypto.randomUUID: a page that is not served over TLS or from this machine does not have it.
+function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function pump() {
+  const [head] = state.outbox;
+  if (!state.isOpen || state.inFlight || !head) return;
+  state.inFlight = head.id;
+  emit({ type: "message", id: head.id, text: head.text });
+}
+
+function settle(id) {
+  state.outbox = state.outbox.filter((message) => message.id !== id);
+  keepOutbox();
+  if (state.inFlight === id) state.inFlight = null;
+  pump();
+}
+
+function onAck(frame) {
+  const item = userItem(frame.id);
+  if (item) Object.assign(item, { state: "taken", at: frame.at });
+  if (item && frame.verdict !== "refused" && !isCommand(item.text)) expectAnswer(frame.id);
+  settle(frame.id);
+  render();
+}
+
+// An answer can be faster than the acknowledgement.
+function expectAnswer(id) {
+  if (!state.items.some((item) => item.replyTo === id && !item.isLive)) state.awaiting.add(id);
+}
+
+function onError(frame) {
+  const item = frame.id && userItem(frame.id);
+  if (frame.id && frame.can_retry) return void setTimeout(() => sendAgain(frame.id), RETRY_AFTER_MS);
+  if (item) Object.assign(item, { state: "failed", problem: frame.text });
+  else toast(frame.text);
+  if (frame.id) settle(frame.id);
+  render();
+}
+
+function sendAgain(id) {
+  if (state.inFlight === id) state.inFlight = null;
+  pump();
+}
+
+function userItem(id) {
+  return state.items.find((item) => item.kind === "user" && item.id === id);
+}
+
+function storedOutbox() {
+  try {
+    return JSON.parse(sessionStorage.getItem(OUTBOX_KEY)) ?? [];
+  } catch {
+    return [];
+  }
+}
+
+function keepOutbox() {
+  try {
+    sessionStorage.setItem(OUTBOX_KEY, JSON.stringify(state.outbox));
+  } catch {
+    // Storage is full or forbidden: the messages are still in memory.
+  }
+}
+
+/* What is received. */
+
+function onEcho(frame) {
+  if (userItem(frame.id)) return;
+  if (isCommand(frame.text)) state.cut = state.items.length;
+  else state.awaiting.add(frame.id);
+  const later = state.items.findIndex((item) => item.replyTo === frame.id);
+  const place = later < 0 ? state.items.length : later;
+  state.items.splice(place, 0, { kind: "user", id: frame.id, text: frame.text, at: frame.at, state: "taken" });
+  render();
+}
+
+function onDraft(frame) {
+  if (state.final.has(frame.key) || !belongsHere(frame)) return;
+  put({ kind: "reply", key: frame.key, text: frame.text, html: frame.html, at: now(), isLive: true, link: state.link, replyTo: frame.reply_to });
+  askForMissingQuestion(frame);
+  render();
+}
+
+function onMessage(frame) {
+  const isRepeated = state.final.has(frame.key);
+  remember(state.final, frame.key);
+  state.awaiting.delete(frame.reply_to);
+  if (isRepeated) return;
+  if (isAnswerToStop(frame)) state.awaiting.clear();
+  if (state.quiet.delete(frame.reply_to)) toast(frame.text);
+  else if (belongsHere(frame)) put(itemOf(frame));
+  emit({ type: "sessions" });
+  render();
+}
+
+// What waited behind the stopped answer was dropped with it.
+function isAnswerToStop(frame) {
+  const asked = state.quiet.get(frame.reply_to) ?? userItem(frame.reply_to)?.text ?? "";
+  return /^[/!]stop\b/i.test(asked);
+}
+
+function itemOf(frame) {
+  return {
+    kind: frame.kind,
+    key: frame.key,
+    text: frame.text,
+    html: frame.html,
+    at: frame.at,
+    buttons: frame.buttons ?? [],
+    replyTo: frame.reply_to,
+  };
+}
+
+function put(item) {
+  const place = state.items.findIndex((other) => other.key === item.key);
+  if (item.key !== undefined && place >= 0) state.items[place] = { ...item, node: state.items[place].node };
+  else state.items.push(item);
+}
+
+// Answers to another session than the one on show only mark it in the side bar.
+function belongsHere(frame) {
+  if (frame.session == null || frame.session === state.active) return true;
+  state.unread.add(frame.session);
+  if (!state.sessions.some((session) => session.number === frame.session)) emit({ type: "sessions" });
+  return false;
+}
+
+// A message that waited in the queue while the page was reloaded is in the history once its turn has begun.
+function askForMissingQuestion(frame) {
+  if (!frame.reply_to || userItem(frame.reply_to) || state.healed.has(frame.key)) return;
+  remember(state.healed, frame.key);
+  askHistory();
+}
+
+function remember(set, value) {
+  set.add(value);
+  if (set.size > 500) set.delete(set.values().next().value);
+}
+
+function onSessions(frame) {
+  const active = frame.sessions.find((session) => session.is_active)?.number ?? null;
+  state.sessions = frame.sessions;
+  if (state.active !== undefined && active !== state.active) changeSession(active);
+  state.active = active;
+  state.unread.delete(active);
+  render();
+}
+
+function changeSession(active) {
+  // The first message of all makes the first session: what is on show is already its beginning.
+  if (state.active !== null) state.items = state.items.slice(state.cut);
+  state.cut = 0;
+  state.active = active;
+  state.isAtEnd = true;
+  askHistory();
+}
+
+function askHistory() {
+  for (const item of state.items) item.isOld = true;
+  emit({ type: "history", limit: HISTORY_LIMIT });
+}
+
+function onHistory(frame) {
+  if (state.active !== undefined && frame.session !== state.active) return void emit({ type: "sessions" });
+  state.active = frame.session;
+  const lines = frame.lines.map(lineItem);
+  const before = state.items;
+  state.items = merge(lines, before);
+  keepNodes(lines, before);
+  state.cut = state.items.length;
+  render();
+}
+
+// A line that was on show already keeps its place in the document, and is not read out again.
+function keepNodes(lines, before) {
+  const free = before.filter((item) => item.node && !state.items.includes(item));
+  for (const line of lines) {
+    const place = free.findIndex((item) => item.kind === line.kind && item.text === line.text);
+    if (place >= 0) line.node = free.splice(place, 1)[0].node;
+  }
+}
+
+function lineItem(line) {
+  return { kind: line.role === "user" ? "user" : "reply", text: line.text, html: line.html, at: line.at, state: "taken" };
+}
+
+// The transcript has what was said before it was read; the rest (notices, drafts, what is on its way) stays as it is.
+function merge(lines, items) {
+  const said = lines.filter((line) => line.kind === "user").map((line) => line.text);
+  const kept = items.filter((item) => (item.kind === "user" ? isUnwritten(item, said) : isStillShown(item, lines)));
+  const isAnswered = lines.at(-1)?.kind === "reply";
+  if (isAnswered && !kept.some((item) => state.awaiting.has(item.id))) state.awaiting.clear();
+  return [...lines, ...kept].sort(byTime);
+}
+
+function isUnwritten(item, said) {
+  if (item.id === undefined) return false;
+  if (item.state !== "taken" || isCommand(item.text)) return true;
+  return (!item.isOld || state.awaiting.has(item.id)) && !takeOut(said, item.text);
+}
+
+function isStillShown(item, lines) {
+  if (item.kind === "notice") return true;
+  if (item.isLive) return item.link === state.link;
+  return item.key !== undefined && !item.isOld && !isWritten(lines, item);
+}
+
+function isWritten(lines, item) {
+  return lines.some((line) => line.kind === "reply" && (line.text === item.text || item.text.endsWith(line.text)));
+}
+
+function takeOut(texts, text) {
+  const place = texts.lastIndexOf(text);
+  if (place >= 0) texts.splice(place, 1);
+  return place >= 0;
+}
+
+function byTime(one, other) {
+  const rank = (item) => (item.state === "pending" ? 2 : item.isLive ? 1 : 0);
+  return rank(one) - rank(other) || Date.parse(one.at) - Date.parse(other.at);
+}
+
+function restorePending() {
+  for (const message of state.outbox) {
+    if (message.isQuiet) state.quiet.set(message.id, message.text);
+    else if (!userItem(message.id)) state.items.push({ ...message, kind: "user", state: "pending" });
+  }
+}
+
+function onCommands(frame) {
+  state.commands = frame.commands.map((command) => ({ ...command, name: command.name.replace(/^\//, "") }));
+  suggest();
+}
+
+function isBusy() {
+  return state.awaiting.size > 0 || state.items.some((item) => item.isLive);
+}
+
+/* Drawing. `render` is cheap to call often: it runs once a frame and touches only what has changed. */
+
+let isRenderPlanned = false;
+
+function render() {
+  if (isRenderPlanned) return;
+  isRenderPlanned = true;
+  // A hidden tab gets no animation frames, and should still be up to date when it is looked at.
+  if (document.hidden) setTimeout(draw, 50);
+  else requestAnimationFrame(draw);
+}
+
+function draw() {
+  isRenderPlanned = false;
+  drawLog();
+  drawSessions();
+  const isWaiting = isBusy();
+  $("thinking").hidden = !isWaiting || state.items.some((item) => item.isLive);
+  $("welcome").hidden = state.items.length > 0 || state.active === undefined;
+  $("stop").hidden = !isWaiting;
+  drawTitle();
+  showConnection();
+  if (state.isAtEnd) toEnd();
+  showEndButton();
+}
+
+function drawTitle() {
+  const session = state.sessions.find((one) => one.is_active);
+  const title = session ? titleOf(session) : "New conversation";
+  $("title").textContent = title;
+  document.title = `${isBusy() ? "… " : ""}${title} · Gatehouse`;
+}
+
+function drawLog() {
+  const log = $("log");
+  const nodes = state.items.map((item) => {
+    item.node ??= element("article", "item");
+    drawItem(item);
+    return item.node;
+  });
+  const wanted = new Set(nodes);
+  for (const node of [...log.children]) if (!wanted.has(node)) node.remove();
+  nodes.forEach((node, place) => {
+    if (log.children[place] !== node) log.insertBefore(node, log.children[place] ?? null);
+  });
+}
+
+function drawItem(item) {
+  const look = JSON.stringify([item.kind, item.html ?? item.text, item.state, item.isLive, item.problem]);
+  if (item.node.look === look) return;
+  item.node.look = look;
+  item.node.className = `item ${item.kind} ${item.state ?? ""} ${item.isLive ? "live" : ""}`.trim();
+  item.node.setAttribute("aria-busy", String(Boolean(item.isLive)));
+  const body = item.node.querySelector(":scope > .body") ?? item.node.appendChild(element("div", "body"));
+  if (item.html === undefined || item.html === null) body.textContent = item.text;
+  else drawProse(body, item);
+  drawExtras(item);
+}
+
+function drawProse(body, item) {
+  body.classList.add("prose");
+  const fresh = document.createElement("template");
+  fresh.innerHTML = item.html;
+  if (!item.isLive) fresh.content.querySelectorAll("pre").forEach(addCopyButton);
+  patch(body, fresh.content);
+}
+
+// Leaves the blocks that have not changed alone, so that a selection survives while the answer grows.
+function patch(body, fresh) {
+  let old = body.firstChild;
+  while (old && fresh.firstChild && old.isEqualNode(fresh.firstChild)) {
+    fresh.firstChild.remove();
+    old = old.nextSibling;
+  }
+  while (old) {
+    const next = old.nextSibling;
+    old.remove();
+    old = next;
+  }
+  body.append(fresh);
+}
+
+function drawExtras(item) {
+  for (const extra of item.node.querySelectorAll(":scope > :not(.body)")) extra.remove();
+  if (item.buttons?.length) item.node.append(buttonRow(item.buttons));
+  if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
+  if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", "Sending"));
+  else if (!item.isLive) item.node.append(clock(item.at));
+}
+
+function buttonRow(buttons) {
+  const row = element("div", "buttons");
+  for (const button of buttons) {
+    const node = element("button", "", button.label);
+    node.type = "button";
+    node.addEventListener("click", () => say(button.command, { isQuiet: true }));
+    row.append(node);
+  }
+  return row;
+}
+
+function clock(at) {
+  const node = element("time", "", new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
+  node.dateTime = at;
+  return node;
+}
+
+function addCopyButton(pre) {
+  const frame = element("div", "code");
+  const head = element("div", "code-head");
+  const language = /language-(\S+)/.exec(pre.firstElementChild?.className ?? "")?.[1] ?? "";
+  const button = element("button", "copy", "Copy");
+  button.type = "button";
+  button.setAttribute("aria-label", "Copy this code");
+  head.append(element("span", "", language), button);
+  pre.tabIndex = 0;
+  pre.replaceWith(frame);
+  frame.append(head, pre);
+}
+
+async function copy(button) {
+  const text = button.closest(".code").querySelector("pre").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(button.closest(".code").querySelector("pre"));
+    button.textContent = "Selected";
+  }
+  setTimeout(() => (button.textContent = "Copy"), 1600);
+}
+
+function drawSessions() {
+  const rows = state.sessions.map(sessionRow);
+  const look = rows.map((row) => row.outerHTML).join("");
+  $("no-sessions").hidden = rows.length > 0;
+  if ($("sessions").look === look) return;
+  const focused = document.activeElement?.dataset?.session;
+  $("sessions").look = look;
+  $("sessions").replaceChildren(...rows);
+  if (focused) $("sessions").querySelector(`[data-session="${focused}"]`)?.focus();
+}
+
+function sessionRow(session) {
+  const row = document.createElement("li");
+  const button = element("button", "session");
+  button.type = "button";
+  button.dataset.session = session.number;
+  if (session.is_active) button.setAttribute("aria-current", "true");
+  const size = session.messages === 1 ? "1 message" : `${session.messages} messages`;
+  button.append(
+    element("span", "name", titleOf(session)),
+    element("span", "about", session.messages ? `${size} · ${ago(session.updated_at)}` : "Empty"),
+  );
+  if (state.unread.has(session.number)) button.append(unreadDot());
+  row.append(button);
+  return row;
+}
+
+function unreadDot() {
+  const dot = element("span", "dot");
+  dot.setAttribute("role", "img");
+  dot.setAttribute("aria-label", "New answer");
+  return dot;
+}
+
+function titleOf(session) {
+  return session.title || (session.messages ? `Session ${session.number}` : "New conversation");
+}
+
+function ago(at) {
+  const seconds = (Date.now() - Date.parse(at)) / 1000;
+  const words = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+  if (seconds < 60) return "just now";
+  if (seconds < 3600) return words.format(-Math.floor(seconds / 60), "minute");
+  if (seconds < 86400) return words.format(-Math.floor(seconds / 3600), "hour");
+  return words.format(-Math.floor(seconds / 86400), "day");
+}
+
+function element(tag, className = "", text = "") {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text) node.textContent = text;
+  return node;
+}
+
+let toastTimer = 0;
+
+function toast(text) {
+  clearTimeout(toastTimer);
+  $("toast").textContent = text;
+  $("toast").hidden = false;
+  toastTimer = setTimeout(() => ($("toast").hidden = true), 4000);
+}
+
+/* Scrolling sticks to the end unless the reader has scrolled up. */
+
+function toEnd() {
+  $("scroller").scrollTop = $("scroller").scrollHeight;
+}
+
+function noteScroll() {
+  const { scrollHeight, scrollTop, clientHeight } = $("scroller");
+  state.isAtEnd = scrollHeight - scrollTop - clientHeight < 48;
+  showEndButton();
+}
+
+function showEndButton() {
+  $("to-end").hidden = state.isAtEnd;
+}
+
+/* The composer. */
+
+function compose() {
+  const text = $("input").value.trim();
+  if (!text) return;
+  if (new TextEncoder().encode(JSON.stringify(text)).length > MAX_FRAME_BYTES - 200) {
+    return toast("This is too long for one message. Please send it in parts.");
+  }
+  $("input").value = "";
+  grow();
+  say(text);
+}
+
+function grow() {
+  const input = $("input");
+  // The number of rows is an attribute, not a style: the content security policy has no inline styles.
+  input.rows = 1;
+  while (input.scrollHeight > input.clientHeight + 1 && input.rows < 10) input.rows += 1;
+  $("send").disabled = !input.value.trim();
+  suggest();
+}
+
+function onKey(event) {
+  if (event.isComposing) return;
+  if (!$("suggestions").hidden && steerSuggestions(event)) return event.preventDefault();
+  const wantsNewLine = event.shiftKey || matchMedia("(pointer: coarse)").matches;
+  if (event.key !== "Enter" || wantsNewLine) return;
+  event.preventDefault();
+  compose();
+}
+
+function focusInput() {
+  if (matchMedia("(pointer: fine)").matches) $("input").focus();
+}
+
+/* Suggestions for commands. */
+
+function suggest() {
+  const typed = /^[/!](?![/!])([^\n]*)$/.exec($("input").value)?.[1].toLowerCase();
+  const fitting = typed === undefined ? [] : state.commands.filter((one) => one.name.startsWith(typed));
+  state.picked = -1;
+  $("suggestions").replaceChildren(...fitting.map(suggestion));
+  $("suggestions").hidden = fitting.length === 0;
+  $("input").removeAttribute("aria-activedescendant");
+}
+
+function suggestion(command, place) {
+  const row = element("li");
+  row.id = `suggestion-${place}`;
+  row.setAttribute("role", "option");
+  row.setAttribute("aria-selected", "false");
+  row.dataset.name = command.name;
+  const name = element("b", "", `/${command.name}`);
+  if (command.arguments) name.append(" ", element("em", "", command.arguments));
+  row.append(name, element("span", "", command.summary));
+  return row;
+}
+
+// Tells whether the key was meant for the list.
+function steerSuggestions(event) {
+  const rows = $("suggestions").children;
+  if (event.key === "ArrowDown") pick((state.picked + 1) % rows.length);
+  else if (event.key === "ArrowUp") pick((Math.max(state.picked, 0) - 1 + rows.length) % rows.length);
+  else if (event.key === "Escape") $("suggestions").hidden = true;
+  else if (event.key === "Tab" && !event.shiftKey) complete(rows[Math.max(state.picked, 0)]);
+  else if (event.key === "Enter" && state.picked >= 0) complete(rows[state.picked]);
+  else return false;
+  return true;
+}
+
+function pick(place) {
+  state.picked = place;
+  [...$("suggestions").children].forEach((row, index) => row.setAttribute("aria-selected", String(index === place)));
+  const row = $("suggestions").children[place];
+  row.scrollIntoView({ block: "nearest" });
+  $("input").setAttribute("aria-activedescendant", row.id);
+}
+
+function complete(row) {
+  const command = state.commands.find((one) => one.name === row.dataset.name);
+  $("input").value = `/${command.name}${command.arguments ? " " : ""}`;
+  $("input").focus();
+  grow();
+  $("suggestions").hidden = true;
+}
+
+/* The drawer on narrow screens, and the theme. */
+
+function openDrawer(isOpen) {
+  $("drawer").classList.toggle("open", isOpen);
+  $("scrim").hidden = !isOpen;
+  $("drawer-open").setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) $("new-chat").focus();
+}
+
+function closeDrawer() {
+  if (!$("drawer").classList.contains("open")) return;
+  openDrawer(false);
+  $("drawer-open").focus();
+}
+
+function runFromSide(command) {
+  closeDrawer();
+  say(command, { isQuiet: true });
+  focusInput();
+}
+
+function storedTheme() {
+  try {
+    return localStorage.getItem(THEME_KEY);
+  } catch {
+    return null;
+  }
+}
+
+function applyTheme() {
+  const chosen = storedTheme();
+  const isDark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
+  document.documentElement.dataset.look = isDark ? "dark" : "light";
+}
+
+function toggleTheme() {
+  const next = document.documentElement.dataset.look === "dark" ? "light" : "dark";
+  try {
+    localStorage.setItem(THEME_KEY, next);
+  } catch {
+    document.documentElement.dataset.theme = next;
+  }
+  applyTheme();
+}
+
+/* Wiring. */
+
+function listen() {
+  $("login-retry").addEventListener("click", () => location.reload());
+  $("composer").addEventListener("submit", (event) => (event.preventDefault(), compose(), focusInput()));
+  $("input").addEventListener("input", grow);
+  $("input").addEventListener("keydown", onKey);
+  $("input").addEventListener("blur", () => ($("suggestions").hidden = true));
+  $("suggestions").addEventListener("mousedown", (event) => {
+    event.preventDefault(); // Keeps the focus in the message box.
+    if (event.target.closest("li")) complete(event.target.closest("li"));
+  });
+  $("stop").addEventListener("click", () => say("/stop", { isQuiet: true, isUrgent: true }));
+  $("welcome").addEventListener("click", (event) => event.target.dataset.say && say(event.target.dataset.say));
+  $("log").addEventListener("click", (event) => event.target.matches(".copy") && copy(event.target));
+  $("scroller").addEventListener("scroll", noteScroll, { passive: true });
+  $("to-end").addEventListener("click", () => ((state.isAtEnd = true), toEnd()));
+  listenToSide();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
+  addEventListener("online", hurry);
+  addEventListener("resize", () => (grow(), state.isAtEnd && toEnd()));
+  addEventListener("hashchange", () => location.hash.startsWith("#code=") && enter());
+  document.addEventListener("visibilitychange", () => document.hidden || (hurry(), render()));
+  setInterval(render, 30000); // "5 min ago" grows old.
+}
+
+function listenToSide() {
+  $("new-chat").addEventListener("click", () => runFromSide("/new"));
+  $("sessions").addEventListener("click", (event) => {
+    const row = event.target.closest(".session");
+    if (row?.getAttribute("aria-current")) closeDrawer();
+    else if (row) runFromSide(`/session resume ${row.dataset.session}`);
+  });
+  $("drawer-open").addEventListener("click", () => openDrawer(true));
+  $("drawer-close").addEventListener("click", closeDrawer);
+  $("scrim").addEventListener("click", closeDrawer);
+  $("drawer").addEventListener("keydown", (event) => event.key === "Escape" && closeDrawer());
+  $("theme").addEventListener("click", toggleTheme);
+}
+
+applyTheme();
+listen();
+enter();
