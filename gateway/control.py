@@ -93,7 +93,7 @@ class Control:
 def is_running(data_dir: Path) -> bool:
     """Tell whether a daemon is listening there. A socket left by a killed one refuses connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
+        probe.settimeout(0)
         try:
             with reachable(data_dir / CONTROL_NAME) as path:
                 probe.connect(path)

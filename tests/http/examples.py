@@ -1,0 +1,62 @@
+"""Routes such as a channel would mount, one of each kind."""
+
+import asyncio
+
+from aiohttp import WSMsgType, web
+
+from gateway.contract import Access, Caller, Route
+from gateway.errors import Refused
+
+
+async def echo(request: web.Request, caller: Caller) -> web.StreamResponse:
+    return web.json_response({"heard": await request.json(), "caller": caller.name})
+
+
+async def look(_: web.Request, caller: Caller) -> web.StreamResponse:
+    return web.json_response({"caller": caller.name})
+
+
+async def crash(_request: web.Request, _: Caller) -> web.StreamResponse:
+    raise ValueError("the insides")
+
+
+async def crash_midway(request: web.Request, _: Caller) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"half of")
+    raise ValueError("the insides")
+
+
+async def refuse(_request: web.Request, _: Caller) -> web.StreamResponse:
+    raise Refused("Not today.")
+
+
+async def hang(_request: web.Request, _: Caller) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def talk(request: web.Request, _: Caller) -> web.StreamResponse:
+    websocket = web.WebSocketResponse()
+    await websocket.prepare(request)
+    async for message in websocket:
+        if message.type is WSMsgType.TEXT:
+            await websocket.send_str(message.data.upper())
+    return websocket
+
+
+EXAMPLES = [
+    Route(method="GET", path="/example", access=Access.OWNER, handle=look),
+    Route(method="POST", path="/example", access=Access.OWNER, handle=echo),
+    Route(method="POST", path="/example/public", access=Access.PUBLIC, handle=echo),
+    Route(method="GET", path="/example/public", access=Access.PUBLIC, handle=look),
+    Route(method="GET", path="/example/things/{name}", access=Access.OWNER, handle=look),
+    Route(method="DELETE", path="/example/things/{name}", access=Access.OWNER, handle=look),
+    Route(method="POST", path="/example/control", access=Access.CONTROL, handle=echo),
+    Route(method="GET", path="/example/control", access=Access.CONTROL, handle=look),
+    Route(method="GET", path="/example/crash", access=Access.OWNER, handle=crash),
+    Route(method="GET", path="/example/crash-midway", access=Access.OWNER, handle=crash_midway),
+    Route(method="GET", path="/example/refuse", access=Access.OWNER, handle=refuse),
+    Route(method="GET", path="/example/hang", access=Access.OWNER, handle=hang),
+    Route(method="GET", path="/example/talk", access=Access.OWNER, handle=talk),
+]

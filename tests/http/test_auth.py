@@ -1,0 +1,105 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from config import Secret
+from gateway.errors import CannotStart
+from gateway.http.auth import COOKIE_LIFE, Auth, load_or_make_token
+from tests.http.serving import TOKEN, Time
+
+
+def auth(time: Time | None = None, token: str = TOKEN) -> Auth:
+    return Auth(Secret(token), (time or Time()).clock())
+
+
+def cookie_of(maker: Auth) -> str:
+    cookie = maker.redeem(maker.mint_code())
+    assert cookie is not None
+    return cookie
+
+
+def test_a_cookie_survives_a_restart() -> None:
+    assert auth().is_cookie(cookie_of(auth()))
+
+
+def test_a_cookie_dies_with_the_token() -> None:
+    assert not auth(token="the-next-token-we-had").is_cookie(cookie_of(auth()))
+
+
+def test_a_cookie_lasts_thirty_days() -> None:
+    time = Time()
+    cookie = cookie_of(auth(time))
+    time.now += COOKIE_LIFE - 1
+    assert not auth(time).has_expired(cookie)
+    time.now += 1
+    assert auth(time).has_expired(cookie)
+
+
+def test_a_longer_life_cannot_be_written_into_a_cookie() -> None:
+    version, expires, nonce, signature = cookie_of(auth()).split(".")
+    assert not auth().is_cookie(f"{version}.{int(expires) + 1}.{nonce}.{signature}")
+
+
+@pytest.mark.parametrize("value", ["", ".", "...", "v1", "v1.9.9.9", "\udcff.x", "ä.ö"])
+def test_nonsense_is_no_cookie_and_no_token(value: str) -> None:
+    assert not auth().is_cookie(value)
+    assert not auth().is_token(value)
+    assert auth().redeem(value) is None
+
+
+def test_codes_are_long_and_never_the_same() -> None:
+    codes = {auth().mint_code() for _ in range(100)}
+    assert len(codes) == 100
+    assert all(len(code) >= 22 for code in codes)
+
+
+def test_a_code_works_once_and_within_the_hour() -> None:
+    time = Time()
+    ours = auth(time)
+    first, second = ours.mint_code(), ours.mint_code()
+    time.now += 3599
+    assert ours.redeem(first)
+    assert ours.redeem(first) is None
+    time.now += 1
+    assert ours.redeem(second) is None
+
+
+def test_only_the_newest_sixteen_codes_count() -> None:
+    ours = auth()
+    codes = [ours.mint_code() for _ in range(17)]
+    assert ours.redeem(codes[0]) is None
+    assert all(ours.redeem(code) for code in codes[1:])
+
+
+def test_the_token_is_made_once_and_for_us_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        made = load_or_make_token(tmp_path, None)
+    finally:
+        os.umask(before)
+    assert len(made.reveal()) >= 43
+    assert load_or_make_token(tmp_path, None) == made
+    assert stat.S_IMODE((tmp_path / "http.token").stat().st_mode) == 0o600
+
+
+def test_the_configured_token_needs_no_file(tmp_path: Path) -> None:
+    assert load_or_make_token(tmp_path, Secret(TOKEN)).reveal() == TOKEN
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match=r"http\.token in the config"):
+        load_or_make_token(tmp_path, Secret("short"))
+    (tmp_path / "http.token").write_text("")
+    with pytest.raises(CannotStart, match=str(tmp_path)):
+        load_or_make_token(tmp_path, None)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe" * 20, None], ids=["bytes", "directory"])
+def test_an_unreadable_token_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "http.token"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(CannotStart, match=r"http\.token cannot be read"):
+        load_or_make_token(tmp_path, None)

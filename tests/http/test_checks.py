@@ -1,0 +1,149 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.http.checks import Hosts
+from tests.http.examples import EXAMPLES
+from tests.http.serving import BEARER, TOKEN, serving
+
+FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", ""]
+FOREIGN_ORIGINS = [
+    "null",
+    "http://evil.example",
+    "https://127.0.0.1:{port}",
+    "http://127.0.0.1:1",
+    "http://127.0.0.1",
+    "",
+]
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+async def test_a_foreign_host_is_misdirected_on_http_and_websocket(tmp_path: Path, host: str) -> None:
+    """A name that an attacker points at us (DNS rebinding) makes his page our page's equal, but for the Host."""
+    async with serving(tmp_path, EXAMPLES) as running:
+        headers = BEARER | {"Host": host.format(port=running.server.port)}
+        for path in ("/healthz", "/example", "/nowhere", "/example/control"):
+            assert await running.status("GET", path, headers=headers) == 421
+        assert await running.upgrade("/example/talk", headers) == 421
+
+
+@pytest.mark.parametrize("hosts", ["", "Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"])
+async def test_no_host_and_two_hosts_are_refused(tmp_path: Path, hosts: str) -> None:
+    async with serving(tmp_path) as running:
+        lines = hosts.format(port=running.server.port)
+        answer = await running.raw(f"GET /healthz HTTP/1.1\r\n{lines}\r\n".encode())
+        assert answer.split()[1] in {b"421", b"400"}
+
+
+async def test_our_own_names_are_known(tmp_path: Path) -> None:
+    async with serving(tmp_path, allowed_hosts=("Gate.example", "tls.example:8443")) as running:
+        port = running.server.port
+        for host in (f"LOCALHOST:{port}", f"[::1]:{port}", "gate.example", f"gate.example:{port}", "tls.example:8443"):
+            assert await running.status("GET", "/healthz", headers={"Host": host}) == 200, host
+
+
+async def test_an_allowed_host_may_be_behind_tls(tmp_path: Path) -> None:
+    async with serving(tmp_path, allowed_hosts=("gate.example",)) as running:
+        headers = {"Host": "gate.example", "Origin": "https://gate.example"}
+        body = {"code": running.auth.mint_code()}
+        async with running.client.post("/auth/exchange", json=body, headers=headers) as response:
+            assert response.status == 200
+            assert response.cookies[f"gatehouse_{running.server.port}"]["secure"]
+
+
+@given(port=st.integers(1, 65_535), name=st.text("abc.:[]*@/", max_size=12))
+def test_no_made_up_name_is_a_host_of_ours(port: int, name: str) -> None:
+    hosts = Hosts.of("127.0.0.1", port, ())
+    assert not hosts.has(name)
+    assert not hosts.has(f"{name}:{port}")
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+async def test_a_foreign_origin_is_forbidden_whatever_the_credential(tmp_path: Path, origin: str) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        headers = BEARER | running.cookie() | {"Origin": origin.format(port=running.server.port)}
+        assert await running.status("GET", "/example", headers=headers) == 403
+        assert await running.status("GET", "/nowhere", headers=headers) == 403
+        assert await running.status("POST", "/example/public", headers=headers, json={}) == 403
+        assert await running.status("OPTIONS", "/example", headers=headers) == 403
+        assert await running.upgrade("/example/talk", headers) == 403
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/jsonx",
+        "text/plain; application/json",
+        "application/json; charset=utf-16",
+        "application/json; charset=nonsense",
+        "",
+    ],
+)
+async def test_what_a_foreign_form_could_send_is_no_json(tmp_path: Path, content_type: str) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        for path in ("/example", "/example/public", "/auth/exchange"):
+            headers = BEARER | {"Content-Type": content_type}
+            assert await running.status("POST", path, data=b"{}", headers=headers) == 415
+        assert await running.status("DELETE", "/example/things/x", headers=BEARER) == 415
+
+
+async def test_a_compressed_body_is_not_unpacked(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        headers = BEARER | {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        assert await running.status("POST", "/example", data=b"\x1f\x8b\x08", headers=headers) == 415
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff\xfe",
+        b'"text"',
+        b"[]",
+        b"{",
+        b'{"a": "\xc3"}',
+        b'{"a": "\\ud800"}',
+        b'{"a": NaN}',
+        b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+        b"",
+    ],
+    ids=["bytes", "string", "list", "torn", "half-utf8", "lone-surrogate", "nan", "deep", "empty"],
+)
+async def test_a_broken_body_is_answered_with_a_sentence(tmp_path: Path, body: bytes) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        headers = BEARER | {"Content-Type": "application/json"}
+        assert "JSON object" in await running.error("POST", "/example", data=body, headers=headers)
+
+
+@given(text=st.text())
+async def test_any_text_arrives_as_it_was_sent(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    async with serving(tmp_path_factory.mktemp("data"), EXAMPLES) as running:
+        headers = BEARER | {"Content-Type": "application/json"}
+        body = json.dumps({"text": text}, ensure_ascii=False).encode()
+        async with running.client.post("/example", data=body, headers=headers) as response:
+            assert (await response.json())["heard"] == {"text": text}
+
+
+@pytest.mark.parametrize(
+    "path", ["/%00", "/%ff", "/\\..\\x", "/%2e%2e/%2e%2e/etc/passwd", "/../http.token", "/" + "x" * 7000]
+)
+async def test_odd_paths_lead_nowhere(tmp_path: Path, path: str) -> None:
+    (tmp_path / "http.token").write_text(TOKEN)
+    async with serving(tmp_path) as running:
+        answer = await running.raw(running.head(f"GET {path}", {"Connection": "close"}))
+        assert answer.split()[1] in {b"404", b"400"}
+        assert TOKEN.encode() not in answer
+
+
+async def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, max_body_bytes=1000) as running:
+        headers = BEARER | {"Content-Type": "application/json"}
+        assert await running.status("POST", "/example", data=b" " * 1001, headers=headers) == 413
+        assert await running.status("POST", "/example", data=b"{}" + b" " * 998, headers=headers) == 200
+        claim = headers | {"Content-Length": "1000000000", "Connection": "close"}
+        assert (await running.raw(running.head("POST /example", claim))).split()[1] == b"413"

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import pytest
+
+from gateway.http.guesses import ALLOWED, PLACES, Guesses, TooManyGuesses, is_loopback, place_of
+from tests.http.serving import BEARER, Time, serving
+
+FAR = "203.0.113.7"
+
+
+def wrong() -> str | None:
+    return None
+
+
+def right() -> str | None:
+    return "right"
+
+
+def guessed_out(time: Time, remote: str) -> Guesses:
+    guesses = Guesses(time.clock().monotonic)
+    for _ in range(ALLOWED):
+        assert guesses.judge(remote, wrong) is None
+    return guesses
+
+
+def test_after_ten_wrong_guesses_a_stranger_is_not_even_heard() -> None:
+    guesses = guessed_out(Time(), FAR)
+    with pytest.raises(TooManyGuesses):
+        guesses.judge(FAR, lambda: pytest.fail("evaluated"))
+
+
+def test_a_minute_later_guessing_may_go_on() -> None:
+    time = Time()
+    guesses = guessed_out(time, FAR)
+    time.now += 59
+    with pytest.raises(TooManyGuesses) as refusal:
+        guesses.judge(FAR, right)
+    assert refusal.value.headers["Retry-After"] == "1"
+    time.now += 1
+    assert guesses.judge(FAR, right) == "right"
+
+
+def test_others_are_not_locked_out() -> None:
+    assert guessed_out(Time(), FAR).judge("203.0.113.8", right) == "right"
+
+
+@pytest.mark.parametrize("loopback", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> None:
+    guesses = guessed_out(Time(), loopback)
+    with pytest.raises(TooManyGuesses):
+        guesses.judge(loopback, wrong)
+    assert guesses.judge(loopback, right) == "right"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (FAR, f"::ffff:{FAR}"),
+        ("2001:db8::1", "2001:db8::ffff:1"),
+        ("fe80::1%eth0", "fe80::2%eth1"),
+    ],
+)
+def test_one_attackers_addresses_are_one_place(one: str, other: str) -> None:
+    with pytest.raises(TooManyGuesses):
+        guessed_out(Time(), one).judge(other, right)
+
+
+def test_two_networks_are_two_places() -> None:
+    assert place_of("2001:db8:0:1::1") != place_of("2001:db8:0:2::1")
+
+
+def test_the_control_socket_is_this_machine() -> None:
+    assert is_loopback("")
+    assert is_loopback(None)
+
+
+def test_the_table_is_bounded_and_forgets_the_quietest_place_first() -> None:
+    guesses = guessed_out(Time(), FAR)
+    for number in range(PLACES - 1):
+        guesses.judge(f"2001:db8:{number:x}::1", wrong)
+    with pytest.raises(TooManyGuesses):
+        guesses.judge(FAR, right)
+    guesses.judge("2001:db9::1", wrong)
+    assert guesses.judge(FAR, right) == "right"
+
+
+async def test_brute_force_over_http_is_slowed_down_but_the_owner_gets_in(tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, time=time) as running:
+        guesses = [{"Authorization": f"Bearer guess-{number}"} for number in range(50)]
+        answers = [await running.status("GET", "/auth/whoami", headers=guess) for guess in guesses]
+        assert answers == [401] * 10 + [429] * 40
+        assert await running.status("GET", "/readyz", headers=guesses[0]) == 429
+        assert await running.status("POST", "/auth/exchange", json={"code": "guess"}) == 429
+        async with running.client.get("/auth/whoami", headers=guesses[0]) as response:
+            assert int(response.headers["Retry-After"]) == 60
+        assert await running.status("GET", "/auth/whoami", headers=BEARER) == 200
+        code = running.auth.mint_code()
+        assert await running.status("POST", "/auth/exchange", json={"code": code}) == 200
+
+
+async def test_wrong_codes_are_guesses_too(tmp_path: Path) -> None:
+    async with serving(tmp_path, time=Time()) as running:
+        answers = [await running.status("POST", "/auth/exchange", json={"code": str(n)}) for n in range(12)]
+        assert answers == [401] * 10 + [429] * 2
+
+
+async def test_coming_without_a_credential_is_no_guess(tmp_path: Path) -> None:
+    async with serving(tmp_path, time=Time()) as running:
+        assert {await running.status("GET", "/auth/whoami") for _ in range(30)} == {401}
+
+
+async def test_an_expired_cookie_is_no_guess(tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, time=time) as running:
+        headers = running.cookie() | running.own
+        time.now += 31 * 24 * 3600
+        assert {await running.status("GET", "/auth/whoami", headers=headers) for _ in range(30)} == {401}

@@ -1,0 +1,210 @@
+"""Every route x every kind of bad credential. A route that `expected_access` does not name fails here."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from config import Secret
+from gateway.contract import Access, Route
+from gateway.http.auth import COOKIE_LIFE, Auth
+from gateway.http.routes import ChannelHealth, Health
+from tests.http.examples import EXAMPLES
+from tests.http.serving import BEARER, TOKEN, Running, Time, serving
+
+
+def mounted_routes() -> list[Route]:
+    """All routes besides the core's own; a channel with routes joins here."""
+    return list(EXAMPLES)
+
+
+def expected_access() -> dict[tuple[str, str], Access]:
+    """Who may call what. By hand: a route that is not here fails the test until somebody has thought about it."""
+    return {
+        ("POST", "/auth/exchange"): Access.PUBLIC,
+        ("POST", "/auth/logout"): Access.OWNER,
+        ("POST", "/auth/link"): Access.CONTROL,
+        ("GET", "/auth/whoami"): Access.OWNER,
+        ("GET", "/healthz"): Access.PUBLIC,
+        ("GET", "/readyz"): Access.PUBLIC,
+        ("GET", "/example"): Access.OWNER,
+        ("POST", "/example"): Access.OWNER,
+        ("POST", "/example/public"): Access.PUBLIC,
+        ("GET", "/example/public"): Access.PUBLIC,
+        ("GET", "/example/things/{name}"): Access.OWNER,
+        ("DELETE", "/example/things/{name}"): Access.OWNER,
+        ("POST", "/example/control"): Access.CONTROL,
+        ("GET", "/example/control"): Access.CONTROL,
+        ("GET", "/example/crash"): Access.OWNER,
+        ("GET", "/example/crash-midway"): Access.OWNER,
+        ("GET", "/example/refuse"): Access.OWNER,
+        ("GET", "/example/hang"): Access.OWNER,
+        ("GET", "/example/talk"): Access.OWNER,
+    }
+
+
+def bad_credentials(running: Running, time: Time) -> Iterator[dict[str, str]]:
+    other = Auth(Secret("the-token-of-another-gateway"), time.clock())
+    cookie = running.cookie()["Cookie"]
+    name, value = cookie.split("=", 1)
+    yield {}
+    for token in ("", "wrong", "null", "undefined", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper()):
+        yield {"Authorization": f"Bearer {token}"}
+    yield {"Authorization": f"Basic {TOKEN}"}
+    yield {"Authorization": TOKEN}
+    yield {"Authorization": ""}
+    yield running.own | {"Cookie": f"{name}="}
+    yield running.own | {"Cookie": f"{name}=null"}
+    yield running.own | {"Cookie": f"{name}={TOKEN}"}
+    yield running.own | {"Cookie": f"{name}={value[:-1]}"}
+    yield running.own | {"Cookie": f"{name}={value.replace('v1.1', 'v1.9', 1)}"}
+    yield running.own | {"Cookie": f"gatehouse_1={value}"}
+    yield running.own | running.cookie(other)
+    yield running.own | running.cookie(_auth_long_ago(time))
+    yield {"Cookie": cookie}
+    yield {"Cookie": cookie, "Sec-Fetch-Site": "cross-site"}
+    yield {"Cookie": cookie, "Sec-Fetch-Site": "none"}
+    yield {"Cookie": cookie, "Origin": "null"}
+    yield {"Cookie": cookie, "Origin": "http://evil.example"}
+    yield {"Cookie": cookie, "Origin": f"http://localhost:{running.server.port}"}
+    yield {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-User": "owner"}
+
+
+def _auth_long_ago(time: Time) -> Auth:
+    return Auth(Secret(TOKEN), Time(time.now - COOKIE_LIFE - 1).clock())
+
+
+def guarded(routes: Sequence[Route]) -> list[Route]:
+    return [route for route in routes if route.access is not Access.PUBLIC]
+
+
+def refusal(access: Access, headers: dict[str, str], own: str) -> int:
+    if headers.get("Origin", own) != own:
+        return 403
+    return 404 if access is Access.CONTROL else 401
+
+
+async def test_every_route_is_in_the_table(tmp_path: Path) -> None:
+    async with serving(tmp_path, mounted_routes()) as running:
+        assert {(route.method, route.path): route.access for route in running.server.routes} == expected_access()
+
+
+async def test_no_bad_credential_opens_any_route(tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, mounted_routes(), time=time) as running:
+        for route in guarded(running.server.routes):
+            for headers in bad_credentials(running, time):
+                time.now += 60  # Otherwise these would be too many guesses.
+                path = route.path.replace("{name}", "x")
+                json: dict[str, str] | None = {} if route.method == "POST" else None
+                status = await running.status(route.method, f"{path}?token={TOKEN}", headers=headers, json=json)
+                assert status == refusal(route.access, headers, running.server.url), (route, headers)
+
+
+async def test_no_bad_credential_opens_a_websocket(tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, mounted_routes(), time=time) as running:
+        for route in guarded(running.server.routes):
+            for headers in bad_credentials(running, time) if route.method == "GET" else ():
+                time.now += 60
+                status = await running.upgrade(route.path.replace("{name}", "x"), headers)
+                assert status == refusal(route.access, headers, running.server.url), (route, headers)
+
+
+async def test_bad_credentials_learn_nothing_from_public_routes(tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, mounted_routes(), time=time) as running:
+        for headers in bad_credentials(running, time):
+            time.now += 60
+            async with running.client.get("/example/public", headers=headers) as response:
+                assert response.status == 403 or await response.json() == {"caller": ""}
+
+
+@pytest.mark.parametrize("extra", [{}, {"Cookie": "gatehouse=x"}, {"X-Token": "bogus"}])
+async def test_the_token_opens_whatever_bogus_stands_beside_it(tmp_path: Path, extra: dict[str, str]) -> None:
+    async with serving(tmp_path) as running:
+        bogus = {"Cookie": f"gatehouse_{running.server.port}=bogus"} | running.own
+        for _ in range(15):
+            assert await running.status("GET", "/auth/whoami", headers=BEARER | bogus | extra) == 200
+
+
+async def test_a_cookie_opens_beside_a_wrong_token(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        headers = running.cookie() | running.own | {"Authorization": "Bearer wrong"}
+        assert await running.status("GET", "/auth/whoami", headers=headers) == 200
+
+
+async def test_control_routes_do_not_exist_over_tcp_even_for_the_owner(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        assert await running.status("GET", "/example/control", headers=BEARER) == 404
+        assert await running.status("POST", "/auth/link", headers=BEARER, json={}) == 404
+
+
+async def test_a_link_lets_a_browser_in_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        async with running.control.post("/auth/link", json={}) as response:
+            page, _, code = (await response.json())["url"].partition("#code=")
+        assert page == f"{running.server.url}/"
+        async with running.client.post("/auth/exchange", json={"code": code}, headers=running.own) as response:
+            cookie = response.cookies[f"gatehouse_{running.server.port}"]
+            assert response.status == 200
+        assert (cookie["httponly"], cookie["samesite"], cookie["path"], cookie["max-age"]) == (
+            True,
+            "Strict",
+            "/",
+            str(COOKIE_LIFE),
+        )
+        headers = running.own | {"Cookie": f"{cookie.key}={cookie.value}"}
+        assert await running.status("GET", "/auth/whoami", headers=headers) == 200
+        sentence = await running.error("POST", "/auth/exchange", json={"code": code}, headers=running.own)
+        assert sentence == "This link has been used or has expired. Run `gatehouse link` for a new one."
+
+
+@pytest.mark.parametrize("body", [{}, {"code": None}, {"code": 7}, {"code": ["x"]}, {"code": ""}, {"code": "x" * 9999}])
+async def test_a_wrong_code_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
+    async with serving(tmp_path) as running:
+        running.auth.mint_code()
+        assert await running.status("POST", "/auth/exchange", json=body) == 401
+
+
+async def test_a_code_expires_after_an_hour(tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, time=time) as running:
+        code = running.auth.mint_code()
+        time.now += 3600
+        assert await running.status("POST", "/auth/exchange", json={"code": code}) == 401
+
+
+async def test_logging_out_takes_the_cookie_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        headers = running.own | running.cookie()
+        async with running.client.post("/auth/logout", json={}, headers=headers) as response:
+            assert response.status == 200
+            assert response.cookies[f"gatehouse_{running.server.port}"].value == ""
+
+
+async def test_our_own_page_may_use_its_cookie_for_a_get_without_origin(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        headers = running.cookie() | {"Sec-Fetch-Site": "same-origin"}
+        assert await running.status("GET", "/auth/whoami", headers=headers) == 200
+
+
+async def test_readiness_tells_strangers_less_than_the_owner(tmp_path: Path) -> None:
+    since = datetime(2026, 3, 1, tzinfo=UTC)
+    down = ChannelHealth(name="web", account="default", state="down", reason="a secret reason", since=since)
+    second = ChannelHealth(name="web", account="two", state="up", reason="", since=since)
+    health = Health(ready=False, channels=(down, second), troubles=("The disk is slow.",))
+    async with serving(tmp_path, health=lambda: health) as running:
+        async with running.client.get("/readyz") as response:
+            assert response.status == 503
+            assert await response.json() == {"status": "not ready", "channels": {"web": "down", "web:two": "up"}}
+        async with running.client.get("/readyz", headers=BEARER) as response:
+            found = await response.json()
+    assert found["channels"]["web"] == {"state": "down", "reason": "a secret reason", "since": since.isoformat()}
+    assert found["troubles"] == ["The disk is slow."]
+
+
+async def test_liveness_needs_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running, running.client.get("/healthz") as response:
+        assert (response.status, await response.json()) == (200, {"status": "alive"})
