@@ -1,0 +1,198 @@
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import pytest
+
+from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished, ToolStarted
+from gateway.agent.loop import converse
+from gateway.agent.provider import Chunk, Prompt, Usage
+from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.dialogue import AssistantMessage, Json, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.errors import ProviderFailed
+from tests.agent.scripted import ScriptedProvider
+
+
+@tool
+async def add(_context: ToolContext, first: int, second: int) -> str:
+    """Add two numbers."""
+    return str(first + second)
+
+
+@tool
+async def hang(_context: ToolContext) -> str:
+    """Never end."""
+    await asyncio.Event().wait()
+    return ""
+
+
+BAD_SECOND = "The arguments of add are wrong: Expected `int`, got `str` - at `$.second`."
+TOOLBOX = Toolbox([add, hang])
+PROMPT = Prompt(system="Be brief.", messages=(UserMessage(text="Sum up."),), tools=TOOLBOX.specs(), model="m")
+
+
+def calls(name: str, call_id: str = "call_1", **arguments: Json) -> ToolCall:
+    return ToolCall(id=call_id, name=name, input=arguments)
+
+
+def says(text: str) -> list[Chunk]:
+    return [TextDelta(text=word) for word in text.split(" ")]
+
+
+async def run(provider: ScriptedProvider, context: ToolContext, *, max_iterations: int = 10) -> list[Event]:
+    async with aclosing(
+        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=max_iterations)
+    ) as events:
+        return [event async for event in events]
+
+
+async def test_an_answer_is_streamed_then_done(context: ToolContext) -> None:
+    usage = Usage(input_tokens=3, output_tokens=2)
+    events = await run(ScriptedProvider([*says("Hi there"), usage]), context)
+    assert events == [
+        TextDelta(text="Hi"),
+        TextDelta(text="there"),
+        StepDone(text="Hithere", usage=usage),
+        Done(text="Hithere", steps=1),
+    ]
+
+
+async def test_tools_run_in_order_and_the_model_sees_their_outcomes(context: ToolContext) -> None:
+    one, two = calls("add", "call_1", first=1, second=2), calls("add", "call_2", first=3, second="x")
+    provider = ScriptedProvider([*says("Wait."), one, two], says("Three."))
+    events = await run(provider, context)
+    good = ToolOutcome(id="call_1", output="3")
+    bad = ToolOutcome(id="call_2", output=BAD_SECOND, is_error=True)
+    assert events[1:6] == [
+        StepDone(text="Wait.", tool_calls=(one, two)),
+        ToolStarted(call=one),
+        ToolFinished(call=one, outcome=good),
+        ToolStarted(call=two),
+        ToolFinished(call=two, outcome=bad),
+    ]
+    assert events[-1] == Done(text="Three.", steps=2)
+    assert provider.prompts[1].messages == (
+        UserMessage(text="Sum up."),
+        AssistantMessage(text="Wait.", tool_calls=(one, two)),
+        ToolMessage(outcomes=(good, bad)),
+    )
+    assert (provider.prompts[1].system, provider.prompts[1].model) == ("Be brief.", "m")
+
+
+async def test_nothing_runs_before_the_caller_asks_for_it(context: ToolContext) -> None:
+    """The caller commits the calls between `StepDone` and the next event; a tool must not have run by then."""
+    ran: list[str] = []
+
+    @tool
+    async def effect(_context: ToolContext) -> str:
+        """Leave a trace."""
+        ran.append("effect")
+        return "done"
+
+    provider = ScriptedProvider([calls("effect")], says("Good."))
+    async with aclosing(
+        converse(PROMPT, provider=provider, toolbox=Toolbox([effect]), context=context, max_iterations=3)
+    ) as events:
+        assert isinstance(await anext(events), StepDone)
+        await asyncio.sleep(0)
+        assert isinstance(await anext(events), ToolStarted)
+        await asyncio.sleep(0)
+        assert ran == []
+        assert isinstance(await anext(events), ToolFinished)
+        await asyncio.sleep(0)
+        assert len(provider.prompts) == 1
+    assert ran == ["effect"]
+
+
+@pytest.mark.parametrize("chunks", [[], says("\n"), [Usage(input_tokens=1, output_tokens=0)]])
+async def test_a_silent_model_gets_a_sentence_said_for_it(chunks: Sequence[Chunk], context: ToolContext) -> None:
+    done = (await run(ScriptedProvider(chunks), context))[-1]
+    assert isinstance(done, Done)
+    assert "without an answer" in done.text
+
+
+async def test_the_number_of_steps_is_limited(context: ToolContext) -> None:
+    steps = [[calls("add", first=number, second=1)] for number in range(9)]
+    done = (await run(ScriptedProvider(*steps), context, max_iterations=4))[-1]
+    assert isinstance(done, Done)
+    assert done.steps == 4
+    assert "after 4 steps" in done.text
+
+
+async def test_the_same_call_with_the_same_result_is_broken_off(context: ToolContext) -> None:
+    events = await run(ScriptedProvider([calls("add", first=1, second=1)]), context, max_iterations=200)
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert done.steps == 3
+    assert "`add`" in done.text
+
+
+async def test_calls_that_differ_are_not_broken_off(context: ToolContext) -> None:
+    steps = [[calls("add", first=number % 2, second=1)] for number in range(8)]
+    done = (await run(ScriptedProvider(*steps, says("Fine.")), context, max_iterations=20))[-1]
+    assert done == Done(text="Fine.", steps=9)
+
+
+async def test_each_call_of_a_step_has_a_result_even_when_it_is_broken_off(context: ToolContext) -> None:
+    step = [calls("add", f"call_{number}", first=1, second=1) for number in range(5)]
+    events = await run(ScriptedProvider(step), context)
+    assert sum(isinstance(event, ToolFinished) for event in events) == 5
+    assert isinstance(events[-1], Done)
+
+
+async def test_two_calls_never_share_an_id(context: ToolContext) -> None:
+    step = [
+        calls("add", "", first=1, second=1),
+        calls("add", "a", first=1, second=2),
+        calls("add", "a", first=1, second=3),
+    ]
+    events = await run(ScriptedProvider(step, says("Good.")), context)
+    ids = [event.call.id for event in events if isinstance(event, ToolStarted)]
+    assert len(set(ids)) == 3
+    assert all(ids)
+
+
+async def test_what_the_model_writes_is_made_valid_unicode(context: ToolContext) -> None:
+    broken = calls("add", "x\ud800", first={"a\0": ["\ud800", None]})
+    events = await run(ScriptedProvider([TextDelta(text="a\ud800"), broken], says("Good.")), context)
+    step = events[1]
+    assert isinstance(step, StepDone)
+    assert step.text == "a\ufffd"
+    assert step.tool_calls[0].id == "x\ufffd"
+    assert step.tool_calls[0].input == {"first": {"a\ufffd": ["\ufffd", None]}}
+
+
+async def test_a_failing_provider_ends_the_turn_and_is_closed(context: ToolContext) -> None:
+    provider = ScriptedProvider([*says("Half an"), ProviderFailed("The model is not reachable.")])
+    with pytest.raises(ProviderFailed, match="not reachable"):
+        await run(provider, context)
+    assert provider.is_closed
+
+
+async def test_closing_it_in_mid_stream_closes_the_provider(context: ToolContext) -> None:
+    provider = ScriptedProvider(says("one two three"))
+    async with aclosing(
+        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=1)
+    ) as events:
+        assert await anext(events) == TextDelta(text="one")
+    assert provider.is_closed
+
+
+async def test_cancelling_it_while_a_tool_runs_leaves_nothing_running(context: ToolContext) -> None:
+    started = asyncio.Event()
+
+    async def turn() -> None:
+        async with aclosing(
+            converse(
+                PROMPT, provider=ScriptedProvider([calls("hang")]), toolbox=TOOLBOX, context=context, max_iterations=1
+            )
+        ) as events:
+            async for event in events:
+                if isinstance(event, ToolStarted):
+                    started.set()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        running = group.create_task(turn(), name="turn")
+        await started.wait()
+        running.cancel()
+    assert running.cancelled()

@@ -1,0 +1,78 @@
+import asyncio
+from contextlib import aclosing
+
+from gateway.agent.events import Done, Event, ToolFinished
+from gateway.agent.loop import converse
+from gateway.agent.offline import OfflineProvider
+from gateway.agent.provider import Prompt, TextDelta
+from gateway.agent.toolbox import BUILT_IN
+from gateway.agent.tools import Toolbox, ToolContext
+from gateway.dialogue import ToolCall, UserMessage
+
+TOOLBOX = Toolbox(BUILT_IN)
+
+
+def prompt(text: str) -> Prompt:
+    return Prompt(system="", messages=(UserMessage(text=text),), tools=TOOLBOX.specs())
+
+
+async def turn(text: str, context: ToolContext) -> list[Event]:
+    provider = OfflineProvider(pace=0)
+    async with aclosing(
+        converse(prompt(text), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=5)
+    ) as events:
+        return [event async for event in events]
+
+
+async def test_it_streams_word_by_word_and_loses_none(context: ToolContext) -> None:
+    events = await turn("Tell me of Rome", context)
+    deltas = [event.text for event in events if isinstance(event, TextDelta)]
+    assert len(deltas) > 20
+    assert all(len(delta.split()) == 1 for delta in deltas)
+    assert events[-1] == Done(text="".join(deltas), steps=1)
+
+
+async def test_it_answers_from_the_tool_it_called(context: ToolContext) -> None:
+    (context.workspace / "notes.txt").write_text("buy  milk\n\n  twice")
+    events = await turn("read notes.txt", context)
+    assert events[-1] == Done(text="Here it is:\n\n```\nbuy  milk\n\n  twice\n```", steps=2)
+
+
+async def test_what_it_remembers_it_recalls(context: ToolContext) -> None:
+    await turn("remember that the key is under the mat", context)
+    events = await turn("what do you remember about the key", context)
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert "- the key is under the mat (2026-03-01)" in done.text
+
+
+async def test_it_is_refused_to_leave_the_workspace_like_any_model(context: ToolContext) -> None:
+    events = await turn("read ../secret", context)
+    finished = [event for event in events if isinstance(event, ToolFinished)]
+    assert finished[0].outcome.is_error
+    assert isinstance(events[-1], Done)
+    assert "That did not work" in events[-1].text
+
+
+async def test_a_long_answer_is_not_drawn_out(context: ToolContext) -> None:
+    (context.workspace / "long.txt").write_text("word " * 8_000)
+    events = await turn("read long.txt", context)
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert len(deltas) <= 250
+    assert "".join(delta.text for delta in deltas).count("word") == 8_000
+
+
+async def test_every_call_has_an_id_of_its_own() -> None:
+    ids = set()
+    for _ in range(3):
+        async with aclosing(OfflineProvider().stream(prompt("what time is it"))) as chunks:
+            async for chunk in chunks:
+                assert isinstance(chunk, ToolCall)
+                ids.add(chunk.id)
+    assert len(ids) == 3
+    assert all(call_id.startswith("call_") for call_id in ids)
+
+
+async def test_the_first_word_does_not_wait_for_the_pace() -> None:
+    async with aclosing(OfflineProvider(pace=3_600).stream(prompt("hi"))) as chunks, asyncio.timeout(10):
+        assert await anext(chunks) == TextDelta(text="Hello! ")

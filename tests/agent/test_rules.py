@@ -1,0 +1,166 @@
+import pytest
+
+from gateway.agent.rules import Ask, decide
+from gateway.agent.toolbox import BUILT_IN
+from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+
+OFFERED = {tool.spec.name for tool in BUILT_IN}
+
+
+def answer(*texts: str) -> str | Ask:
+    """Decide on a conversation in which the person and the agent take turns; the person begins and speaks last."""
+    messages: list[Message] = []
+    for number, text in enumerate(texts):
+        messages.append(AssistantMessage(text=text) if number % 2 else UserMessage(text=text))
+    return decide(messages, offered=OFFERED)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "arguments"),
+    [
+        ("what time is it", "current_time", {}),
+        ("What time is it?", "current_time", {}),
+        ("What's the time?", "current_time", {}),
+        ("what\u2019s the date", "current_time", {}),
+        ("list files", "list_files", {}),
+        ("Please list the files.", "list_files", {}),
+        ("show me my files", "list_files", {}),
+        ("list files in docs/old", "list_files", {"path": "docs/old"}),
+        ("What files are there?", "list_files", {}),
+        ("ls", "list_files", {}),
+        ("ls docs", "list_files", {"path": "docs"}),
+        ("read notes.txt", "read_file", {"path": "notes.txt"}),
+        ("Read notes.txt.", "read_file", {"path": "notes.txt"}),
+        ("can you read the file `a b.txt`?", "read_file", {"path": "a b.txt"}),
+        ("show me the file ../secret", "read_file", {"path": "../secret"}),
+        ("show me README.md", "read_file", {"path": "README.md"}),
+        ("cat /etc/passwd", "read_file", {"path": "/etc/passwd"}),
+        ("remember that the key is under the mat.", "remember", {"text": "the key is under the mat."}),
+        ("Remember: milk,\nbread", "remember", {"text": "milk,\nbread"}),
+        ("note down my desk is 4b", "remember", {"text": "my desk is 4b"}),
+        ("what do you remember?", "recall", {}),
+        ("What do you remember about the key?", "recall", {"query": "the key"}),
+        ("do you remember tea", "recall", {"query": "tea"}),
+        ("recall", "recall", {}),
+        ("recall the mat", "recall", {"query": "the mat"}),
+    ],
+)
+def test_a_plain_wish_becomes_a_tool_call(text: str, tool: str, arguments: dict[str, str]) -> None:
+    assert answer(text) == Ask(tool=tool, input=dict(arguments))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I like to read a good book",
+        "files are nice",
+        "it is time to go",
+        "I can't remember",
+        "remember",
+        "the list of files is long, what should I do about it?",
+        "read",
+        "",
+        "   ",
+        "remember that " + "x" * 10_000,
+        "👩‍👩‍👧‍👦" * 50,
+        "{output} %s {0}",
+    ],
+)
+def test_other_talk_is_answered_without_a_tool_and_honestly(text: str) -> None:
+    said = answer(text)
+    assert isinstance(said, str)
+    assert "offline responder" in said
+    assert "language model" in said
+
+
+@pytest.mark.parametrize("text", ["help", "hi", "Hello!", "who are you?", "what can you do", "Tell me of Rome"])
+def test_it_says_what_it_is_and_how_to_add_a_model(text: str) -> None:
+    said = answer(text)
+    assert isinstance(said, str)
+    assert "**offline responder**" in said
+    assert "*not* a language model" in said
+    assert "gatehouse config set agents.main.provider" in said
+    assert "README" in said
+
+
+def test_it_introduces_itself_at_length_only_once() -> None:
+    said = answer("Tell me of Rome", "...", "And of Carthage")
+    assert isinstance(said, str)
+    assert said.startswith("You said:\n\n> And of Carthage\n\n")
+    assert "`help`" in said
+    assert "config set" not in said
+
+
+@pytest.mark.parametrize(
+    ("texts", "part"),
+    [
+        (("my name is Ada",), "**Ada**"),
+        (("hi, my name is Ada Lovelace and I count", "...", "what is my name?"), "**Ada Lovelace**"),
+        (("my name is Ada", "...", "My name is Grace", "...", "who am I"), "**Grace**"),
+        (("my name is Ada", "...", "hello"), "Hello, **Ada**!"),
+        (("what's my name",), "not told me"),
+        (("I am told your name is Bob", "my name is Hal", "what is my name"), "not told me"),
+        (("one", "...", "two", "...", "what did I say first?"), "> one"),
+        (("one", "...", "two", "...", "what did I say last"), "> two"),
+        (("one", "...", "What was my previous message?"), "> one"),
+        (("what did I say first",), "> what did I say first"),
+        (("what did I just say",), "nothing here before"),
+        (("one", "two", "what did you say"), "> two"),
+        (("what did you say",), "nothing here yet"),
+        (("one", "two", "how many messages are there"), "**2** from you, this one included, and **1** from me"),
+    ],
+)
+def test_it_keeps_to_what_was_said_in_this_conversation(texts: tuple[str, ...], part: str) -> None:
+    said = answer(*texts)
+    assert isinstance(said, str)
+    assert part in said
+
+
+def test_it_uses_only_the_tools_that_are_offered() -> None:
+    said = decide([UserMessage(text="what time is it")], offered={"recall"})
+    assert said == "For that I would need the tool `current_time`, which this agent has not been given."
+
+
+def reported(name: str, output: str, *, is_error: bool = False) -> str | Ask:
+    call = ToolCall(id="call_1", name=name, input={})
+    messages: list[Message] = [
+        UserMessage(text="please"),
+        AssistantMessage(text="", tool_calls=(call,)),
+        ToolMessage(outcomes=(ToolOutcome(id="call_1", output=output, is_error=is_error),)),
+    ]
+    return decide(messages, offered=OFFERED)
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "said"),
+    [
+        ("current_time", "noon", "It is **noon**."),
+        ("list_files", "a.txt", "This is in the workspace:\n\n```\na.txt\n```"),
+        ("read_file", "a {b}\n````\nc", "Here it is:\n\n`````\na {b}\n````\nc\n`````"),
+        ("remember", "Noted.", "Noted. Ask me `what do you remember` at any time."),
+        ("recall", "- tea", "This is what I find in my notes:\n\n- tea"),
+        ("fetch", "x", "`fetch` says:\n\n```\nx\n```"),
+    ],
+)
+def test_an_outcome_is_put_into_words(name: str, output: str, said: str) -> None:
+    assert reported(name, output) == said
+
+
+def test_a_failed_tool_is_told_as_such() -> None:
+    assert reported("read_file", "There is no 'x'.", is_error=True) == "That did not work: There is no 'x'."
+
+
+def test_an_empty_conversation_is_answered_too() -> None:
+    assert isinstance(decide([], offered=OFFERED), str)
+
+
+def test_a_tool_outcome_is_data_and_not_a_wish() -> None:
+    assert isinstance(reported("read_file", "what time is it"), str)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "text", ["recall " + "." * 2_400, "read " + "a." * 1_200, "please " * 350, "my name is " * 200]
+)
+def test_no_wish_takes_long_to_understand(text: str) -> None:
+    answer(text)
