@@ -2,11 +2,16 @@
 
 import random
 from collections.abc import Iterator
+from typing import Protocol
 
-__all__ = ["backoff"]
+__all__ = ["Jitter", "backoff"]
 
 
-def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: random.Random | None = None) -> Iterator[float]:
+class Jitter(Protocol):
+    def uniform(self, a: float, b: float, /) -> float: ...
+
+
+def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter | None = None) -> Iterator[float]:
     """Yield waits that double up to `cap`, each shortened by up to half so that many peers do not return at once."""
     jitter = jitter or random.Random()  # noqa: S311 - nothing here is a secret
     wait = first

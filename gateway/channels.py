@@ -10,7 +10,7 @@ import structlog
 
 from config import ChannelSettings, Settings
 from gateway.contract import Browser, Channel, ChannelContext, Deliver, HasRoutes, Route
-from gateway.http import ChannelHealth
+from gateway.http.routes import ChannelHealth
 from gateway.plugins import find_channel
 from gateway.supervisor import ChannelPulse, supervise
 

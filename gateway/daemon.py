@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import asdict
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 import structlog
@@ -15,7 +14,9 @@ from gateway.commands import COMMANDS, Desk
 from gateway.contract import Outbound
 from gateway.delivery import Delivery
 from gateway.duplicates import Seen
-from gateway.http import Auth, Health, HttpServer, core_routes, load_or_make_token, page_link
+from gateway.http.auth import Auth, load_or_make_token
+from gateway.http.routes import Health, core_routes
+from gateway.http.server import HttpServer
 from gateway.intake import Intake
 from gateway.lanes import Job, Lanes
 from gateway.live import Live
@@ -42,23 +43,25 @@ async def opened(settings: Settings, *, listen: bool = True) -> AsyncIterator["D
     """Hold the data directory and the ports, with every store recovered; the daemon inside is ready to `run`."""
     directory = settings.gateway.data_dir
     prepare_data_dir(directory)
-    with DataDirLock(directory):
-        async with aclosing(await SessionManager.open(directory / "sessions", settings.session, _now)) as sessions:
-            log.info("sessions_recovered", **asdict(await sessions.recover()))
-            daemon = Daemon(settings, sessions)
-            auth = Auth(load_or_make_token(directory, settings.http.token))
-            routes = [
-                *core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url),
-                *daemon.status.routes(),
-                *daemon.channels.routes(),
-            ]
-            control = directory / "control.sock"
-            async with HttpServer(
-                settings.http, auth=auth, routes=routes, control_path=control, listen=listen
-            ) as server:
-                daemon.url = server.url
-                daemon.page = page_link(server.url, auth)
-                yield daemon
+    async with AsyncExitStack() as closing:
+        closing.enter_context(DataDirLock(directory))
+        sessions = await SessionManager.open(directory / "sessions", settings.session, _now)
+        closing.push_async_callback(sessions.close)
+        await sessions.recover()
+        daemon = Daemon(settings, sessions)
+        auth = Auth(load_or_make_token(directory, settings.http.token))
+        routes = [
+            *core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url),
+            *daemon.status.routes(),
+            *daemon.channels.routes(),
+        ]
+        server = HttpServer(
+            settings.http, auth=auth, routes=routes, control_path=directory / "control.sock", listen=listen
+        )
+        await closing.enter_async_context(server)
+        daemon.url = server.url
+        daemon.page = f"{server.url}/#code={auth.mint_code()}"
+        yield daemon
 
 
 class Daemon:

@@ -92,6 +92,7 @@ class Delivery:
         """While inside, show the draft and a sign of life where the channel can; leaving stops both."""
         channel = self._channels.get((template.address.channel, template.address.account))
         draft = Draft()
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             signs = []
             if isinstance(channel, Drafts):
@@ -100,9 +101,13 @@ class Delivery:
                 signs.append(group.create_task(self._type(channel, template.address), name=f"typing:{key}"))
             try:
                 yield draft
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it in a group of its own.
+                failure = error
             finally:
                 for sign in signs:
                     sign.cancel()
+        if failure is not None:
+            raise failure
 
     async def _show(self, channel: Drafts, draft: Draft, template: Outbound, key: str) -> None:
         while True:

@@ -73,5 +73,6 @@ class _Forward(logging.Handler):
     """Hands the records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger(logger=record.name)
-        log.log(record.levelno, "library_logged", message=record.getMessage(), exc_info=record.exc_info)
+        log = structlog.get_logger()
+        message = record.getMessage()
+        log.log(record.levelno, "library_logged", library=record.name, message=message, exc_info=record.exc_info)

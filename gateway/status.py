@@ -9,7 +9,7 @@ from gateway import __version__
 from gateway.commands.wording import count, duration
 from gateway.contract import Access, Caller, Route
 from gateway.dialogue import Json
-from gateway.http import Health
+from gateway.http.routes import Health
 from gateway.lanes import Lanes
 
 __all__ = ["Status"]

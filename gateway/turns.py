@@ -17,22 +17,12 @@ from gateway.agent.provider import Prompt
 from gateway.agent.tools import ToolContext
 from gateway.contract import Outbound, OutboundKind
 from gateway.delivery import Delivery, Draft
-from gateway.errors import ProviderFailed
+from gateway.errors import ProviderFailed, Refused
 from gateway.lanes import Job
 from gateway.live import Live
 from gateway.roster import Roster
-from gateway.sessions import (
-    Assistant,
-    Entry,
-    SessionManager,
-    ToolResult,
-    ToolUse,
-    TurnEnd,
-    TurnOutcome,
-    User,
-    file_name,
-    history,
-)
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries
+from gateway.sessions.names import file_name
 
 __all__ = ["SHUTTING_DOWN", "Turns"]
 
@@ -117,7 +107,7 @@ class Turns:
                     TurnOutcome.FAILED,
                     f"This took longer than {limit:g} seconds and was stopped. Try a smaller question.",
                 )
-            except ProviderFailed as failure:
+            except (ProviderFailed, Refused) as failure:
                 course.ended(TurnOutcome.FAILED, str(failure))
             except Exception:  # One turn's bug must not end the others, nor leave its sender in silence.
                 log.exception("turn_crashed")
@@ -132,13 +122,14 @@ class Turns:
         sender = job.inbound.sender
         await self._write(
             job,
-            User(content=job.inbound.text, sender=sender.id, sender_name=sender.name, event_id=job.inbound.event_id),
+            entries.User(
+                content=job.inbound.text, sender=sender.id, sender_name=sender.name, event_id=job.inbound.event_id
+            ),
         )
         course.has_begun = True
-        session = await self._sessions.load(job.session)
         prompt = Prompt(
             system=agent.system,
-            messages=history(session.entries, self._live.settings.session.max_messages, turn=job.turn),
+            messages=await self._sessions.history(job.session, turn=job.turn),
             tools=agent.toolbox.specs(),
             model=agent.model,
         )
@@ -162,21 +153,21 @@ class Turns:
             case StepDone(text=text, tool_calls=calls) if calls:
                 course.written.append(text)
                 course.streaming = ""
-                said = [Assistant(content=text)] if text else []
-                uses = [ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
+                said = [entries.Assistant(content=text)] if text else []
+                uses = [entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
                 await self._write(job, *said, *uses)
             case ToolFinished(outcome=outcome):
                 course.tools += 1
                 await self._write(
                     job,
-                    ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error),
+                    entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error),
                 )
             case Done(text=text):
                 course.streaming = text
 
     async def _finish(self, job: Job, course: _Course) -> None:
         if course.has_begun:
-            await self._write(job, Assistant(content=course.unwritten), TurnEnd(outcome=course.outcome))
+            await self._write_end(job, course)
         delivered = await self._delivery.say(_reply(job, course.text), key=job.turn)
         log.info(
             "message_handled",
@@ -187,8 +178,16 @@ class Turns:
             took_ms=course.age_ms,
         )
 
-    async def _write(self, job: Job, *entries: Entry) -> None:
-        await self._sessions.append(job.session, [msgspec.structs.replace(entry, turn=job.turn) for entry in entries])
+    async def _write_end(self, job: Job, course: _Course) -> None:
+        answer = entries.Assistant(content=course.unwritten)
+        try:
+            await self._write(job, answer, entries.TurnEnd(outcome=course.outcome))
+        except Refused as trouble:  # The person gets the answer all the same, and is told.
+            log.error("answer_not_stored", reason=str(trouble))  # noqa: TRY400 - the sentence says it all
+            course.ended(TurnOutcome.FAILED, f"This answer is not in the history: {trouble}")
+
+    async def _write(self, job: Job, *steps: Entry) -> None:
+        await self._sessions.append(job.session, [msgspec.structs.replace(step, turn=job.turn) for step in steps])
 
 
 def _paragraphs(*texts: str) -> str:

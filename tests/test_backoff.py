@@ -1,0 +1,15 @@
+from itertools import islice
+
+from gateway.backoff import backoff
+
+
+def test_waits_double_up_to_the_cap() -> None:
+    class NoJitter:
+        def uniform(self, _low: float, high: float) -> float:
+            return high
+
+    assert list(islice(backoff(first=1, cap=5, jitter=NoJitter()), 5)) == [1, 2, 4, 5, 5]
+
+
+def test_jitter_shortens_by_at_most_half() -> None:
+    assert all(0.25 <= wait <= 0.5 for wait in (next(backoff(first=0.5)) for _ in range(100)))

@@ -1,0 +1,68 @@
+"""Imports look one way: config <- gateway <- channels; and the core names no platform."""
+
+import ast
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("config", "gateway", "channels")
+ALLOWED = {
+    "config": ("config",),
+    "gateway": ("config", "gateway"),
+    "channels": ("config", "channels", "gateway.contract", "gateway.errors", "gateway.text"),
+}
+PLATFORMS = {"telegram", "discord"}
+
+EXEMPT: set[tuple[str, str]] = set()
+"""(file, imported module), each with its reason in a comment."""
+
+FILES = [file.relative_to(ROOT) for package in OURS for file in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: a relative import hides where it goes"
+            yield node.module or ""
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_imports_look_down_only(file: Path) -> None:
+    allowed = ALLOWED[file.parts[0]]
+    wrong = [
+        module
+        for module in imports(file)
+        if module.partition(".")[0] in OURS
+        and not any(is_within(module, package) for package in allowed)
+        and (str(file), module) not in EXEMPT
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.parts[0] == "gateway"], ids=str)
+def test_the_core_never_names_a_platform(file: Path) -> None:
+    """Code, that is: prose may give an example."""
+    strings = {
+        node.value
+        for node in ast.walk(ast.parse((ROOT / file).read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert not PLATFORMS & strings
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_every_module_opens_with_what_it_is_for(file: Path) -> None:
+    assert ast.get_docstring(ast.parse((ROOT / file).read_text()))
+
+
+def test_the_built_in_channels_are_found_as_a_third_partys_are() -> None:
+    assert {"loopback", "terminal", "web"} <= {point.name for point in entry_points(group="gatehouse.channels")}

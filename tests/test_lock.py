@@ -1,0 +1,69 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import CannotStart
+from gateway.lock import DataDirLock, prepare_data_dir
+
+
+def test_the_second_holder_is_told_which_process_is_the_first(tmp_path: Path) -> None:
+    with (
+        DataDirLock(tmp_path),
+        pytest.raises(CannotStart, match=f"in use by process {os.getpid()}"),
+        DataDirLock(tmp_path),
+    ):
+        pass
+
+
+def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
+    for _ in range(2):
+        with DataDirLock(tmp_path):
+            pass
+
+
+def test_a_symlinked_path_is_the_same_directory(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    with DataDirLock(real), pytest.raises(CannotStart), DataDirLock(tmp_path / "link"):
+        pass
+
+
+def test_the_kernel_frees_the_lock_of_a_killed_process(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib; from gateway.lock import DataDirLock\n"
+        "with DataDirLock(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(CannotStart, match=str(holder.pid)), DataDirLock(tmp_path):
+            pass
+        holder.kill()
+        holder.wait()
+    with DataDirLock(tmp_path):
+        pass
+
+
+def test_the_directory_is_private_from_birth_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        prepare_data_dir(tmp_path / "new")
+        with DataDirLock(tmp_path / "new"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "gatehouse.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CannotStart, match=r"gateway\.data_dir"):
+        prepare_data_dir(tmp_path / "file" / "data")

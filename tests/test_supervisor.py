@@ -1,0 +1,104 @@
+import asyncio
+
+from gateway.contract import Deliver, Inbound, Outbound, Receipt, TextLimit, Verdict
+from gateway.errors import AuthRejected, Transient
+from gateway.supervisor import STEADY_AFTER, ChannelPulse, ChannelState, supervise
+
+
+class Scripted:
+    """A channel whose runs end as scripted, and then wait to be cancelled."""
+
+    name = "scripted"
+    account = "default"
+    text_limit = TextLimit(size=100)
+
+    def __init__(self, pulse: ChannelPulse, *endings: Exception | None) -> None:
+        self.pulse = pulse
+        self.endings = list(endings)
+        self.runs = 0
+        self.settled = asyncio.Event()
+
+    async def run(self, _deliver: Deliver) -> None:
+        self.runs += 1
+        if self.endings:
+            ending = self.endings.pop(0)
+            if ending is not None:
+                raise ending
+            return
+        self.pulse.up()
+        self.settled.set()
+        await asyncio.Event().wait()
+
+    async def send(self, _message: Outbound, *, key: str) -> Receipt:
+        return Receipt(message_id=key)
+
+
+async def deliver(_inbound: Inbound) -> Verdict:
+    return Verdict.ACCEPTED
+
+
+class Clock:
+    """Time passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.naps: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        await asyncio.sleep(0)
+
+
+async def until_settled(channel: Scripted, pulse: ChannelPulse, clock: Clock) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(supervise(channel, deliver, pulse, sleep=clock.sleep, clock=clock))
+        await channel.settled.wait()
+        task.cancel()
+
+
+async def test_a_failed_channel_is_started_again_with_growing_pauses() -> None:
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+    channel = Scripted(pulse, *[Transient("network is down")] * 5)
+    await until_settled(channel, pulse, clock)
+    assert channel.runs == 6
+    assert pulse.state is ChannelState.UP
+    assert clock.naps[-1] > clock.naps[0]
+
+
+async def test_waits_as_long_as_the_platform_asked() -> None:
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+    await until_settled(Scripted(pulse, Transient("flood", retry_after=33.0)), pulse, clock)
+    assert clock.naps == [33.0]
+
+
+async def test_a_crash_and_a_quiet_end_are_survived_too() -> None:
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+    channel = Scripted(pulse, ZeroDivisionError(), None)
+    await until_settled(channel, pulse, clock)
+    assert channel.runs == 3
+
+
+async def test_a_channel_whose_token_is_refused_is_retired() -> None:
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+    channel = Scripted(pulse, AuthRejected("the token was revoked"))
+    async with asyncio.timeout(10):
+        await supervise(channel, deliver, pulse, sleep=clock.sleep, clock=clock)
+    assert channel.runs == 1
+    assert pulse.state is ChannelState.RETIRED
+    assert pulse.reason == "the token was revoked"
+
+
+async def test_a_channel_that_was_up_for_long_starts_its_backoff_anew() -> None:
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+
+    class LongLived(Scripted):
+        async def run(self, deliver: Deliver) -> None:
+            if self.runs == 5:
+                clock.now += STEADY_AFTER + 1
+            await super().run(deliver)
+
+    await until_settled(LongLived(pulse, *[Transient("gone")] * 6), pulse, clock)
+    assert clock.naps[5] <= 0.5 < clock.naps[4]
