@@ -1,0 +1,344 @@
+"""What a transcript is made of: one entry is one JSON object on one line, and is never changed once written.
+
+Callers make entries without `seq` and `ts`; `SessionManager` gives both. A field may be added later, with a default:
+readers skip fields and types they do not know. What is written today stays readable for ever.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, get_args
+
+import msgspec
+
+from gateway.text import clean
+
+__all__ = [
+    "FORMAT",
+    "Activated",
+    "Agent",
+    "Approval",
+    "Assistant",
+    "Checkpoint",
+    "Clear",
+    "Damaged",
+    "Edit",
+    "Entry",
+    "Header",
+    "Model",
+    "Origin",
+    "Plan",
+    "PlanStep",
+    "SessionState",
+    "SessionStatus",
+    "Status",
+    "Summary",
+    "Title",
+    "ToolResult",
+    "ToolUse",
+    "TurnEnd",
+    "TurnOutcome",
+    "Undo",
+    "Unknown",
+    "Usage",
+    "User",
+    "Workspace",
+    "decode",
+    "encode",
+    "seal",
+]
+
+FORMAT = 1
+"""The `version` in the header of the transcripts we write, and the newest that we read."""
+
+UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
+
+_UNSTAMPED = datetime.min.replace(tzinfo=UTC)
+
+
+class SessionStatus(StrEnum):
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class TurnOutcome(StrEnum):
+    ANSWERED = "answered"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The chat in which a session was started."""
+
+    channel: str
+    account: str
+    chat_id: str
+    kind: str
+    thread: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Tokens, as the provider counted them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
+    content: str
+    status: str
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that the entries of a session add up to, but for its history. It is what the index and checkpoints hold."""
+
+    number: int
+    agent: str
+    created_at: UtcTime
+    updated_at: UtcTime
+    """When somebody last said something."""
+    last_accessed: UtcTime
+    """When anything last happened, a resume too."""
+    seq: int
+    epoch: int
+    highest_number: int
+    title: str = ""
+    messages: int = 0
+    turns: int = 0
+    status: SessionStatus = SessionStatus.ACTIVE
+    model: str | None = None
+    workspace: str | None = None
+    size: int = 0
+    """Bytes of the transcript, where it is known (in the index): a file of another size has to be read again."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    seq: int = 0
+    ts: UtcTime = _UNSTAMPED
+    turn: str | None = None
+
+
+class Header(Entry, frozen=True, kw_only=True, tag="session"):
+    """The first line. `id` never changes, even where the session is exported and imported elsewhere."""
+
+    version: int
+    id: str
+    key: str
+    scope: str
+    number: int
+    created: UtcTime
+    agent: str
+    origin: Origin | None
+    epoch: int
+    highest_number: int
+
+
+class User(Entry, frozen=True, kw_only=True, tag="user"):
+    content: str
+    sender: str = ""
+    sender_name: str = ""
+    event_id: str | None = None
+
+
+class Assistant(Entry, frozen=True, kw_only=True, tag="assistant"):
+    content: str
+    model: str = ""
+    usage: Usage | None = None
+
+
+class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):
+    tool_use_id: str
+    name: str
+    input: dict[str, Any]  # JSON of a shape that only the tool knows.
+
+
+class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):
+    tool_use_id: str
+    output: str
+    is_error: bool = False
+
+
+class Plan(Entry, frozen=True, kw_only=True, tag="plan"):
+    steps: tuple[PlanStep, ...]
+
+
+class Approval(Entry, frozen=True, kw_only=True, tag="approval"):
+    """A question put to a person about a tool call, and later, in an entry of its own, the decision."""
+
+    approval_id: str
+    tool_use_id: str | None = None
+    question: str = ""
+    decision: str | None = None
+    by: str = ""
+
+
+class Edit(Entry, frozen=True, kw_only=True, tag="edit"):
+    """A message was changed on its platform after its turn had started."""
+
+    event_id: str
+    content: str
+
+
+class Summary(Entry, frozen=True, kw_only=True, tag="summary", rename={"from_seq": "from"}):
+    """Stands for the entries `from_seq` to `covers`, both included; `covers` is the last entry of a turn."""
+
+    content: str
+    from_seq: int
+    covers: int
+
+
+class Clear(Entry, frozen=True, kw_only=True, tag="clear"):
+    """History starts after this."""
+
+
+class Undo(Entry, frozen=True, kw_only=True, tag="undo"):
+    """The turn `undone` does not count. The numbers spare readers of the tail a look at the turn itself."""
+
+    undone: str
+    first: int
+    """The seq of the turn's first entry."""
+    messages: int
+    """How many messages of the count it takes away."""
+
+
+class Title(Entry, frozen=True, kw_only=True, tag="title"):
+    value: str
+
+
+class Workspace(Entry, frozen=True, kw_only=True, tag="workspace"):
+    value: str
+
+
+class Agent(Entry, frozen=True, kw_only=True, tag="agent"):
+    value: str
+
+
+class Model(Entry, frozen=True, kw_only=True, tag="model"):
+    value: str
+
+
+class Status(Entry, frozen=True, kw_only=True, tag="status"):
+    value: SessionStatus
+    by: str = ""
+    why: str = ""
+
+
+class Activated(Entry, frozen=True, kw_only=True, tag="activated"):
+    """This session became the active one. The key is repeated, so that a damaged header does not cost the session."""
+
+    key: str
+    epoch: int
+    highest_number: int
+
+
+class TurnEnd(Entry, frozen=True, kw_only=True, tag="turn_end"):
+    outcome: TurnOutcome
+    reason: str = ""
+
+
+class Checkpoint(Entry, frozen=True, kw_only=True, tag="checkpoint"):
+    """What all entries before this one add up to."""
+
+    state: SessionState
+
+
+class Unknown(Entry, frozen=True, kw_only=True, tag="unknown"):
+    """An entry of a type that only a newer version knows. It stays in its file; `kind` is its type."""
+
+    kind: str
+
+
+class Damaged(ValueError):
+    """A line that is no entry."""
+
+
+class _Stub(msgspec.Struct):
+    type: str
+    seq: int
+    ts: UtcTime
+    turn: str | None = None
+
+
+_Known = (
+    Header
+    | User
+    | Assistant
+    | ToolUse
+    | ToolResult
+    | Plan
+    | Approval
+    | Edit
+    | Summary
+    | Clear
+    | Undo
+    | Title
+    | Workspace
+    | Agent
+    | Model
+    | Status
+    | Activated
+    | TurnEnd
+    | Checkpoint
+)
+
+
+_TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(_Known))
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Known)
+_stub_decoder = msgspec.json.Decoder(_Stub)
+
+
+def encode(entry: Entry) -> bytes:
+    """Return the line of `entry`, newline included. JSON escapes control characters, so there is no other newline."""
+    return _encoder.encode(entry) + b"\n"
+
+
+def seal(entry: Entry, *, seq: int, now: datetime) -> tuple[Entry, bytes]:
+    """Give `entry` its number, and the time unless it has one already; return it as it will be read, and its line."""
+    ts = now if entry.ts is _UNSTAMPED else entry.ts
+    stamped = msgspec.structs.replace(entry, seq=seq, ts=ts.astimezone(UTC))
+    try:
+        return stamped, encode(stamped)
+    except UnicodeEncodeError:
+        line = _encoder.encode(_cleaned(msgspec.to_builtins(stamped))) + b"\n"
+        return decode(line), line
+
+
+def decode(line: bytes) -> Entry:
+    """Read one line; `Damaged` when it is no entry, `Unknown` when it is one of a newer version."""
+    try:
+        entry: Entry = _decoder.decode(line)
+    except (ValueError, RecursionError) as trouble:
+        entry = _decode_unknown(line, trouble)
+    if entry.seq < 1 or entry.ts is _UNSTAMPED:
+        raise Damaged("no seq or no ts")
+    return entry
+
+
+def _decode_unknown(line: bytes, trouble: Exception) -> Unknown:
+    try:
+        stub = _stub_decoder.decode(line)
+    except (ValueError, RecursionError) as hopeless:
+        raise Damaged(str(hopeless)) from hopeless
+    if stub.type in _TAGS:
+        raise Damaged(str(trouble)) from trouble
+    return Unknown(kind=stub.type, seq=stub.seq, ts=stub.ts, turn=stub.turn)
+
+
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value, whatever a tool or a model has made of it.
+    """Make text valid Unicode. This is done at the edge; here it only keeps a slip there from silencing a chat."""
+    match value:
+        case str():
+            return clean(value)
+        case list() | tuple():
+            return [_cleaned(item) for item in value]
+        case dict():
+            return {_cleaned(name): _cleaned(item) for name, item in value.items()}
+        case _:
+            return value

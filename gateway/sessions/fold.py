@@ -1,0 +1,252 @@
+"""What the entries of a session add up to: its state, its history for the model, and what a person sees of it. Pure.
+
+Nothing is ever rewritten in a transcript, so clearing, undoing and summing up are entries too, and take effect here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.sessions import entries as e
+from gateway.sessions.entries import Entry, SessionState
+from gateway.text import excerpt
+
+__all__ = ["INTERRUPTED", "Spoken", "advance", "begin", "fold", "history", "last_turn", "lines"]
+
+TITLE_WIDTH = 80
+
+INTERRUPTED = (
+    "This call was interrupted before its result was recorded. It may have taken effect: check before repeating it."
+)
+
+_SUMMARY = "Summary of the earlier conversation:\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """One visible line of a session; `role` is `user` or `assistant`."""
+
+    role: str
+    text: str
+    ts: datetime
+
+
+def fold(entries: Sequence[Entry]) -> SessionState:
+    """Add up all entries; the first has to be the header."""
+    header, *rest = entries
+    if not isinstance(header, e.Header):
+        raise TypeError("a transcript starts with its header")
+    state = begin(header)
+    for entry in rest:
+        state = advance(state, entry)
+    return state
+
+
+def begin(header: e.Header) -> SessionState:
+    return SessionState(
+        number=header.number,
+        agent=header.agent,
+        created_at=header.created,
+        updated_at=header.created,
+        last_accessed=header.ts,
+        seq=header.seq,
+        epoch=header.epoch,
+        highest_number=max(header.highest_number, header.number),
+    )
+
+
+def advance(state: SessionState, entry: Entry) -> SessionState:
+    """Add one entry to what all before it add up to."""
+    seq = max(state.seq, entry.seq)
+    return msgspec.structs.replace(state, seq=seq, last_accessed=entry.ts, **_change(state, entry))
+
+
+def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C901, PLR0911 - a table of types.
+    match entry:
+        case e.User() | e.Assistant():
+            return _said(state, entry)
+        case e.TurnEnd():
+            return {"turns": state.turns + 1}
+        case e.Clear():
+            return {"messages": 0, "turns": 0}
+        case e.Undo():
+            return {"messages": max(0, state.messages - entry.messages), "turns": max(0, state.turns - 1)}
+        case e.Title():
+            return {"title": excerpt(entry.value, TITLE_WIDTH)}
+        case e.Workspace():
+            return {"workspace": entry.value}
+        case e.Agent():
+            return {"agent": entry.value}
+        case e.Model():
+            return {"model": entry.value}
+        case e.Status():
+            return {"status": entry.value}
+        case e.Activated():
+            return {
+                "epoch": max(state.epoch, entry.epoch),
+                "highest_number": max(state.highest_number, entry.highest_number),
+            }
+        case _:
+            return {}
+
+
+def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]:
+    title = state.title
+    if not title and isinstance(entry, e.User):
+        title = excerpt(entry.content, TITLE_WIDTH)
+    return {"title": title, "messages": state.messages + _is_visible(entry), "updated_at": entry.ts}
+
+
+def _is_visible(entry: Entry) -> bool:
+    """Tell whether a person sees it: an assistant entry without text only carries tool calls."""
+    return isinstance(entry, e.User) or (isinstance(entry, e.Assistant) and entry.content != "")
+
+
+def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
+    """Return the entry that undoes the newest turn which still counts, or None when there is none."""
+    counting = _counting(entries)
+    turn = next((entry.turn for entry in reversed(counting) if isinstance(entry, e.User) and entry.turn), None)
+    if turn is None:
+        return None
+    of_turn = [entry for entry in counting if entry.turn == turn]
+    return e.Undo(undone=turn, first=of_turn[0].seq, messages=sum(map(_is_visible, of_turn)))
+
+
+def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:
+    """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
+    if limit < 1:
+        return []
+    spoken = [_spoken(entry) for entry in _counting(entries) if isinstance(entry, e.User | e.Assistant)]
+    return [line for line in spoken if line.text][-limit:]
+
+
+def _spoken(entry: e.User | e.Assistant) -> Spoken:
+    return Spoken(role="user" if isinstance(entry, e.User) else "assistant", text=entry.content, ts=entry.ts)
+
+
+def history(entries: Sequence[Entry], max_messages: int, *, turn: str | None = None) -> list[Message]:
+    """Return what the model is shown: at most `max_messages` messages, and all of the turn `turn` after them.
+
+    It starts at a user message, and every tool call is followed by its outcome. A summary stays in front however
+    many messages have come since.
+    """
+    counting = _counting(entries)
+    summary = _newest_valid_summary(entries, counting)
+    before = [entry for entry in counting if turn is None or entry.turn != turn]
+    current = [entry for entry in counting if turn is not None and entry.turn == turn]
+    if summary is None:
+        return [*_window(_messages(before), max_messages), *_messages(current)]
+    head = UserMessage(text=_SUMMARY + summary.content)
+    older = _messages(entry for entry in before if entry.seq < summary.from_seq)
+    newer = _messages(entry for entry in before if entry.seq > summary.covers)
+    kept = [*_window(older, max_messages - 1 - len(newer)), head, *_window(newer, max_messages - 1)]
+    return [*kept, *_messages(current)]
+
+
+def _counting(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries after the last `clear`, without those of turns that were undone."""
+    cleared = max((at for at, entry in enumerate(entries) if isinstance(entry, e.Clear)), default=-1)
+    recent = entries[cleared + 1 :]
+    undone = {entry.undone for entry in recent if isinstance(entry, e.Undo)}
+    return [entry for entry in recent if entry.turn not in undone]
+
+
+def _newest_valid_summary(entries: Sequence[Entry], counting: Sequence[Entry]) -> e.Summary | None:
+    cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
+    undos = [entry for entry in counting if isinstance(entry, e.Undo)]
+    for entry in reversed(counting):
+        if isinstance(entry, e.Summary) and _is_valid(entry, cleared, undos, counting):
+            return entry
+    return None
+
+
+def _is_valid(summary: e.Summary, cleared: int, undos: Iterable[e.Undo], counting: Sequence[Entry]) -> bool:
+    """Tell whether `summary` speaks of nothing that was cleared or undone since, and ends on a turn's border."""
+    if not cleared < summary.from_seq <= summary.covers < summary.seq:
+        return False
+    if any(undo.seq > summary.seq and summary.from_seq <= undo.first <= summary.covers for undo in undos):
+        return False
+    covered = {entry.turn for entry in counting if entry.seq <= summary.covers}
+    after = {entry.turn for entry in counting if entry.seq > summary.covers}
+    return not (covered & after) - {None}
+
+
+def _window(messages: list[Message], size: int) -> list[Message]:
+    """Return the last `size` messages, or fewer, so that they start at a user message.
+
+    Outcomes always follow their calls at once, so such a start cannot split them. When the last turn alone is
+    longer, its question is kept and the oldest of its steps go.
+    """
+    if size < 1:
+        return []
+    start = max(0, len(messages) - size)
+    starts = [at for at, message in enumerate(messages) if isinstance(message, UserMessage)]
+    within = next((at for at in starts if at >= start), None)
+    if within is not None:
+        return messages[within:]
+    if not starts:
+        return []
+    steps = messages[start + 1 :]
+    if steps and isinstance(steps[0], ToolMessage):
+        steps = steps[1:]
+    return [messages[starts[-1]], *steps]
+
+
+def _messages(entries: Iterable[Entry]) -> list[Message]:
+    """Put entries together to messages; consecutive tool calls are one message, their outcomes the next."""
+    messages: list[Message] = []
+    step = _Step()
+    for entry in entries:
+        if isinstance(entry, e.ToolResult) and entry.tool_use_id in step.calls:
+            step.outcomes.setdefault(entry.tool_use_id, _outcome(entry))
+        elif isinstance(entry, e.ToolUse):
+            if step.is_answered:
+                messages += step.close()
+                step = _Step()
+            step.calls.setdefault(entry.tool_use_id, _call(entry))
+        elif isinstance(entry, e.User | e.Assistant):
+            messages += step.close()
+            step = _Step()
+            if isinstance(entry, e.User):
+                messages.append(UserMessage(text=entry.content, sender=entry.sender_name))
+            else:
+                step.text = entry.content
+    return messages + step.close()
+
+
+class _Step:
+    """One step of the model as it is being put together: its text, its calls, and the outcomes seen so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.calls: dict[str, ToolCall] = {}
+        self.outcomes: dict[str, ToolOutcome] = {}
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.calls) and self.calls.keys() <= self.outcomes.keys()
+
+    def close(self) -> list[Message]:
+        """Return its messages; a call without an outcome gets one that says so."""
+        if not self.calls:
+            return [AssistantMessage(text=self.text)] if self.text else []
+        outcomes = tuple(self.outcomes.get(call) or _interrupted(call) for call in self.calls)
+        return [
+            AssistantMessage(text=self.text, tool_calls=tuple(self.calls.values())),
+            ToolMessage(outcomes=outcomes),
+        ]
+
+
+def _call(entry: e.ToolUse) -> ToolCall:
+    return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input)
+
+
+def _outcome(entry: e.ToolResult) -> ToolOutcome:
+    return ToolOutcome(id=entry.tool_use_id, output=entry.output, is_error=entry.is_error)
+
+
+def _interrupted(call: str) -> ToolOutcome:
+    return ToolOutcome(id=call, output=INTERRUPTED, is_error=True)

@@ -1,0 +1,56 @@
+"""A session as the rest of the gateway sees it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.sessions.entries import Entry, SessionState, SessionStatus
+from gateway.sessions.names import parse_key
+
+__all__ = ["Session", "SessionMeta", "meta_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionMeta:
+    """What is known of a session without reading it. `agent` is the one that answers now, after any `/agent`."""
+
+    key: str
+    scope: str
+    number: int
+    title: str
+    messages: int
+    turns: int
+    created_at: datetime
+    updated_at: datetime
+    status: SessionStatus
+    agent: str
+    model: str | None
+    workspace: str | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A session with its entries, as they were when it was loaded."""
+
+    key: str
+    meta: SessionMeta
+    entries: tuple[Entry, ...]
+
+
+def meta_of(key: str, state: SessionState) -> SessionMeta:
+    scope, number = parse_key(key)
+    return SessionMeta(
+        key=key,
+        scope=scope,
+        number=number,
+        title=state.title,
+        messages=state.messages,
+        turns=state.turns,
+        created_at=state.created_at,
+        updated_at=state.updated_at,
+        status=state.status,
+        agent=state.agent,
+        model=state.model,
+        workspace=state.workspace,
+        size=state.size,
+    )
