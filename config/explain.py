@@ -50,7 +50,7 @@ def _problems(details: ErrorDetails, root: type[BaseModel]) -> Iterator[Problem]
     if isinstance(cause, Mistakes):
         yield from cause.problems
     elif isinstance(cause, Mistake):
-        yield Problem(key=key, message=str(cause), hint=cause.hint)
+        yield Problem(key=key, message=str(cause), hint=cause.hint or _hint(details, root))
     elif details["type"] != "default_factory_not_called":  # It only follows from another mistake.
         yield Problem(key=key, message=_sentence(details), hint=_hint(details, root))
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 
 from config.problems import Mistake
 from config.secret import is_reference, resolve
-from config.source import Source, source_of
+from config.source import Source, expand, source_of
 
 __all__ = ["Flag", "Id", "Location", "Options", "PlatformId", "Seconds", "Slug", "Text", "Url", "Whole", "is_loopback"]
 
@@ -48,7 +48,7 @@ def _locate(value: Path, info: ValidationInfo) -> Path:
     if "\0" in str(value) or not str(value):
         raise Mistake("is no path")
     source = source_of(info)
-    return source.path(value) if source else value.expanduser()
+    return source.path(value) if source else expand(value)
 
 
 Location = Annotated[Path, AfterValidator(_locate)]

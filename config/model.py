@@ -19,7 +19,7 @@ from config.choices import (
 )
 from config.kinds import Flag, Id, Location, Options, PlatformId, Seconds, Slug, Text, Url, Whole, is_loopback
 from config.problems import Mistake, Mistakes, Problem, did_you_mean
-from config.secret import Secret
+from config.secret import Secret, is_reference
 from config.source import source_of
 
 __all__ = [
@@ -44,7 +44,10 @@ _DEFAULT_ACCOUNT = "default"
 
 class _Table(BaseModel):
     # Each class would otherwise build its own validator at import; `Settings` builds one for all of them.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
+    # TOML has `inf` and `nan`, so they are dumped as they are.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True, ser_json_inf_nan="constants"
+    )
 
 
 class GatewaySettings(_Table):
@@ -107,8 +110,9 @@ class HttpSettings(_Table):
             _refuse_an_open_door(str(info.data.get("host", "localhost")))
             return None
         source = source_of(info)
-        if source is None or source.resolves:
-            _refuse_a_weak_token(token.reveal())
+        if source and not source.resolves and is_reference(token.reveal()):
+            return token  # It was taken on trust, and says nothing about the strength of what it stands for.
+        _refuse_a_weak_token(token.reveal())
         return token
 
 
@@ -172,7 +176,7 @@ class SessionSettings(_Table):
         if limit >= 1:
             return limit
         if source := source_of(info):
-            source.warnings.append(f"session.backlog_limit is below 1; {_BACKLOG_LIMIT} is used instead")
+            source.warn(f"session.backlog_limit is below 1; {_BACKLOG_LIMIT} is used instead")
         return _BACKLOG_LIMIT
 
 

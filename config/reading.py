@@ -31,7 +31,7 @@ class Loaded:
 
 def find(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
     """Return the file to read, or None for the defaults. A file that was asked for by name must exist."""
-    asked = _asked_for(explicit, environ, cwd)
+    asked = _asked_for(explicit, environ, cwd, home)
     if asked is None:
         return next((path for path in _usual_places(cwd, home) if os.path.exists(path)), None)  # noqa: PTH110  # Path.exists raises for folders we may not enter.
     if not os.path.exists(asked):  # noqa: PTH110  # As above.
@@ -43,13 +43,14 @@ def find(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Pat
 
 def destination(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path:
     """Return the file to write: the one that is read or, where there is none, the one to create."""
-    asked = _asked_for(explicit, environ, cwd)
+    asked = _asked_for(explicit, environ, cwd, home)
     return asked or find(None, {}, cwd, home) or home / ".gatehouse" / "gatehouse.toml"
 
 
-def _asked_for(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    named = explicit or environ.get("GATEHOUSE_CONFIG")
-    return cwd / Path(named).expanduser() if named else None
+def _asked_for(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
+    named = Path(explicit or environ.get("GATEHOUSE_CONFIG") or "~")
+    folder, parts = (home, named.parts[1:]) if named.parts[:1] == ("~",) else (cwd, named.parts)
+    return folder.joinpath(*parts) if parts else None
 
 
 def _usual_places(cwd: Path, home: Path) -> tuple[Path, ...]:
@@ -93,7 +94,7 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 
 
 def validate(tables: dict[str, Any], path: Path | None, environ: Mapping[str, str], *, resolves: bool = True) -> Loaded:
-    source = Source(environ=environ, folder=(path or Path("x")).absolute().parent, resolves=resolves)
+    source = _source(path, environ, resolves=resolves)
     problems: list[Problem] = []
     whole = complete(_with_idle_override(tables, environ, problems))
     try:
@@ -105,6 +106,15 @@ def validate(tables: dict[str, Any], path: Path | None, environ: Mapping[str, st
         if not problems:
             return Loaded(settings=settings, path=path, warnings=(*source.warnings, *_oddities(settings)))
     raise ConfigError(problems, path=path)
+
+
+def _source(path: Path | None, environ: Mapping[str, str], *, resolves: bool) -> Source:
+    mode = path.stat().st_mode if path and path.is_file() else 0
+    folder = path.absolute().parent if path else Path.cwd()
+    source = Source(environ=environ, folder=folder, resolves=resolves, is_exposed=bool(mode & 0o044))
+    if mode & 0o022:
+        source.warn("other users can change the file; run chmod 600 on it")
+    return source
 
 
 def _with_idle_override(tables: dict[str, Any], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:

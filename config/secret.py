@@ -78,7 +78,12 @@ def _validate(value: object, info: ValidationInfo) -> Secret:
         raise Mistake("must be text in quotes")
     if not value:
         raise Mistake("must not be empty", "leave the key out, or write the value or a reference such as `env:NAME`")
-    return resolve(value, source_of(info)) if is_reference(value) else Secret(value)
+    source = source_of(info)
+    if is_reference(value):
+        return resolve(value, source)
+    if source and source.is_exposed:
+        source.warn("the file holds a secret and other users can read it; run chmod 600 on it, or use references")
+    return Secret(value)
 
 
 def is_reference(text: str) -> bool:

@@ -1,0 +1,125 @@
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.config import main
+
+CANARY = "canary-5f1c9e7a-never-to-be-seen"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "gatehouse.toml"
+    path.write_text(f'[http]\nport = 1\ntoken = "{CANARY}"\n', encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def test_show_prints_the_file_and_toml_without_secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show"], config=path, environ={}) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"# {path}\n")
+    assert tomllib.loads(out)["http"] | {"port": 1, "token": "***"} == tomllib.loads(out)["http"]
+    assert CANARY not in out
+
+
+def test_show_does_not_need_the_secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text('[http]\ntoken = "env:ONLY_THE_DAEMON_HAS_IT"', encoding="utf-8")
+    assert main(["show"], config=path, environ={}) == 0
+    assert 'token = "***"' in capsys.readouterr().out
+
+
+def test_check_says_ok_and_warns(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text("[session]\nbacklog_limit = 0", encoding="utf-8")
+    assert main(["check"], config=path, environ={}) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"OK: {path}\n"
+    assert captured.err.startswith("warning: session.backlog_limit")
+
+
+def test_check_prints_every_mistake_and_exits_with_78(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text('[http]\nprot = 1\ntoken = "env:NOT_THERE"', encoding="utf-8")
+    assert main(["check"], config=path, environ={}) == 78
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"{path}: 2 mistakes\n")
+    assert "did you mean `port`?" in captured.err
+    assert "env:NOT_THERE" in captured.err
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_named_file_that_is_not_there_is_78(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command], config=tmp_path / "gone.toml", environ={}) == 78
+    assert "there is no such file (--config names it)" in capsys.readouterr().err
+
+
+def test_without_a_file_the_defaults_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["show"], config=None, environ={"HOME": str(tmp_path)}) == 0
+    assert tomllib.loads(capsys.readouterr().out)["gateway"]["data_dir"] == str(tmp_path / ".gatehouse")
+
+
+def test_path_prints_the_file_in_use(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["path"], config=None, environ={"GATEHOUSE_CONFIG": str(path)}) == 0
+    assert capsys.readouterr() == (f"{path}\n", "")
+
+
+def test_path_prints_the_file_that_would_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["path"], config=None, environ={"HOME": str(tmp_path / "home")}) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"{tmp_path}/home/.gatehouse/gatehouse.toml\n"
+    assert "does not exist yet" in captured.err
+
+
+def test_schema_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"], config=None, environ={}) == 0
+    assert "gateway" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_set_writes_and_does_not_repeat_the_value(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["set", "channels.telegram.token", f"1:{CANARY}"], config=path, environ={}) == 0
+    assert tomllib.loads(path.read_text(encoding="utf-8"))["channels"]["telegram"]["token"] == f"1:{CANARY}"
+    captured = capsys.readouterr()
+    assert str(path) in captured.out
+    assert CANARY not in captured.out + captured.err
+
+
+def test_set_takes_a_negative_number(path: Path) -> None:
+    assert main(["set", "session.backlog_limit", "-1"], config=path, environ={}) == 0
+
+
+def test_set_refuses_with_78_and_leaves_the_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = path.read_bytes()
+    assert main(["set", "http.prot", "1"], config=path, environ={}) == 78
+    assert path.read_bytes() == before
+    assert "did you mean `port`?" in capsys.readouterr().err
+
+
+def test_set_creates_the_named_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "gatehouse.toml"
+    assert main(["set", "http.port", "0"], config=path, environ={}) == 0
+    assert path.exists()
+
+
+def test_unset_removes_a_key(path: Path) -> None:
+    assert main(["unset", "http.port"], config=path, environ={}) == 0
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == {"http": {"token": CANARY}}
+    assert main(["unset", "http.port"], config=path, environ={}) == 78
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["set", "http.port"], ["show", "more"]])
+def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments, config=None, environ={}) == 2
+    assert "usage: gatehouse config" in capsys.readouterr().err
+
+
+def test_help_is_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"], config=None, environ={}) == 0
+    assert "set" in capsys.readouterr().out

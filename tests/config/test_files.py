@@ -1,0 +1,35 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from config.files import make_private_directory, write_atomically
+
+
+def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old and longer")
+    path.chmod(0o644)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path / "folder", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_only_missing_folders_are_made_and_made_private(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+    (tmp_path / "there").chmod(0o755)
+    before = os.umask(0)
+    try:
+        make_private_directory(tmp_path / "there" / "a" / "b")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"there": 0o755, "a": 0o700, "b": 0o700}

@@ -1,0 +1,163 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from config import (
+    AccountSettings,
+    AgentSettings,
+    Backend,
+    Binding,
+    ChannelSettings,
+    DmPolicy,
+    DmScope,
+    GatewaySettings,
+    GroupPolicy,
+    HttpSettings,
+    McpSettings,
+    ProviderKind,
+    Secret,
+    SessionSettings,
+    Settings,
+)
+
+TOKEN = Secret("a-token-of-good-length")
+
+
+def test_the_defaults_alone_make_a_gateway() -> None:
+    settings = Settings()
+    assert settings.agents == {"main": AgentSettings()}
+    assert settings.providers["offline"].kind is ProviderKind.OFFLINE
+    assert {name for name, channel in settings.channels.items() if channel.enabled} == {"web", "terminal"}
+    assert (settings.http.host, settings.http.port) == ("127.0.0.1", 8420)
+    assert settings.session.dm_scope is DmScope.PER_CHANNEL_PEER
+
+
+def test_what_always_exists_stays_beside_what_is_given() -> None:
+    settings = Settings(agents={"coder": AgentSettings()}, channels={"web": ChannelSettings(enabled=False)})
+    assert set(settings.agents) == {"main", "coder"}
+    assert not settings.channels["web"].enabled
+    assert settings.channels["terminal"].enabled
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = HttpSettings()
+    with pytest.raises(ValidationError):
+        settings.port = 1  # type: ignore[misc]  # The claim of this test.
+
+
+def test_the_workspace_lies_in_the_data_directory_unless_said_otherwise(tmp_path: Path) -> None:
+    assert GatewaySettings(data_dir=tmp_path).workspace_root == tmp_path / "workspace"
+    assert GatewaySettings(data_dir=tmp_path, workspace_root=Path("/srv/w")).workspace_root == Path("/srv/w")
+
+
+def test_the_data_directory_is_in_the_home_folder() -> None:
+    assert GatewaySettings().data_dir == Path.home() / ".gatehouse"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str) -> None:
+    assert HttpSettings(host=host).token is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "127.0.0.1.example.org", "example.org", "127.1", "*"])  # noqa: S104  # Refused, that is the test.
+def test_a_host_that_others_can_reach_needs_a_token(host: str) -> None:
+    with pytest.raises(ValidationError, match="can be reached from other machines"):
+        HttpSettings(host=host)
+    assert HttpSettings(host=host, token=TOKEN).host == host
+
+
+@pytest.mark.parametrize("token", ["fifteen-letters", "sixteen letters!", "sechzehn-zeichön", "sixteen\nletters!"])
+def test_a_weak_or_unsendable_token_is_refused(token: str) -> None:
+    with pytest.raises(ValidationError, match="must"):
+        HttpSettings(token=Secret(token))
+
+
+def test_an_account_falls_back_on_its_channel() -> None:
+    channel = ChannelSettings(
+        token=TOKEN,
+        dm_policy=DmPolicy.OPEN,
+        allow=("1",),
+        accounts={"work": AccountSettings(allow=("2",), require_mention=True), "home": AccountSettings()},
+        require_mention=False,
+    )
+    work, home = channel.accounts["work"], channel.accounts["home"]
+    assert (work.token, work.dm_policy, work.allow, work.require_mention) == (TOKEN, DmPolicy.OPEN, ("2",), True)
+    assert (home.token, home.dm_policy, home.allow, home.require_mention) == (TOKEN, DmPolicy.OPEN, ("1",), False)
+
+
+def test_an_account_sees_its_own_settings_and_no_others() -> None:
+    channel = ChannelSettings(token=TOKEN, accounts={"work": AccountSettings(group_policy=GroupPolicy.OFF)})
+    assert channel.for_account("work") == ChannelSettings(token=TOKEN, group_policy=GroupPolicy.OFF)
+    assert channel.for_account("default") == ChannelSettings(token=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("channel", "names"),
+    [
+        (ChannelSettings(), ("default",)),
+        (ChannelSettings(accounts={"work": AccountSettings()}), ("work",)),
+        (ChannelSettings(token=TOKEN, accounts={"work": AccountSettings(token=Secret("x"))}), ("default", "work")),
+        (ChannelSettings(token=TOKEN, accounts={"default": AccountSettings()}), ("default",)),
+    ],
+)
+def test_the_channel_itself_is_an_account_when_it_has_a_token_or_is_alone(
+    channel: ChannelSettings, names: tuple[str, ...]
+) -> None:
+    assert channel.account_names() == names
+
+
+def test_numeric_ids_become_text() -> None:
+    channel = ChannelSettings.model_validate({"allow": [123, "abc"], "group_allow": [-1001]})
+    assert (channel.allow, channel.group_allow) == (("123", "abc"), ("-1001",))
+    assert Binding.model_validate({"agent": "main", "peer": -5}).peer == "-5"
+
+
+def test_a_name_for_no_agent_or_provider_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Settings(agents={"main": AgentSettings(provider="nowhere")})
+    with pytest.raises(ValidationError):
+        Settings(bindings=(Binding(agent="nobody", channel="web"),))
+
+
+def test_two_bindings_for_the_same_messages_are_refused() -> None:
+    once = Binding(agent="main", channel="web", peer="1")
+    assert Settings(bindings=(once, Binding(agent="main", channel="web"))).bindings[0] is once
+    with pytest.raises(ValidationError, match="number 0 and number 2 match the same messages"):
+        Settings(bindings=(once, Binding(agent="main", peer="1"), once))
+
+
+def test_a_binding_must_match_something() -> None:
+    with pytest.raises(ValidationError, match="matches nothing"):
+        Binding(agent="main")
+
+
+def test_one_id_belongs_to_one_person() -> None:
+    with pytest.raises(ValidationError, match="telegram:1 is under both `alice` and `bob`"):
+        SessionSettings(identity_links={"alice": ("telegram:1",), "bob": ("discord:1", "telegram:1")})
+
+
+@pytest.mark.parametrize("given", [{}, {"command": ["x"], "url": "http://x"}])
+def test_an_mcp_server_is_a_command_or_a_url(given: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="command"):
+        McpSettings.model_validate(given)
+    assert McpSettings(command=("x",)).url is None
+    assert McpSettings(url="https://x/mcp").command == ()
+
+
+def test_only_an_acp_agent_has_a_command() -> None:
+    with pytest.raises(ValidationError, match="of no use"):
+        AgentSettings(command=("x",))
+    with pytest.raises(ValidationError, match="is needed"):
+        AgentSettings(backend=Backend.ACP)
+    assert AgentSettings(backend=Backend.ACP, command=("x",)).command == ("x",)
+
+
+def test_an_agent_has_one_prompt() -> None:
+    with pytest.raises(ValidationError, match="together with system_prompt"):
+        AgentSettings(system_prompt="Hi", prompt_file=Path("x"))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_backlog_limit_below_one_is_twenty(limit: int) -> None:
+    assert SessionSettings(backlog_limit=limit).backlog_limit == 20

@@ -1,0 +1,198 @@
+import os
+import stat
+import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config import ConfigError, load, schema, set_value, show, unset_value
+
+CANARY = "canary-5f1c9e7a-never-to-be-seen"
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gatehouse.toml"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("http.port", "9000", 9000),
+        ("http.host", "localhost", "localhost"),
+        ("http.host", '"localhost"', "localhost"),
+        ("http.allowed_hosts", '["a.example", "b.example"]', ["a.example", "b.example"]),
+        ("channels.web.enabled", "false", False),
+        ("channels.telegram.token", "123:abc", "123:abc"),
+        ("agents.main.model", "4.1", "4.1"),
+        ("agents.main.model", "2026-01-01", "2026-01-01"),
+        ("agents.main.system_prompt", "1\nport = 2", "1\nport = 2"),
+        ("agents.main.system_prompt", "", ""),
+        ("bindings", '[{agent = "main", channel = "web"}]', [{"agent": "main", "channel": "web"}]),
+        ('channels.x.options."a key"', "1", 1),
+    ],
+)
+def test_a_value_is_toml_or_else_text(path: Path, key: str, text: str, value: object) -> None:
+    set_value(path, key, text)
+    found: Any = tables_of(path)
+    for part in key.replace('"', "").split("."):
+        found = found[part]
+    assert found == value
+
+
+def test_a_new_file_and_its_folders_are_private_from_birth(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "gatehouse.toml"
+    before = os.umask(0)
+    try:
+        set_value(path, "http.port", "1")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent, path.parent.parent)]
+    assert modes == [0o600, 0o700, 0o700]
+    assert [place.name for place in path.parent.iterdir()] == ["gatehouse.toml"]
+
+
+def test_everything_else_in_the_file_is_kept(path: Path) -> None:
+    path.write_text('[channels.x.options]\nown = { a = [1, 2.5] }\n[http]\nport = 1\nhost = "::1"\n', encoding="utf-8")
+    set_value(path, "http.port", "2")
+    assert tables_of(path) == {
+        "channels": {"x": {"options": {"own": {"a": [1, 2.5]}}}},
+        "http": {"port": 2, "host": "::1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("http.prot", "1", "did you mean `port`"),
+        ("http.port", "soon", "must be a whole number"),
+        ("http.port", "99999", "must be at most 65535"),
+        ("http.host", "0.0.0.0", "can be reached from other machines"),  # noqa: S104  # Refused, that is the test.
+        ("http.port.x", "1", "`port` is not a table"),
+        ("http", CANARY, "must be a table"),
+        ("bindings[0].agent", "main", "is not a key"),
+        ("", "1", "is not a key"),
+        ("a = 1\nb", "1", "is not a key"),
+        ("http.token", "short", "at least 16 characters"),
+        ("agents.main.model", "\udcff", "not UTF-8"),
+    ],
+)
+def test_a_change_that_would_not_load_leaves_the_file_as_it_was(path: Path, key: str, text: str, said: str) -> None:
+    before = "# A comment.\n[http]\nport = 1\n"
+    path.write_text(before, encoding="utf-8")
+    with pytest.raises(ConfigError, match=said) as caught:
+        set_value(path, key, text)
+    assert path.read_text(encoding="utf-8") == before
+    assert CANARY not in str(caught.value)
+
+
+def test_a_refused_change_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        set_value(tmp_path / "new" / "gatehouse.toml", "http.prot", "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_toml_is_not_overwritten(path: Path) -> None:
+    path.write_text("port = ", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        set_value(path, "http.port", "1")
+    assert path.read_text(encoding="utf-8") == "port = "
+
+
+@pytest.mark.parametrize("reference", ["env:ONLY_THE_DAEMON_HAS_IT", "credential:token", "file:later.token"])
+def test_a_reference_may_be_set_before_it_can_be_resolved(path: Path, reference: str) -> None:
+    set_value(path, "http.token", reference, {})
+    assert tables_of(path) == {"http": {"token": reference}}
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path: Path, path: Path) -> None:
+    real = tmp_path / "real.toml"
+    real.touch()
+    path.symlink_to(real)
+    set_value(path, "http.port", "1")
+    assert path.is_symlink()
+    assert tables_of(real) == {"http": {"port": 1}}
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        set_value(tmp_path / "file" / "gatehouse.toml", "http.port", "1")
+
+
+def test_a_key_or_a_table_can_be_removed(path: Path) -> None:
+    path.write_text('[http]\nport = 1\nhost = "::1"\n[channels.x]\nenabled = true\n', encoding="utf-8")
+    unset_value(path, "http.port")
+    assert tables_of(path)["http"] == {"host": "::1"}
+    unset_value(path, "channels")
+    assert tables_of(path) == {"http": {"host": "::1"}}
+
+
+@pytest.mark.parametrize("key", ["http.port", "http.host.x", "gateway.data_dir"])
+def test_a_key_that_is_not_there_cannot_be_removed(path: Path, key: str) -> None:
+    path.write_text('[http]\nhost = "::1"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not set in this file"):
+        unset_value(path, key)
+
+
+_json_like = st.recursive(
+    st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+).filter(lambda value: not _has_reference(value))
+
+
+def _has_reference(value: object) -> bool:
+    return any(mark in repr(value) for mark in ("env:", "file:", "credential:"))
+
+
+@settings(deadline=None)  # Each example waits for the disk.
+@given(st.dictionaries(st.text(), _json_like, max_size=4), st.text())
+def test_what_is_written_is_read_back_equal(options: dict[str, Any], prompt: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "gatehouse.toml")
+        set_value(path, "channels.x.options", _inline(options))
+        set_value(path, "agents.main.system_prompt", _inline(prompt))
+        read = load(path, {}).settings
+        assert read.channels["x"].options == options
+        assert read.agents["main"].system_prompt == prompt
+        shown = Path(folder, "shown.toml")
+        shown.write_text(show(read), encoding="utf-8", newline="")
+        assert load(shown, {}).settings == read
+
+
+def _inline(value: object) -> str:
+    """Write a value on one line, as a person would behind `config set KEY`."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_inline(key)} = {_inline(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")
+
+
+def test_shown_settings_hold_stars_in_place_of_secrets(path: Path) -> None:
+    path.write_text(
+        f'[http]\ntoken = "{CANARY}"\n[mcp.x]\ncommand = ["x"]\nenv = {{ A = "{CANARY}" }}\n'
+        '[channels.x]\noptions = { deep = ["env:KEY"] }\n',
+        encoding="utf-8",
+    )
+    shown = show(load(path, {"KEY": CANARY}).settings)
+    assert CANARY not in shown
+    assert tomllib.loads(shown)["channels"]["x"]["options"] == {"deep": ["***"]}
+    assert shown.count("***") == 3
+
+
+def test_the_schema_knows_every_table_and_takes_no_unknown_key() -> None:
+    described = schema()
+    assert set(described["properties"]) >= {"gateway", "http", "session", "agents", "providers", "channels"}
+    assert described["additionalProperties"] is False
+    assert described["$defs"]["DmScope"]["enum"][0] == "main"
