@@ -1,7 +1,7 @@
 """`index.json`: which sessions each scope has and which one is active. A cache: the transcripts say all of it too."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -9,7 +9,7 @@ import structlog
 
 from gateway.sessions.entries import SessionState, UtcTime
 
-__all__ = ["INDEX_VERSION", "Scope", "assemble", "encode_scope", "newest_first", "read", "set_aside"]
+__all__ = ["EMPTY", "INDEX_VERSION", "Scope", "assemble", "encode_scope", "newest_first", "read", "set_aside"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -25,6 +25,41 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     highest_number: int
     epoch: int
     sessions: dict[str, SessionState]
+
+    def with_session(self, key: str, state: SessionState) -> "Scope":
+        """Add a session, or put what is now known of it in place of what was known before."""
+        sessions = {**self.sessions, key: state}
+        return msgspec.structs.replace(
+            self,
+            sessions=sessions,
+            ordered_sessions=self.ordered_sessions if key in self.sessions else newest_first(sessions),
+            updated_at=state.last_accessed,
+            highest_number=max(self.highest_number, state.highest_number),
+            epoch=max(self.epoch, state.epoch),
+        )
+
+    def without(self, key: str) -> "Scope":
+        """Leave out a session that is gone. When it was the active one, none is."""
+        return msgspec.structs.replace(
+            self,
+            sessions={other: state for other, state in self.sessions.items() if other != key},
+            ordered_sessions=tuple(other for other in self.ordered_sessions if other != key),
+            active_session_key=None if self.active_session_key == key else self.active_session_key,
+        )
+
+    def pointing_to(self, key: str) -> "Scope":
+        return msgspec.structs.replace(self, active_session_key=key)
+
+
+EMPTY = Scope(
+    active_session_key=None,
+    ordered_sessions=(),
+    updated_at=datetime.min.replace(tzinfo=UTC),
+    highest_number=0,
+    epoch=0,
+    sessions={},
+)
+"""A scope in which nothing has been said yet."""
 
 
 class _Index(msgspec.Struct, frozen=True):

@@ -112,15 +112,14 @@ class SessionManager:
 
     def active(self, scope: str) -> SessionMeta | None:
         """Return the scope's active session, whatever its status; creates nothing."""
-        found = self._scopes.get(scope)
-        if found is None or found.active_session_key is None:
-            return None
-        return meta_of(found.active_session_key, found.sessions[found.active_session_key])
+        found = self._scopes.get(scope, index.EMPTY)
+        key = found.active_session_key
+        return None if key is None else meta_of(key, found.sessions[key])
 
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
-        found = self._scopes.get(scope)
-        return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions] if found else []
+        found = self._scopes.get(scope, index.EMPTY)
+        return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
     async def resolve_active(self, scope: str, *, agent: str, origin: Address) -> SessionMeta:
         """Return the session that a message to `scope` belongs to; a new one where there is none that is open."""
@@ -133,15 +132,14 @@ class SessionManager:
         """Start a session and make it the active one."""
         self._insist_on_recovery()
         self._insist_on_room()
-        found = self._scopes.get(scope)
-        number = found.highest_number + 1 if found else 1
-        key = session_key(scope, number)
-        begun = self._opening(key, number, found.epoch + 1 if found else 1, agent, origin)
+        found = self._scopes.get(scope, index.EMPTY)
+        key = session_key(scope, found.highest_number + 1)
+        begun = self._opening(key, found.epoch + 1, agent, origin)
         if title and title.strip():
             begun.append(e.Title(value=title))
         sealed, data = self._seal(begun, after=0)
         state = msgspec.structs.replace(fold.fold(sealed), size=len(data))
-        self._activate(scope, key, state)
+        self._update(key, state, is_active=True)
         self._hot.put(key, sealed, len(data))
         await self._persist(key, data, is_new=True)
         return meta_of(key, state)
@@ -163,8 +161,7 @@ class SessionManager:
         if found.active_session_key != key:
             steps.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
         if steps:
-            _, data = self._take(key, steps)
-            self._point(scope, key)
+            _, data = self._take(key, steps, is_active=True)
             await self._persist(key, data)
         return meta_of(key, self._state(key))
 
@@ -194,17 +191,20 @@ class SessionManager:
         append or flush; `trouble` says so. Once this was called, being cancelled does not take them back.
         """
         sealed, data = self._take(key, entries)
-        await self._persist(key, data)
+        if sealed:
+            await self._persist(key, data)
         return sealed
 
-    def _take(self, key: str, entries: Sequence[Entry]) -> tuple[builtins.list[Entry], bytes]:
+    def _take(
+        self, key: str, entries: Sequence[Entry], *, is_active: bool = False
+    ) -> tuple[builtins.list[Entry], bytes]:
         """Take entries into memory; return them as they are now, and what is to be written."""
         state = self._state(key)
         self._insist_on_room()
         sealed, data = self._seal(entries, after=state.seq)
         for entry in sealed:
             state = fold.advance(state, entry)
-        self._update(key, msgspec.structs.replace(state, size=state.size + len(data)))
+        self._update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
         self._hot.extend(key, sealed, len(data))
         if key in self._loading:
             self._loading[key].since.extend(sealed)
@@ -264,13 +264,14 @@ class SessionManager:
             self._update(key, msgspec.structs.replace(state, seq=highest))
         self._hot.put(key, loading.entries, state.size)
 
-    def _opening(self, key: str, number: int, epoch: int, agent: str, origin: Address) -> builtins.list[Entry]:
+    def _opening(self, key: str, epoch: int, agent: str, origin: Address) -> builtins.list[Entry]:
         """Return the first entries of a session that becomes the active one of its scope."""
+        scope, number = parse_key(key)
         header = e.Header(
             version=e.FORMAT,
             id=str(uuid4()),
             key=key,
-            scope=parse_key(key)[0],
+            scope=scope,
             number=number,
             created=self._clock(),
             agent=agent,
@@ -285,52 +286,24 @@ class SessionManager:
         pairs = [e.seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
         return [entry for entry, _ in pairs], b"".join(line for _, line in pairs)
 
-    def _activate(self, name: str, key: str, state: SessionState) -> None:
-        """Put a new session into its scope, as the active one."""
-        sessions = {key: state, **self._sessions(name)}
-        self._scopes[name] = Scope(
-            active_session_key=key,
-            ordered_sessions=index.newest_first(sessions),
-            updated_at=state.last_accessed,
-            highest_number=state.highest_number,
-            epoch=state.epoch,
-            sessions=sessions,
-        )
-        self._changed.add(name)
-
-    def _point(self, name: str, key: str) -> None:
-        """Make `key` the active session. Its last `activated` entry has the scope's new epoch."""
-        found = self._scopes[name]
-        epoch = max(found.epoch, found.sessions[key].epoch)
-        self._scopes[name] = msgspec.structs.replace(found, active_session_key=key, epoch=epoch)
-
-    def _update(self, key: str, state: SessionState) -> None:
+    def _update(self, key: str, state: SessionState, *, is_active: bool = False) -> None:
+        """Put what is now known of a session in place of what was known before."""
         name, _ = parse_key(key)
-        found = self._scopes[name]
-        self._scopes[name] = msgspec.structs.replace(
-            found, sessions={**found.sessions, key: state}, updated_at=state.last_accessed
-        )
+        scope = self._scopes.get(name, index.EMPTY).with_session(key, state)
+        self._scopes[name] = scope.pointing_to(key) if is_active else scope
         self._changed.add(name)
 
     def _gone(self, key: str, what: str) -> Refused:
         """Forget a session whose file is of no use, as recovery would; its number is not given to another."""
         name, number = parse_key(key)
-        self._hot.drop(key)
-        found = self._scopes[name]
-        sessions = {other: state for other, state in found.sessions.items() if other != key}
-        self._scopes[name] = msgspec.structs.replace(
-            found,
-            active_session_key=None if found.active_session_key == key else found.active_session_key,
-            ordered_sessions=index.newest_first(sessions),
-            sessions=sessions,
-        )
+        self._scopes[name] = self._scopes[name].without(key)
         self._changed.add(name)
+        self._hot.drop(key)
         log.error("session_gone", session=key, reason=what)
         return Refused(f"The record of session {number} {what}. Your next message starts a new session.")
 
     def _sessions(self, scope: str) -> dict[str, SessionState]:
-        found = self._scopes.get(scope)
-        return found.sessions if found else {}
+        return self._scopes.get(scope, index.EMPTY).sessions
 
     def _state(self, key: str) -> SessionState:
         state = self._sessions(parse_key(key)[0]).get(key)
