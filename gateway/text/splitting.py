@@ -147,10 +147,8 @@ class _Cutter:
 
 
 def _scan(text: str, start: int, end: int, fence: _Fence | None) -> _Fence | None:
-    """Say which fence is open at `end`, given the one that is open at `start`."""
+    """Say which fence is open at `end`, given the one that is open at `start`, which may be in the middle of a line."""
     for match in _FENCE_LINE.finditer(text, start, end):
-        if match.start() > 0 and text[match.start() - 1] != "\n":
-            continue  # The slice starts in the middle of a line, so this is no line of its own.
         fence = _after_line(match, fence)
     return fence
 

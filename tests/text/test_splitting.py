@@ -140,6 +140,10 @@ def test_a_megabyte_is_split_in_time_that_follows_its_length() -> None:
     assert sum(map(len, parts)) == len(text)
 
 
+def test_a_marker_in_the_middle_of_a_line_opens_nothing() -> None:
+    assert split("word ```py word word word", 5) == ["word ", "```py", "word ", "word ", "word"]
+
+
 def test_no_room_at_all_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="at least one"):
         split("text", 0)
