@@ -147,7 +147,7 @@ class Daemon:
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
                 await self._lanes.drained()
-        self._lanes.stop_all(SHUTTING_DOWN)
+        self._lanes.abandon()
         await self._sessions.flush()
         self.channels.stop()
         log.info("shutdown_finished")

@@ -29,6 +29,7 @@ class Job:
 class _Lane:
     waiting: deque[Job]
     running: asyncio.Task[None] | None = None
+    is_stopping: bool = False
 
 
 class Lanes:
@@ -80,13 +81,22 @@ class Lanes:
             return False, []
         dropped = list(lane.waiting)
         lane.waiting.clear()
-        if lane.running is not None:
-            lane.running.cancel(reason)
-        return lane.running is not None, dropped
+        # A turn that was stopped is still telling how it ended; it must not be cut short at that.
+        if lane.running is None or lane.is_stopping:
+            return False, dropped
+        lane.is_stopping = True
+        lane.running.cancel(reason)
+        return True, dropped
 
     def stop_all(self, reason: str) -> list[Job]:
         """Cancel every turn; return the jobs that never started."""
         return [job for session in list(self._lanes) for job in self.stop(session, reason)[1]]
+
+    def abandon(self) -> None:
+        """Cut short also those turns that were stopped and have not come to an end."""
+        for lane in self._lanes.values():
+            if lane.running is not None:
+                lane.running.cancel()
 
     async def drained(self) -> None:
         """Return once nothing runs and nothing waits."""
@@ -97,6 +107,7 @@ class Lanes:
         try:
             while lane.waiting:
                 job = lane.waiting.popleft()
+                lane.is_stopping = False
                 lane.running = self._group.create_task(self._run(job), name=f"turn:{job.turn}")
                 # Waiting, not awaiting: a cancelled turn must not cancel the lane that ran it.
                 await asyncio.wait({lane.running})

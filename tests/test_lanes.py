@@ -118,3 +118,29 @@ async def test_an_idle_session_costs_nothing(stage: Stage, lanes: Lanes) -> None
         await lanes.drained()
         assert (lanes.running, lanes.waiting) == (0, 0)
         assert lanes.stop("s") == (False, [])
+
+
+async def test_a_stopped_turn_may_say_how_it_ended() -> None:
+    """A second stop must not cut that short; only the end of the daemon does."""
+    telling, told = asyncio.Event(), asyncio.Event()
+
+    async def run(_job: Job) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            telling.set()
+            await told.wait()
+
+    lanes = Lanes(run, max_waiting=3)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.put(job("s", "a"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert lanes.stop("s") == (True, [])
+        await telling.wait()
+        assert lanes.stop("s") == (False, [])
+        assert lanes.running == 1
+        lanes.abandon()
+        await lanes.drained()
+    assert not told.is_set()

@@ -1,0 +1,228 @@
+"""The whole gateway, from what a person says to what a person hears, over the loopback channel."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import LoopbackChannel
+from config import GatewaySettings, HttpSettings, Settings
+from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
+from gateway.daemon import Daemon, opened
+from gateway.errors import Transient
+
+PATIENCE = 30
+
+
+def settings(folder: Path, **tables: object) -> Settings:
+    return Settings.model_validate(
+        {
+            "gateway": GatewaySettings(data_dir=folder / "data", flush_interval=3600),
+            "http": HttpSettings(port=0),
+            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}},
+            **tables,
+        }
+    )
+
+
+@asynccontextmanager
+async def gateway(configured: Settings) -> AsyncIterator[tuple[Daemon, LoopbackChannel]]:
+    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+        ready = asyncio.Event()
+        tasks.create_task(daemon.run(ready.set), name="daemon")
+        await ready.wait()
+        loopback = daemon.channels.by_identity["loopback", "default"]
+        assert isinstance(loopback, LoopbackChannel)
+        yield daemon, loopback
+        daemon.stop()
+
+
+async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.say("hello", peer="ada") is Verdict.ACCEPTED
+        reply = await chat.hear_message()
+    assert reply.kind is OutboundKind.REPLY
+    assert reply.address.peer == "ada"
+    assert reply.session == 1
+    assert "offline" in reply.text.lower()
+
+
+async def test_the_answer_is_streamed_before_it_is_whole(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("hello")
+        heard = []
+        while not heard or heard[-1].how != "send":
+            heard.append(await chat.hear())
+    drafts = [each.message.text for each in heard if each.how == "draft" and each.message]
+    final = heard[-1].message
+    assert final is not None
+    assert len(drafts) > 2
+    assert all(final.text.startswith(draft.rstrip()) for draft in drafts)
+    assert {each.key for each in heard if each.how in {"draft", "send"}} == {heard[-1].key}
+
+
+async def test_history_is_kept_and_new_starts_without_it(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("my name is Ada")
+        await chat.hear_message()
+        await chat.say("what is my name?")
+        assert "Ada" in (await chat.hear_message()).text
+        await chat.say("/new Trip to Lisbon")
+        assert "session 2: Trip to Lisbon" in (await chat.hear_message()).text
+        await chat.say("what is my name?")
+        assert "Ada" not in (await chat.hear_message()).text
+        await chat.say("/session resume 1")
+        assert "Back in session 1" in (await chat.hear_message()).text
+        await chat.say("what is my name?")
+        assert "Ada" in (await chat.hear_message()).text
+
+
+async def test_the_session_list_reads_like_the_design_says(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("Fix the router")
+        await chat.hear_message()
+        await chat.say("/new")
+        await chat.hear_message()
+        await chat.say("/session list")
+        listing = await chat.hear_message()
+    assert listing.text.splitlines() == [
+        "Sessions (newest first)",
+        "▸ 2  (empty)",
+        "  1  Fix the router · 2 messages · just now",
+        "/session resume <number> to go back to one",
+    ]
+    assert [button.command for button in listing.buttons] == ["/session resume 2", "/session resume 1"]
+
+
+async def test_two_people_never_see_each_others_sessions(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("my name is Ada", peer="ada")
+        await chat.hear_message()
+        await chat.say("what is my name?", peer="bob")
+        assert "Ada" not in (await chat.hear_message()).text
+        await chat.say("/session resume 2", peer="bob")
+        assert "no session 2" in (await chat.hear_message()).text
+
+
+async def test_a_restart_changes_nothing_for_the_person(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("my name is Ada")
+        await chat.hear_message()
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("what is my name?")
+        assert "Ada" in (await chat.hear_message()).text
+
+
+async def test_a_repeated_event_gets_one_answer(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.say("hello", event_id="e1") is Verdict.ACCEPTED
+        assert await chat.say("hello", event_id="e1") is Verdict.DUPLICATE
+        await chat.hear_message()
+        await chat.say("/history")
+        assert (await chat.hear_message()).text.count("You: hello") == 1
+
+
+async def test_a_tool_is_used_and_its_result_is_in_the_transcript(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("remember that the key is under the mat")
+        await chat.hear_message()
+        await chat.say("what do you remember?")
+        assert "under the mat" in (await chat.hear_message()).text
+        await chat.say("what do you remember?", peer="bob")
+        assert "under the mat" not in (await chat.hear_message()).text
+    transcript = next((tmp_path / "data/sessions/transcripts").glob("*somebody*.jsonl")).read_text()
+    assert '"type":"tool_use"' in transcript
+    assert '"type":"tool_result"' in transcript
+
+
+async def test_a_stranger_is_told_how_to_get_in_and_nothing_else(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        stranger = Sender(id="666", name="Mallory")
+        assert await chat.say("/session list", peer="666", sender=stranger) is Verdict.REFUSED
+        notice = await chat.hear_message()
+        assert "666" in notice.text
+        assert await chat.say("hi all", peer="g", kind=PeerKind.GROUP, sender=stranger) is Verdict.REFUSED
+    assert not list((tmp_path / "data/sessions/transcripts").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("   ", "empty"),
+        ("x" * 40_000, "at most 32,000"),
+        ("/nwe", "Did you mean /new?"),
+        ("/session resume two", "Send its number"),
+        ("/session resume 7", "no session 7"),
+        ("/history " + "9" * 400, "Send its number"),
+    ],
+)
+async def test_bad_input_gets_a_sentence(tmp_path: Path, text: str, answer: str) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.say(text) is Verdict.REFUSED
+        assert answer in (await chat.hear_message()).text
+
+
+async def test_strange_text_does_not_silence_the_chat(tmp_path: Path) -> None:
+    """Lone surrogates and NUL become replacement characters; the rest comes back as it was."""
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("a\ud800b\0c\u2028d \U0001f468\u200d\U0001f469")
+        await chat.hear_message()
+        await chat.say("/history")
+        assert "You: a\ufffdb\ufffdc\u2028d \U0001f468\u200d\U0001f469" in (await chat.hear_message()).text
+
+
+async def test_stop_ends_the_answer_and_drops_what_waits(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("hello")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("never mind this one")
+        await chat.say("/stop")
+        ends = {(await chat.hear_message()).text for _ in range(2)}
+        assert any(end.startswith("Stopped. 1 waiting message dropped.") for end in ends)
+        assert any(end.endswith("*Stopped.*") for end in ends)
+        await chat.say("/stop")
+        assert (await chat.hear_message()).text == "Nothing is running here."
+        await chat.say("and now?")
+        assert (await chat.hear_message()).kind is OutboundKind.REPLY
+
+
+async def test_status_whoami_and_help_answer(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        for command, part in (("/status", "loopback up"), ("/whoami", "owner"), ("/help", "/session resume <number>")):
+            await chat.say(command)
+            assert part in (await chat.hear_message()).text
+
+
+async def test_a_turn_running_at_shutdown_is_finished_and_heard(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        await chat.say("hello")
+        while (await chat.hear()).how != "draft":
+            pass
+        daemon.stop()
+        assert "*" not in (await chat.hear_message()).text[-20:]
+
+
+async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        await chat.say("hello")
+        while (await chat.hear()).how != "draft":
+            pass
+        daemon.stop()
+        await asyncio.sleep(0)
+        with pytest.raises(Transient):
+            await chat.say("too late")
+
+
+async def test_a_second_stop_does_not_wait_and_tells_everybody(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        await chat.say("hello")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("and this?")
+        daemon.stop()
+        daemon.stop()
+        ends = [(await chat.hear_message()).text for _ in range(2)]
+    assert all("shutting down" in end for end in ends)

@@ -1,0 +1,139 @@
+"""A real `gatehouse run` for tests: started with its own home, watched through its log, stopped at the end."""
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+COMMAND = Path(sys.executable).parent / "gatehouse"
+PATIENCE = 60.0
+
+DEFAULTS = """
+[gateway]
+data_dir = "{home}/data"
+[http]
+port = 0
+"""
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment that knows nothing of the machine's own configuration."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
+    return {**kept, "HOME": str(home), **(extra or {})}
+
+
+def write_config(home: Path, text: str = DEFAULTS) -> Path:
+    path = home / "gatehouse.toml"
+    path.write_text(text.replace("{home}", str(home)))
+    path.chmod(0o600)
+    return path
+
+
+def gatehouse(
+    *arguments: str, home: Path, stdin: str = "", timeout: float = PATIENCE
+) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments],
+        cwd=home,
+        env=environment(home),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+class Running:
+    """One daemon. `events` are its log lines as they come."""
+
+    def __init__(self, home: Path, extra: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.data = home / "data"
+        self.log: list[dict[str, Any]] = []  # Log lines are of any shape.
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()  # As above.
+        self._errors = (home / "stderr").open("w+")
+        self.process = subprocess.Popen(
+            [COMMAND, "--config", home / "gatehouse.toml", "run"],
+            cwd=home,
+            env=environment(home, extra),
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self._errors.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event = json.loads(line)
+            self.log.append(event)
+            self._events.put(event)
+        self._events.put(None)
+
+    def wait_for(self, event: str, **fields: object) -> dict[str, Any]:  # Log lines are of any shape.
+        """Return the next log line of that event; fails when the daemon ends without it."""
+        while True:
+            found = self._events.get(timeout=PATIENCE)
+            assert found is not None, f"ended without {event}: {self.errors()}"
+            if found["event"] == event and fields.items() <= found.items():
+                return found
+
+    def ready(self) -> Self:
+        self.url = str(self.wait_for("gateway_ready")["url"])
+        return self
+
+    def errors(self) -> str:
+        return (self.home / "stderr").read_text()
+
+    @property
+    def link(self) -> str:
+        """The link that it printed."""
+        while (found := re.search(r"http://\S+#code=\S+", self.errors())) is None:
+            assert self.process.poll() is None, self.errors()
+        return found[0]
+
+    @property
+    def token(self) -> str:
+        return (self.data / "http.token").read_text().strip()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def running(home: Path, config: str = DEFAULTS) -> Iterator[Running]:
+    """Run a daemon with `config` until the block ends; it is ready when the block starts."""
+    home.mkdir(parents=True, exist_ok=True)
+    write_config(home, config)
+    with Running(home) as daemon:
+        yield daemon.ready()
