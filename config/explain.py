@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -101,31 +100,20 @@ def _hint(details: ErrorDetails, root: type[BaseModel]) -> str:
 
 def _description(root: type[BaseModel], location: Sequence[int | str]) -> str:
     """Return what the model says about the key, or about the table or list that it is in."""
-    for end in range(len(location) - 1, -1, -1):
-        kind = _kind_at(root, location[:end])
-        if _is_table(kind):
-            return kind.model_fields[str(location[end])].description or ""
-    return ""
+    *parents, last = location
+    kind = _kind_at(root, parents)
+    return kind.model_fields[str(last)].description or "" if _is_table(kind) else _description(root, parents)
 
 
 def _kind_at(root: type[BaseModel], location: Sequence[int | str]) -> Any:  # noqa: ANN401  # An annotation can be anything.
     kind: Any = root
     for part in location:
-        kind = _bare(kind.model_fields[str(part)].annotation if _is_table(kind) else _inner(kind))
+        kind = kind.model_fields[str(part)].annotation if _is_table(kind) else _inner(kind)
     return kind
 
 
 def _is_table(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _bare(annotation: Any) -> Any:  # noqa: ANN401  # As above.
-    """Take the wrapping off: `Annotated[X, ...]` and `X | None` are X."""
-    if get_origin(annotation) is Annotated:
-        return _bare(get_args(annotation)[0])
-    if get_origin(annotation) in {Union, UnionType}:
-        return _bare(next(kind for kind in get_args(annotation) if kind is not NoneType))
-    return annotation
 
 
 def _inner(container: Any) -> Any:  # noqa: ANN401  # As above.

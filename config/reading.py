@@ -15,7 +15,7 @@ from config.model import Settings, complete, unknown_names
 from config.problems import ConfigError, Problem
 from config.source import Source
 
-__all__ = ["Loaded", "destination", "find", "load", "read_tables", "validate"]
+__all__ = ["Loaded", "destination", "find", "load", "parse", "read_tables", "validate"]
 
 _IDLE_VARIABLE = "AGENT_SESSION_IDLE_TIMEOUT"
 
@@ -73,7 +73,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ, *, resolves
 def read_tables(path: Path) -> dict[str, Any]:
     """Parse the file and nothing more; a `ConfigError` says in one sentence why it could not be."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        return parse(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         problem = _unreadable(path, error)
     except UnicodeDecodeError as error:
@@ -84,6 +84,21 @@ def read_tables(path: Path) -> dict[str, Any]:
         problem = Problem(key="", message="is nested too deeply")
     # Raised out here so that no traceback carries the file's content along.
     raise ConfigError([problem], path=path)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse TOML; raise ValueError or, for what is nested too deeply, RecursionError."""
+    tables = tomllib.loads(text)
+    _check_numbers(tables)
+    return tables
+
+
+def _check_numbers(value: object) -> None:
+    """Keep TOML's own limit, which tomllib does not: Python refuses to print what is much longer."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number does not fit into 64 bits")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_numbers(inner)
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:

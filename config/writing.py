@@ -11,7 +11,7 @@ import tomli_w
 from config.files import make_private_directory, write_atomically
 from config.model import Settings
 from config.problems import ConfigError, Problem, did_you_mean
-from config.reading import read_tables, validate
+from config.reading import parse, read_tables, validate
 
 __all__ = ["schema", "set_value", "show", "unset_value"]
 
@@ -97,7 +97,7 @@ def _readings(value_text: str, key: str, path: Path) -> list[object]:
     except UnicodeEncodeError:
         raise ConfigError([Problem(key=key, message="the value is not UTF-8 text")], path=path) from None
     try:
-        parsed = tomllib.loads(f"value = {value_text}")
+        parsed = parse(f"value = {value_text}")
     except (ValueError, RecursionError):
         return [value_text]
     if set(parsed) != {"value"}:  # Line breaks in it have made several keys.

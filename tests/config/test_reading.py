@@ -131,6 +131,27 @@ def test_a_number_is_not_guessed_from_other_types(tmp_path: Path, value: str) ->
     assert "whole number" in problems_of(written(tmp_path, f"[http]\nport = {value}"))["http.port"].message
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ('[gateway]\ndata_dir = "a\\u0000b"', "gateway.data_dir", "is no path"),
+        ('[gateway]\ndata_dir = "~nobody-of-that-name"', "gateway.data_dir", "no such home folder"),
+        ('[http]\ntoken = ""', "http.token", "must not be empty"),
+        ('[[repos]]\nname = "a"\npath = "x"\n[[repos]]\nname = "a"\npath = "y"', "repos", "`a` is there 2 times"),
+        ('[agents.main]\ntools = [""]', "agents.main.tools[0]", "must not be empty"),
+        ('[session.identity_links]\nalice = ["telegram"]', "session.identity_links.alice[0]", "a channel and an id"),
+        ("[[bindings]]\nagent = 1", "bindings[0].agent", "must be text in quotes"),
+        ("bindings = 1", "bindings", "must be a list"),
+        ("agents = []", "agents", "must be a table, got a list"),
+        ("agents.main = []", "agents.main", "must be a table, got a list"),
+    ],
+)
+def test_each_kind_of_mistake_has_its_sentence_and_hint(tmp_path: Path, text: str, key: str, said: str) -> None:
+    problem = problems_of(written(tmp_path, text))[key]
+    assert said in problem.message
+    assert problem.hint
+
+
 def test_the_text_of_an_error_is_one_block(tmp_path: Path) -> None:
     path = written(tmp_path, "[http]\nprot = 1\nport = -1")
     with pytest.raises(ConfigError) as caught:
@@ -151,6 +172,8 @@ def test_the_text_of_an_error_is_one_block(tmp_path: Path) -> None:
         (b"a = 1\na = 2\n", "is not TOML: Cannot overwrite a value (at line 2"),
         (b'a = "\xff"', "is not UTF-8 text"),
         (b"a = " + b"[" * 5000, "is nested too deeply"),
+        (b"channels.x.options" + b".a" * 5000 + b" = 1", "is nested too deeply"),
+        (b"http.port = 0x" + b"f" * 5000, "is not TOML: a whole number does not fit into 64 bits"),
         (b"a = " + b"1" * 5000, "is not TOML: Exceeds the limit"),
     ],
 )

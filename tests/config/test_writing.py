@@ -75,6 +75,7 @@ def test_everything_else_in_the_file_is_kept(path: Path) -> None:
     [
         ("http.prot", "1", "did you mean `port`"),
         ("http.port", "soon", "must be a whole number"),
+        ("http.port", "0x" + "f" * 5000, "must be a whole number"),
         ("http.port", "99999", "must be at most 65535"),
         ("http.host", "0.0.0.0", "can be reached from other machines"),  # noqa: S104  # Refused, that is the test.
         ("http.port.x", "1", "`port` is not a table"),
@@ -145,7 +146,7 @@ def test_a_key_that_is_not_there_cannot_be_removed(path: Path, key: str) -> None
 
 
 _json_like = st.recursive(
-    st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 ).filter(lambda value: not _has_reference(value))
