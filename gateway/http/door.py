@@ -1,6 +1,7 @@
 """The doorkeeper: how many connections there may be, and how long one may take before it says who it is."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,12 +34,28 @@ class Visitors:
         self._limits = limits
         self._strangers: dict[web.RequestHandler, _Visit] = {}
         self._known: set[web.RequestHandler] = set()
+        self._present: set[web.RequestHandler] = set()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._is_closed = True
+
+    async def see_off(self) -> None:
+        """Wait, not for long, until the last connection has gone."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.closing):
+                await self._is_empty.wait()
 
     def arrive(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Start the clock for a newcomer, or close it when the house is full of those who are being served."""
-        if is_control(transport) and self.admit(connection):
+        self._present.add(connection)
+        self._is_empty.clear()
+        if not self._is_closed and is_control(transport) and self.admit(connection):
             return
-        if is_control(transport) or not self._make_room():
+        if self._is_closed or is_control(transport) or not self._make_room():
             transport.abort()
             return
         timer = _abort_after(self._limits.header, transport)
@@ -68,6 +85,9 @@ class Visitors:
     def leave(self, connection: web.RequestHandler) -> None:
         self._known.discard(connection)
         self._forget(connection)
+        self._present.discard(connection)
+        if not self._present:
+            self._is_empty.set()
 
     def _make_room(self) -> bool:
         """Close the oldest stranger that has not sent a whole header, if the house is full."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -72,9 +73,10 @@ class HttpServer:
         runner = await self._open_door(undo)
         for listener in listeners:
             await web.SockSite(runner, listener).start()
+        undo.push_async_callback(_stop_accepting, listeners)
 
     async def _open_door(self, undo: contextlib.AsyncExitStack) -> web.ServerRunner:
-        """Put the doorkeeper before the app. Closed in reverse: WebSockets, connections, app."""
+        """Put the doorkeeper before the app. Closing goes in reverse: no newcomers, WebSockets, connections, app."""
         visitors = Visitors(self._limits)
         entrance = Entrance(self.routes, gate=self._gate(visitors), limits=self._limits)
         app = web.AppRunner(entrance.app)
@@ -85,8 +87,10 @@ class HttpServer:
             app.server.request_handler, app.server.request_factory, visitors=visitors, limits=self._limits
         )
         runner = web.ServerRunner(door, shutdown_timeout=self._limits.closing)
+        undo.push_async_callback(visitors.see_off)
         undo.push_async_callback(runner.cleanup)
         undo.push_async_callback(entrance.close_websockets)
+        undo.callback(visitors.close)
         await runner.setup()
         return runner
 
@@ -99,6 +103,14 @@ class HttpServer:
             limits=self._limits,
             max_body_bytes=settings.max_body_bytes,
         )
+
+
+async def _stop_accepting(listeners: Sequence[socket.socket]) -> None:
+    """Let what has been accepted become a connection: asyncio loses it if the server is closed in the same round."""
+    for listener in listeners:
+        asyncio.get_running_loop().remove_reader(listener)
+    for _ in range(3):  # A task that accepts, its call to `connection_made`, and one to spare.
+        await asyncio.sleep(0)
 
 
 def _in_url(host: str) -> str:

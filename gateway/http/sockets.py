@@ -57,9 +57,9 @@ def _why_not(error: OSError, host: str, port: int) -> str:
 
 def listen_on_socket(path: Path) -> socket.socket:
     """Listen on a Unix socket, private from birth. The caller holds the directory's lock, so an old one is stale."""
+    _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(path)
         # On Linux the file is born with the mode of the socket, less the umask.
         with contextlib.suppress(OSError):
             os.fchmod(listener.fileno(), 0o600)

@@ -121,7 +121,7 @@ async def serving(
 ) -> AsyncIterator[Running]:
     """Serve the core's routes and these."""
     auth = Auth(Secret(TOKEN), time.clock() if time else None)
-    chosen = HttpSettings(**{"port": 0, **settings})
+    chosen = HttpSettings(**{"port": 0, "token": Secret(TOKEN), **settings})
     control_path = data_dir / "control.sock"
     core = core_routes(auth=auth, health=health, url=lambda: server.url)
     server = HttpServer(chosen, auth=auth, routes=[*core, *routes], control_path=control_path, limits=limits)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.checks import Hosts
+from gateway.http.limits import Limits
 from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, TOKEN, serving
 
@@ -141,7 +142,7 @@ async def test_odd_paths_lead_nowhere(tmp_path: Path, path: str) -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, max_body_bytes=1000) as running:
+    async with serving(tmp_path, EXAMPLES, max_body_bytes=1000, limits=Limits(lingering=0.1)) as running:
         headers = BEARER | {"Content-Type": "application/json"}
         assert await running.status("POST", "/example", data=b" " * 1001, headers=headers) == 413
         assert await running.status("POST", "/example", data=b"{}" + b" " * 998, headers=headers) == 200

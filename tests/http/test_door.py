@@ -1,0 +1,188 @@
+"""Slow, idle and endless clients, over raw sockets."""
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from gateway.contract import Access, Caller, Route
+from gateway.http.limits import Limits
+from tests.http.examples import EXAMPLES
+from tests.http.serving import BEARER, PATIENCE, read_all, serving
+
+BRIEF = Limits(header=0.2, body=0.2, handler=0.2, visit=1.0, keep_alive=0.2, lingering=0.1, closing=0.2)
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("start", [b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: b\r\n"])
+async def test_a_connection_without_a_whole_header_is_closed(tmp_path: Path, start: bytes) -> None:
+    async with serving(tmp_path, limits=BRIEF) as running:
+        assert await running.raw(start) == b""
+
+
+async def test_dripping_a_header_does_not_help(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=BRIEF) as running, running.connect() as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+        closed = asyncio.ensure_future(read_all(reader))
+        with contextlib.suppress(ConnectionError):
+            while not closed.done():
+                writer.write(b"X-Drip: 1\r\n")
+                await asyncio.wait([closed], timeout=0.02)
+        assert await closed == b""
+
+
+async def test_a_second_header_has_to_be_whole_soon_too(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=BRIEF) as running:
+        answer = await running.raw(running.head("GET /auth/whoami", BEARER) + b"GET /auth")
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+        head = running.head("POST /example", BEARER | JSON | {"Content-Length": "100"})
+        assert (await running.raw(head + b'{"a":')).startswith(b"HTTP/1.1 408")
+
+
+async def test_a_stranger_is_refused_before_its_body_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+        head = running.head("POST /example", JSON | {"Content-Length": "1000000"})
+        assert (await running.raw(head)).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("path", ["/example", "/example/public"])
+async def test_endless_chunks_end_at_the_limit(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=BRIEF, max_body_bytes=100_000) as running:
+        async with running.connect() as (reader, writer):
+            writer.write(running.head(f"POST {path}", BEARER | JSON | {"Transfer-Encoding": "chunked"}))
+            answer = asyncio.ensure_future(read_all(reader))
+            with contextlib.suppress(ConnectionError):
+                while not answer.done():
+                    writer.write(b"2710\r\n" + b" " * 10_000 + b"\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            assert (await answer)[:12] in {b"HTTP/1.1 413", b""}
+        assert await running.status("GET", "/healthz") == 200
+
+
+async def test_a_broken_chunk_is_a_bad_request(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+        head = running.head("POST /example", BEARER | JSON | {"Transfer-Encoding": "chunked"})
+        assert b" 400 " in (await running.raw(head + b"zz\r\n")).partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is TLS",
+        b"\x00" * 100 + b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nBad Header\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: a\x00b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 10_000 + b"\r\n",
+    ],
+)
+async def test_garbage_is_answered_in_a_sentence_and_not_logged(
+    tmp_path: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, limits=BRIEF) as running:
+        answer = await running.raw(garbage)
+        assert await running.status("GET", "/healthz") == 200
+    assert b" 400 " in answer.partition(b"\r\n")[0]
+    assert answer.endswith(b'{"error": "This is not a request that Gatehouse understands."}')
+    assert b"Content-Security-Policy" in answer
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_two_hundred_idle_sockets_do_not_keep_anybody_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(strangers=8)) as running, contextlib.AsyncExitStack() as idle:
+        readers = [(await idle.enter_async_context(running.connect()))[0] for _ in range(200)]
+        assert await running.status("GET", "/healthz") == 200
+        # The oldest were closed; the server holds on to the newest.
+        assert [await read_all(reader) for reader in readers[:150]] == [b""] * 150
+        assert not readers[-1].at_eof()
+
+
+async def test_when_all_strangers_are_being_served_a_newcomer_is_closed(tmp_path: Path) -> None:
+    entered, may_leave = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(_request: web.Request, _: Caller) -> web.StreamResponse:
+        entered.release()
+        await may_leave.wait()
+        return web.json_response({})
+
+    waiting = Route(method="GET", path="/wait", access=Access.PUBLIC, handle=wait)
+    async with (
+        serving(tmp_path, [waiting], limits=Limits(strangers=3)) as running,
+        contextlib.AsyncExitStack() as open_ones,
+        asyncio.timeout(PATIENCE),
+    ):
+        busy = [await open_ones.enter_async_context(running.connect()) for _ in range(3)]
+        for _, writer in busy:
+            writer.write(running.head("GET /wait"))
+            await entered.acquire()
+        assert await running.raw(b"") == b""
+        may_leave.set()
+        for reader, _ in busy:
+            assert (await read_all(reader)).startswith(b"HTTP/1.1 200")
+        assert await running.status("GET", "/healthz") == 200
+
+
+async def test_a_stranger_has_one_request_per_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        answer = await running.raw(running.head("GET /healthz") * 3)
+        assert answer.count(b"HTTP/1.1 200") == 1
+        assert b"Connection: close" in answer
+
+
+async def test_the_owner_keeps_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=BRIEF) as running:
+        answer = await running.raw(running.head("GET /auth/whoami", BEARER) * 3)
+        assert answer.count(b"HTTP/1.1 200") == 3
+
+
+async def test_the_owners_connections_do_not_count_as_strangers(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(strangers=2)) as running:
+        talks = [await running.client.ws_connect("/example/talk", headers=BEARER) for _ in range(10)]
+        async with contextlib.AsyncExitStack() as idle:
+            for _ in range(10):
+                await idle.enter_async_context(running.connect())
+            for talk in talks:
+                await talk.send_str("still here")
+                assert await talk.receive_str(timeout=PATIENCE) == "STILL HERE"
+        for talk in talks:
+            await talk.close()
+
+
+async def test_there_is_an_end_to_the_owners_connections_too(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(known=2)) as running:
+        talks = [await running.client.ws_connect("/example/talk", headers=BEARER) for _ in range(2)]
+        assert "Too many connections" in await running.error("GET", "/auth/whoami", headers=BEARER)
+        assert await running.status("GET", "/healthz") == 200
+        for talk in talks:
+            await talk.close()
+
+
+async def test_a_stranger_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    """Its request is complete, so only the limit of the whole visit ends it."""
+    brief = Limits(header=0.2, visit=0.3, body=30)
+    async with serving(tmp_path, EXAMPLES, limits=brief) as running:
+        head = running.head("POST /example/public", JSON | {"Content-Length": "2"})
+        assert await running.raw(head) == b""
+
+
+async def test_a_refused_upgrade_leaves_a_clean_connection(tmp_path: Path) -> None:
+    """A client that speaks WebSocket before it was let in gets an answer and a closed door."""
+    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+        asking = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        answer = await running.raw(running.head("GET /example/talk", asking) + b"\x81\x85" + b"x" * 100_000)
+        assert answer.startswith(b"HTTP/1.1 401")
+        assert await running.status("GET", "/healthz") == 200

@@ -1,0 +1,210 @@
+import asyncio
+import os
+import socket
+import stat
+from pathlib import Path
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from config import HttpSettings, Secret
+from gateway.contract import Access, Route
+from gateway.errors import CannotStart
+from gateway.http.answers import SECURITY_HEADERS
+from gateway.http.auth import Auth
+from gateway.http.limits import Limits
+from gateway.http.server import HttpServer
+from tests.http.examples import EXAMPLES, look
+from tests.http.serving import BEARER, PATIENCE, TOKEN, serving
+
+
+def server(data_dir: Path, *, routes: list[Route] | None = None, listen: bool = True, **settings: object) -> HttpServer:
+    chosen = HttpSettings.model_validate({"port": 0, "token": TOKEN, **settings})
+    path = data_dir / "control.sock"
+    return HttpServer(chosen, auth=Auth(Secret(TOKEN)), routes=routes or [], control_path=path, listen=listen)
+
+
+async def refuses_to_start(it: HttpServer) -> str:
+    with pytest.raises(CannotStart) as refusal:
+        async with it:
+            pytest.fail("started")
+    return str(refusal.value)
+
+
+async def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sentence = await refuses_to_start(server(tmp_path, port=port))
+    assert f"Port {port} on 127.0.0.1 is in use" in sentence
+    assert "gatehouse config set http.port N" in sentence
+    assert not (tmp_path / "control.sock").exists()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid", "not an address", "x" * 300])
+async def test_an_address_that_is_not_ours_is_named(tmp_path: Path, host: str) -> None:
+    sentence = await refuses_to_start(server(tmp_path, host=host))
+    assert host in sentence
+    assert "gatehouse config set http.host 127.0.0.1" in sentence
+
+
+async def test_two_routes_of_one_name_cannot_both_be_served(tmp_path: Path) -> None:
+    twice = [Route(method="GET", path="/same", access=access, handle=look) for access in (Access.OWNER, Access.PUBLIC)]
+    assert "GET /same" in await refuses_to_start(server(tmp_path, routes=twice))
+    assert not (tmp_path / "control.sock").exists()
+
+
+async def test_something_else_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "control.sock").write_text("precious")
+    assert "control.sock is in the way" in await refuses_to_start(server(tmp_path))
+    assert (tmp_path / "control.sock").read_text() == "precious"
+
+
+async def test_a_missing_data_directory_is_named(tmp_path: Path) -> None:
+    assert "control.sock cannot be made" in await refuses_to_start(server(tmp_path / "missing"))
+
+
+async def test_the_control_socket_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with server(tmp_path):
+            assert stat.S_IMODE((tmp_path / "control.sock").stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+async def test_a_socket_left_by_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "control.sock"))
+    async with serving(tmp_path) as running, running.control.get("/auth/whoami") as response:
+        assert response.status == 200
+    assert not (tmp_path / "control.sock").exists()
+
+
+async def test_without_a_port_only_the_control_socket_answers(tmp_path: Path) -> None:
+    async with server(tmp_path, listen=False, routes=EXAMPLES) as quiet:
+        assert (quiet.url, quiet.port) == ("", 0)
+        connector = aiohttp.UnixConnector(str(tmp_path / "control.sock"))
+        async with (
+            aiohttp.ClientSession("http://any", connector=connector) as client,
+            client.get("/example") as response,
+        ):
+            assert response.status == 200
+
+
+async def test_the_kernel_says_who_calls_through_the_control_socket(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        for path in ("/example", "/example/control", "/example/public"):
+            async with running.control.get(path, headers={"Host": "anything"}) as response:
+                assert (await response.json())["caller"] not in {"", "owner"}
+
+
+async def test_a_page_cannot_use_the_control_socket(tmp_path: Path) -> None:
+    foreign = {"Origin": "http://evil.example"}
+    async with serving(tmp_path, EXAMPLES) as running, running.control.get("/example", headers=foreign) as response:
+        assert response.status == 403
+
+
+@pytest.mark.parametrize(("host", "browsable"), [("0.0.0.0", "127.0.0.1"), ("::1", "[::1]")])  # noqa: S104 - The case.
+async def test_the_url_is_one_that_a_browser_can_open(tmp_path: Path, host: str, browsable: str) -> None:
+    async with serving(tmp_path, host=host) as running:
+        assert running.server.url == f"http://{browsable}:{running.server.port}"
+        assert await running.status("GET", "/healthz") == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/readyz", "/nowhere", "/example", "/example/crash", "/auth/link", "/example/refuse"]
+)
+@pytest.mark.parametrize("credential", [{}, BEARER], ids=["stranger", "owner"])
+async def test_every_answer_has_the_security_headers(tmp_path: Path, path: str, credential: dict[str, str]) -> None:
+    async with serving(tmp_path, EXAMPLES) as running, running.client.get(path, headers=credential) as response:
+        assert {name: response.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+        assert "Server" not in response.headers
+        assert response.content_type == "application/json"
+
+
+async def test_a_crash_is_logged_and_says_nothing_to_the_caller(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        with capture_logs() as logs:
+            sentence = await running.error("GET", "/example/crash?secret=1", headers=BEARER)
+    assert sentence == "Something went wrong here; the log says what."
+    [entry] = logs
+    assert isinstance(entry.pop("exc_info"), ValueError)
+    assert entry == {"event": "request_failed", "log_level": "error", "method": "GET", "route": "/example/crash"}
+
+
+async def test_a_crash_in_mid_answer_cuts_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        with capture_logs() as logs:
+            answer = await running.raw(running.head("GET /example/crash-midway", BEARER))
+    assert b"half of" in answer
+    assert b"error" not in answer
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert [entry["event"] for entry in logs] == ["request_failed"]
+
+
+async def test_a_refusal_is_told_in_its_own_words(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        assert await running.error("GET", "/example/refuse", headers=BEARER) == "Not today."
+
+
+async def test_a_handler_that_hangs_is_given_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(handler=0.1)) as running:
+        assert await running.status("GET", "/example/hang", headers=BEARER) == 504
+
+
+async def test_a_refused_method_names_the_right_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running, running.client.delete("/healthz") as response:
+        assert (response.status, response.headers["Allow"]) == (405, "GET")
+
+
+async def test_a_websocket_opens_with_the_cookie_of_our_page_and_outlives_the_deadline(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(handler=0.01, header=0.01, visit=0.01)) as running:
+        headers = running.cookie() | running.own
+        async with running.client.ws_connect("/example/talk", headers=headers) as talk:
+            await asyncio.sleep(0.05)  # The claim is about time passing.
+            await talk.send_str("hello")
+            assert await talk.receive_str(timeout=PATIENCE) == "HELLO"
+
+
+async def test_closing_says_goodbye_to_websockets(tmp_path: Path) -> None:
+    async with aiohttp.ClientSession() as client:
+        async with server(tmp_path, routes=EXAMPLES) as closing:
+            talk = await client.ws_connect(f"{closing.url}/example/talk", headers=BEARER)
+            goodbye = asyncio.ensure_future(talk.receive())
+        async with asyncio.timeout(PATIENCE):
+            message = await goodbye
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)
+        await talk.close()
+
+
+async def test_closing_waits_for_nobody_for_long(tmp_path: Path) -> None:
+    """Neither for a handler that hangs nor for a WebSocket whose client never says goodbye."""
+    asking = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    async with (
+        asyncio.timeout(PATIENCE),
+        serving(tmp_path, EXAMPLES, limits=Limits(closing=0.1)) as running,
+        running.connect() as (hanging, asker),
+        running.connect() as (silent, talker),
+    ):
+        asker.write(running.head("GET /example/hang", BEARER))
+        talker.write(running.head("GET /example/talk", BEARER | asking | key))
+        await silent.readuntil(b"\r\n\r\n")
+        await running.server.__aexit__(None, None, None)
+        assert await hanging.read() == b""
+
+
+async def test_a_closed_port_can_be_opened_again_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        port = running.server.port
+        assert await running.status("GET", "/healthz") == 200
+    async with serving(tmp_path, port=port) as running:
+        assert await running.status("GET", "/healthz") == 200
+
+
+async def test_a_long_data_directory_has_a_control_socket_too(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100) / ("y" * 100)
+    deep.mkdir(parents=True)
+    async with server(deep, listen=False):
+        assert stat.S_IMODE((deep / "control.sock").stat().st_mode) == 0o600
