@@ -99,7 +99,7 @@ class SocketEndpoint:
             with self._hub.joined(caller.name, outlet):
                 async with asyncio.TaskGroup() as group:
                     writer = group.create_task(_write(socket, outlet), name=f"{self._context.name}:writer")
-                    code = await _listen(socket, conversation)
+                    code = await _listen(socket, conversation, outlet)
                     writer.cancel()
         except TooManyConnections:
             code = WSCloseCode.TRY_AGAIN_LATER
@@ -109,7 +109,7 @@ class SocketEndpoint:
         return None if self._render is None else await asyncio.to_thread(self._render, text)
 
 
-async def _listen(socket: web.WebSocketResponse, conversation: Conversation) -> WSCloseCode:
+async def _listen(socket: web.WebSocketResponse, conversation: Conversation, outlet: Outlet) -> WSCloseCode:
     """Read until the client leaves, is lost, or has to go; say with which code."""
     try:
         async for message in socket:
@@ -119,6 +119,7 @@ async def _listen(socket: web.WebSocketResponse, conversation: Conversation) -> 
                 await _pong(socket, conversation, message.data)
             elif message.type is not WSMsgType.PONG:
                 await conversation.hear(message)
+            await outlet.calm()
     except TooInsistent:
         return WSCloseCode.POLICY_VIOLATION
     return WSCloseCode.OK

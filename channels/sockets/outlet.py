@@ -12,6 +12,8 @@ __all__ = ["Outlet"]
 MAX_FRAMES = 256
 MAX_BYTES = 8 * 1024 * 1024
 """How much may wait before the queue is full; one frame may go over it, so the real bound is this and a frame."""
+CALM = 64
+"""With more frames than this waiting, the client is not listened to: who asks faster than they read has to wait."""
 
 _Slot = int | str
 
@@ -30,6 +32,8 @@ class Outlet:
         self._bytes = 0
         self._slots = count()
         self._has_some = asyncio.Event()
+        self._is_calm = asyncio.Event()
+        self._is_calm.set()
         self._is_broken = False
 
     def offer(self, frame: ServerFrame) -> None:
@@ -51,6 +55,7 @@ class Outlet:
     def give_up(self) -> None:
         """Break the connection: its client takes nothing."""
         self._is_broken = True
+        self._is_calm.set()
         self._abort()
 
     def unsent(self) -> list[ServerFrame]:
@@ -63,7 +68,13 @@ class Outlet:
             await self._has_some.wait()
         _, (_, data) = self._waiting.popitem(last=False)
         self._bytes -= len(data)
+        if len(self._waiting) < CALM:
+            self._is_calm.set()
         return data
+
+    async def calm(self) -> None:
+        """Wait until not much is waiting, or the connection is broken."""
+        await self._is_calm.wait()
 
     def _offer_draft(self, draft: Draft) -> None:
         if draft.key in self._waiting:
@@ -81,6 +92,8 @@ class Outlet:
         self._waiting[slot] = (frame, data)
         self._bytes += len(data)
         self._has_some.set()
+        if len(self._waiting) >= CALM:
+            self._is_calm.clear()
 
     def _take(self, slot: _Slot) -> None:
         if (taken := self._waiting.pop(slot, None)) is not None:

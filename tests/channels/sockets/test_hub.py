@@ -1,0 +1,81 @@
+from contextlib import ExitStack
+
+import pytest
+
+from channels.sockets.hub import MAX_CONNECTIONS, MAX_MAILBOXES, MAX_NOTES, Hub, TooManyConnections
+from channels.sockets.outlet import Outlet
+from channels.sockets.wire import Message
+from tests.channels.sockets.serving import NOON
+
+
+def outlet() -> Outlet:
+    return Outlet(abort=lambda: None)
+
+
+def notice(key: str) -> Message:
+    return Message(key=key, kind="notice", text="Something happened.", at=NOON)
+
+
+def reply(key: str) -> Message:
+    return Message(key=key, kind="reply", text="An answer.", at=NOON)
+
+
+async def test_everybody_at_a_peer_hears_and_nobody_else() -> None:
+    hub, here, also_here, elsewhere = Hub(), outlet(), outlet(), outlet()
+    with hub.joined("a", here), hub.joined("a", also_here), hub.joined("b", elsewhere):
+        assert hub.broadcast("a", reply("k"))
+    assert [len(one.unsent()) for one in (here, also_here, elsewhere)] == [1, 1, 0]
+
+
+async def test_says_when_nobody_is_there() -> None:
+    hub = Hub()
+    with hub.joined("a", outlet()):
+        pass
+    assert not hub.broadcast("a", reply("k"))
+
+
+async def test_who_comes_next_finds_the_notes_and_only_once() -> None:
+    hub, first, second = Hub(), outlet(), outlet()
+    hub.leave_note("a", notice("n1"))
+    hub.leave_note("a", notice("n1"))
+    hub.leave_note("a", notice("n2"))
+    with hub.joined("a", first), hub.joined("a", second):
+        assert first.unsent() == [notice("n1"), notice("n2")]
+        assert second.unsent() == []
+
+
+async def test_a_notice_that_did_not_get_out_waits_for_the_next_connection() -> None:
+    hub, lost, next_one = Hub(), outlet(), outlet()
+    with hub.joined("a", lost):
+        hub.broadcast("a", reply("r1"))
+        hub.broadcast("a", notice("n1"))
+    with hub.joined("a", next_one):
+        assert next_one.unsent() == [notice("n1")]
+
+
+async def test_a_mailbox_keeps_the_newest_notes() -> None:
+    hub, reader = Hub(), outlet()
+    for number in range(MAX_NOTES + 5):
+        hub.leave_note("a", notice(f"n{number}"))
+    with hub.joined("a", reader):
+        assert reader.unsent() == [notice(f"n{number}") for number in range(5, MAX_NOTES + 5)]
+
+
+async def test_the_number_of_mailboxes_is_bounded() -> None:
+    hub, first, last = Hub(), outlet(), outlet()
+    for number in range(MAX_MAILBOXES + 1):
+        hub.leave_note(f"p{number}", notice("n"))
+    with hub.joined("p0", first), hub.joined(f"p{MAX_MAILBOXES}", last):
+        assert (first.unsent(), last.unsent()) == ([], [notice("n")])
+
+
+async def test_a_peer_has_a_bounded_number_of_connections() -> None:
+    hub = Hub()
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            stack.enter_context(hub.joined("a", outlet()))
+        with pytest.raises(TooManyConnections), hub.joined("a", outlet()):
+            pass
+        stack.enter_context(hub.joined("b", outlet()))
+    with hub.joined("a", outlet()):
+        pass
