@@ -128,5 +128,5 @@ def _parts(message: Outbound, channel: Channel) -> list[Outbound]:
     limit = channel.text_limit
     texts = split(message.text, limit.size, limit.measure)
     buttons = message.buttons[: channel.max_buttons] if isinstance(channel, OffersButtons) else ()
-    *first, last = [replace(message, text=text, buttons=()) for text in texts]
-    return [*first, replace(last, buttons=buttons)]
+    parts = [replace(message, text=text, buttons=()) for text in texts]
+    return [*parts[:-1], *(replace(last, buttons=buttons) for last in parts[-1:])]

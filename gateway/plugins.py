@@ -30,4 +30,9 @@ def _load(point: EntryPoint) -> OpenChannel:
             f"channels.{point.name} is enabled, but it needs the Python package `{missing.name}`. "
             f"Install it with: pip install 'gatehouse[{point.name}]'",
         ) from missing
+    except (ImportError, AttributeError) as broken:
+        raise CannotStart(
+            f"channels.{point.name} is enabled, but its package is broken: {broken}. "
+            f"Reinstall it, or set channels.{point.name}.enabled to false.",
+        ) from broken
     return opener

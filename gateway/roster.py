@@ -47,9 +47,21 @@ def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:
         model=agent.model,
         system=_prompt(name, agent),
         toolbox=_toolbox(name, agent),
-        workspace=settings.gateway.workspace_root / name,
+        workspace=_workspace(name, settings),
         max_iterations=agent.max_iterations,
     )
+
+
+def _workspace(name: str, settings: Settings) -> Path:
+    workspace = settings.gateway.workspace_root / name
+    try:
+        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as trouble:
+        raise CannotStart(
+            f"The workspace {workspace} cannot be made: {trouble.strerror}. "
+            "Set gateway.workspace_root to a folder that this user may write to.",
+        ) from trouble
+    return workspace
 
 
 def _toolbox(name: str, agent: AgentSettings) -> Toolbox:

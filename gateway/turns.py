@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from structlog.contextvars import bound_contextvars
 
 from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.loop import converse
-from gateway.agent.provider import Prompt
+from gateway.agent.provider import Prompt, Usage
 from gateway.agent.tools import ToolContext
 from gateway.contract import Outbound, OutboundKind
 from gateway.delivery import Delivery, Draft
@@ -42,6 +43,9 @@ class _Course:
     streaming: str = ""
     outcome: TurnOutcome = TurnOutcome.ANSWERED
     has_begun: bool = False
+    model: str = ""
+    usage: entries.Usage | None = None
+    """Of the model's last step."""
     tools: int = 0
     first_token_ms: float | None = None
 
@@ -127,6 +131,7 @@ class Turns:
             ),
         )
         course.has_begun = True
+        course.model = agent.model or ""
         prompt = Prompt(
             system=agent.system,
             messages=await self._sessions.history(job.session, turn=job.turn),
@@ -135,14 +140,16 @@ class Turns:
         )
         context = ToolContext(workspace=agent.workspace, notes=self._memory / file_name(job.scope), now=self._now)
         async with self._delivery.drafting(_reply(job, ""), key=job.turn) as draft:
-            async for event in converse(
+            events = converse(
                 prompt,
                 provider=agent.provider,
                 toolbox=agent.toolbox,
                 context=context,
                 max_iterations=agent.max_iterations,
-            ):
-                await self._follow(job, event, course, draft)
+            )
+            async with aclosing(events):
+                async for event in events:
+                    await self._follow(job, event, course, draft)
 
     async def _follow(self, job: Job, event: Event, course: _Course, draft: Draft) -> None:
         """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
@@ -150,12 +157,15 @@ class Turns:
             case TextDelta(text=delta):
                 course.heard(delta)
                 draft.show(course.text)
-            case StepDone(text=text, tool_calls=calls) if calls:
+            case StepDone(tool_calls=(), usage=usage):
+                course.usage = _usage(usage)
+            case StepDone(text=text, tool_calls=calls, usage=usage):
                 course.written.append(text)
                 course.streaming = ""
-                said = [entries.Assistant(content=text)] if text else []
+                # Also without text: it says what the step cost.
+                said = entries.Assistant(content=text, model=course.model, usage=_usage(usage))
                 uses = [entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
-                await self._write(job, *said, *uses)
+                await self._write(job, said, *uses)
             case ToolFinished(outcome=outcome):
                 course.tools += 1
                 await self._write(
@@ -179,7 +189,7 @@ class Turns:
         )
 
     async def _write_end(self, job: Job, course: _Course) -> None:
-        answer = entries.Assistant(content=course.unwritten)
+        answer = entries.Assistant(content=course.unwritten, model=course.model, usage=course.usage)
         try:
             await self._write(job, answer, entries.TurnEnd(outcome=course.outcome))
         except Refused as trouble:  # The person gets the answer all the same, and is told.
@@ -188,6 +198,12 @@ class Turns:
 
     async def _write(self, job: Job, *steps: Entry) -> None:
         await self._sessions.append(job.session, [msgspec.structs.replace(step, turn=job.turn) for step in steps])
+
+
+def _usage(usage: Usage | None) -> entries.Usage | None:
+    if usage is None:
+        return None
+    return entries.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
 
 
 def _paragraphs(*texts: str) -> str:

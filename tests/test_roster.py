@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from config import Settings
+from gateway.errors import CannotStart
+from gateway.roster import Roster
+
+
+def settings(folder: Path, **tables: object) -> Settings:
+    return Settings.model_validate({"gateway": {"data_dir": folder}, **tables})
+
+
+def test_every_agent_has_its_own_workspace_and_prompt(tmp_path: Path) -> None:
+    roster = Roster(settings(tmp_path, agents={"coder": {"system_prompt": "Write code."}}))
+    assert roster["coder"].system == "Write code."
+    assert "main" in roster["main"].system
+    assert roster["coder"].workspace != roster["main"].workspace
+    assert roster["main"].workspace.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_prompt_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "prompt.md").write_text("Be brief.")
+    roster = Roster(settings(tmp_path, agents={"main": {"prompt_file": str(tmp_path / "prompt.md")}}))
+    assert roster["main"].system == "Be brief."
+
+
+def test_tools_can_be_narrowed(tmp_path: Path) -> None:
+    roster = Roster(settings(tmp_path, agents={"main": {"tools": ["current_time"]}}))
+    assert [spec.name for spec in roster["main"].toolbox.specs()] == ["current_time"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: there is no tool fly"),
+        ({"mcp": {"files": {"command": ["x"]}}}, r"mcp\.files .*gatehouse\[mcp\]"),
+        ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
+        (
+            {"providers": {"gpt": {"kind": "openai"}}, "agents": {"main": {"provider": "gpt"}}},
+            r"providers\.gpt\.kind",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_at_the_start(tmp_path: Path, tables: dict[str, object], sentence: str) -> None:
+    with pytest.raises(CannotStart, match=sentence):
+        Roster(settings(tmp_path, **tables))
