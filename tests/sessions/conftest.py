@@ -1,0 +1,52 @@
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from config import SessionSettings
+from gateway.contract import Address, PeerKind
+from gateway.sessions import SessionManager
+
+SCOPE = "agent:main:web:direct:ann"
+ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
+
+OpenManager = Callable[[], Awaitable[SessionManager]]
+
+
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=1)
+        return self.now
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+async def open_manager(directory: Path) -> AsyncIterator[OpenManager]:
+    """Open managers on the same folder, as a restart without any goodbye does; they are closed at the end."""
+    opened: list[SessionManager] = []
+    clock = Clock()
+
+    async def open_one() -> SessionManager:
+        manager = await SessionManager.open(directory, SessionSettings(), clock)
+        opened.append(manager)
+        await manager.recover()
+        return manager
+
+    yield open_one
+    for manager in opened:
+        await manager.close()
+
+
+@pytest.fixture
+async def manager(open_manager: OpenManager) -> SessionManager:
+    return await open_manager()
