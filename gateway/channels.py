@@ -51,7 +51,7 @@ class Channels:
             for identity, options in wanted.items()
             if identity not in self._open or self._open[identity].settings != options
         }
-        gone = self._open.keys() - wanted.keys()
+        gone: AbstractSet[Identity] = self._open.keys() - wanted.keys()
         if self._tasks is not None:
             gone, changed = self._without_routes(gone, changed)
         for identity in [*changed, *gone]:

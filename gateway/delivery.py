@@ -94,7 +94,7 @@ class Delivery:
         draft = Draft()
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
-            signs = []
+            signs: list[asyncio.Task[None]] = []
             if isinstance(channel, Drafts):
                 signs.append(group.create_task(self._show(channel, draft, template, key), name=f"draft:{key}"))
             if isinstance(channel, ShowsTyping):
