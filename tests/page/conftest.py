@@ -1,0 +1,67 @@
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from tests.page.house import House
+
+SHOTS = Path(__file__).parents[2] / "test-output"
+QUIET = (
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-domain-reliability",
+    "--disable-gpu",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+def find_chromium() -> str | None:
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("there is no Chromium here; tests/install_browser.sh says how to get it")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with House().open() as house:
+        yield house
+
+
+@pytest.fixture
+def page_url(house: House) -> str:
+    """Give a link that lets a browser in, once."""
+    return house.login_link()
+
+
+@pytest.fixture
+async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
+    """Open the chat page, let in and connected. Whatever goes wrong in the page's own code fails the test."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 800})
+    page = await context.new_page()
+    page.set_default_timeout(10_000)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: problems.append(line.text) if "Content Security Policy" in line.text else None)
+    await page.goto(page_url)
+    await page.get_by_text("Connected", exact=True).wait_for()
+    yield page
+    assert problems == []
+
+
+async def shoot(page: Page, name: str) -> None:
+    """Keep a picture to look at."""
+    await page.screenshot(path=SHOTS / f"{name}.png")

@@ -1,0 +1,152 @@
+from playwright.async_api import Page, expect
+
+from gateway.contract import Outbound, OutboundKind
+from tests.page.conftest import shoot
+from tests.page.house import House
+
+HELLO = "Hello, is anybody there?"
+
+
+async def write(page: Page, text: str) -> None:
+    await page.get_by_role("textbox", name="Message").fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def test_an_answer_streams_in_and_is_there_after_a_reload(page: Page, house: House) -> None:
+    await shoot(page, "welcome")
+    await page.evaluate(
+        """() => {
+            window.states = new Set();
+            new MutationObserver(() => {
+                const reply = document.querySelector('.reply .body');
+                if (reply) window.states.add(reply.textContent.trim());
+            }).observe(document.getElementById('log'), { childList: true, subtree: true, characterData: true });
+        }"""
+    )
+    await write(page, HELLO)
+    await expect(page.locator(".user .body")).to_have_text(HELLO)
+    await expect(page.locator(".reply .body")).to_contain_text("this is an answer of several words.")
+    states = sorted(await page.evaluate("[...window.states]"), key=len)
+    assert len(states) >= 3
+    assert all(states[-1].startswith(state) for state in states)
+    await page.reload()
+    await expect(page.locator(".user .body")).to_have_text(HELLO)
+    await expect(page.locator(".reply .body")).to_have_count(1)
+    assert [inbound.text for inbound in house.taken] == [HELLO]
+
+
+async def test_a_reload_in_the_middle_goes_on_streaming(page: Page, house: House) -> None:
+    house.hold.clear()
+    await write(page, HELLO)
+    await page.locator(".reply.live").wait_for()
+    await page.reload()
+    await expect(page.locator(".user .body")).to_have_text(HELLO)
+    house.hold.set()
+    await expect(page.locator(".reply .body")).to_contain_text("this is an answer of several words.")
+    await expect(page.locator(".reply.live")).to_have_count(0)
+    await expect(page.locator(".item")).to_have_count(2)
+
+
+async def test_a_new_chat_is_empty_and_the_old_one_can_be_gone_back_to(page: Page) -> None:
+    await write(page, HELLO)
+    await expect(page.locator(".reply .body")).to_contain_text("several words.")
+    await page.get_by_role("button", name="New chat").click()
+    await expect(page.locator(".item")).to_have_count(0)
+    await expect(page.get_by_text("What is on your mind?")).to_be_visible()
+    await write(page, "Something else")
+    await expect(page.locator(".user .body")).to_have_text("Something else")
+    await expect(page.locator(".session")).to_have_count(2)
+    await page.locator(".session", has_text=HELLO).click()
+    await expect(page.locator(".user .body")).to_have_text(HELLO)
+    await expect(page.locator(".session[aria-current=true]")).to_contain_text(HELLO)
+
+
+async def test_new_can_be_typed_and_followed_at_once(page: Page) -> None:
+    await write(page, HELLO)
+    await expect(page.locator(".reply .body")).to_contain_text("several words.")
+    await write(page, "/new")
+    await write(page, "A fresh start")
+    await expect(page.locator(".user .body").last).to_have_text("A fresh start")
+    await expect(page.locator(".reply .body")).to_have_count(1)
+    await expect(page.locator(".reply .body")).to_contain_text("“A fresh start”")
+    await expect(page.locator(".log")).not_to_contain_text(HELLO)
+
+
+async def test_an_answer_to_another_session_only_marks_it(page: Page, house: House) -> None:
+    house.hold.clear()
+    await write(page, HELLO)
+    await page.locator(".reply.live").wait_for()
+    await page.get_by_role("button", name="New chat").click()
+    await expect(page.locator(".item")).to_have_count(0)
+    house.hold.set()
+    await expect(page.locator(".session", has_text=HELLO).get_by_label("New answer")).to_be_visible()
+    await expect(page.locator(".item")).to_have_count(0)
+    await page.locator(".session", has_text=HELLO).click()
+    await expect(page.locator(".reply .body")).to_contain_text("several words.")
+    await expect(page.get_by_label("New answer")).to_have_count(0)
+
+
+async def test_an_answer_can_be_stopped(page: Page, house: House) -> None:
+    house.hold.clear()
+    await write(page, HELLO)
+    await page.locator(".reply.live").wait_for()
+    await page.get_by_role("button", name="Stop the answer").click()
+    await expect(page.get_by_text("Stopped.")).to_be_visible()
+    await expect(page.locator(".reply.live")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
+
+
+async def test_another_tab_sees_the_same_chat(page: Page, house: House) -> None:
+    other = await page.context.new_page()
+    await other.goto(house.url)
+    await other.get_by_text("Connected", exact=True).wait_for()
+    await write(page, HELLO)
+    await expect(other.locator(".user .body")).to_have_text(HELLO)
+    await expect(other.locator(".reply .body")).to_contain_text("several words.")
+    await expect(other.locator(".item")).to_have_count(2)
+
+
+async def test_commands_are_suggested_and_their_buttons_work(page: Page, house: House) -> None:
+    house.chats[0].title = "First"
+    box = page.get_by_role("textbox", name="Message")
+    await box.press_sequentially("/se")
+    await expect(page.get_by_role("option")).to_have_count(2)
+    await page.keyboard.press("ArrowDown")
+    await shoot(page, "suggestions")
+    await page.keyboard.press("Enter")
+    await expect(box).to_have_value("/session list")
+    await page.keyboard.press("Enter")
+    await page.locator(".notice").get_by_role("button", name="First").click()
+    await expect(page.get_by_text("Back in session 1.")).to_be_visible()
+
+
+async def test_shift_enter_makes_the_box_grow_instead_of_sending(page: Page, house: House) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    height = await box.evaluate("box => box.offsetHeight")
+    await box.press_sequentially("one")
+    await page.keyboard.press("Shift+Enter")
+    await box.press_sequentially("two")
+    assert await box.evaluate("box => box.offsetHeight") > height
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".user .body")).to_have_text("one\ntwo")
+    assert [inbound.text for inbound in house.taken] == ["one\ntwo"]
+
+
+async def test_the_view_follows_the_answer_unless_the_reader_scrolled_up(page: Page, house: House) -> None:
+    house.answers["long"] = "word\n\n" * 80
+    await write(page, "long")
+    await expect(page.locator(".reply.live")).to_have_count(0)
+    await expect(page.locator(".reply p")).to_have_count(80)
+    is_at_end = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 2)(document.getElementById('scroller'))"
+    await page.wait_for_function(is_at_end)
+    await page.locator("#scroller").evaluate("e => e.scrollTop = 0")
+    await expect(page.get_by_role("button", name="Go to the newest message")).to_be_visible()
+    await house.channel.send(_more(house), key="more")
+    await expect(page.locator(".reply")).to_have_count(2)
+    assert not await page.evaluate(is_at_end)
+    await page.get_by_role("button", name="Go to the newest message").click()
+    await page.wait_for_function(is_at_end)
+
+
+def _more(house: House) -> Outbound:
+    return Outbound(address=house.taken[0].address, text="One more.", kind=OutboundKind.REPLY, session=1)

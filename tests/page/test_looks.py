@@ -1,0 +1,100 @@
+"""Pictures are kept in test-output/ for a person to look at; what can be claimed about them is claimed here."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.async_api import Page, expect
+
+from gateway.contract import Line
+from tests.page.conftest import shoot
+from tests.page.house import Chat, House
+
+QUESTION = "How do I keep a long-running asyncio program from losing tasks?"
+ANSWER = """\
+Give every task an owner. A **task group** waits for its children, and cancels them when one fails:
+
+```python
+async def main() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(listen(), name="listen")
+        group.create_task(serve(), name="serve")
+```
+
+Three habits that pay off:
+
+1. **Name your tasks**, so that a log line says who it was.
+2. **Bound every queue** and decide what happens when it is full.
+3. **Give each wait a deadline** with `asyncio.timeout`.
+
+> What nobody waits for, nobody misses when it is gone.
+"""
+
+
+@pytest.fixture
+def furnished(house: House) -> House:
+    now = datetime.now(UTC)
+    titles = [(1, "Fix the router", 40, 30), (2, "Bread with rye and caraway", 8, 9), (3, "Trip to Lisbon", 12, 2)]
+    filler = Line(role="user", text="…", at=now)
+    house.chats = [
+        Chat(number=number, title=title, lines=[filler] * messages, updated_at=now - timedelta(hours=hours))
+        for number, title, messages, hours in titles
+    ]
+    house.chats.append(Chat(number=4, title="Tasks that do not get lost", updated_at=now))
+    house.chats[-1].lines = [
+        Line(role="user", text=QUESTION, at=now - timedelta(minutes=1)),
+        Line(role="assistant", text=ANSWER, at=now),
+    ]
+    house.active = 4
+    return house
+
+
+@pytest.fixture
+async def chat(furnished: House, page: Page) -> Page:
+    assert furnished.active == 4
+    await page.reload()
+    await expect(page.locator(".reply pre")).to_be_visible()
+    return page
+
+
+async def test_light(chat: Page) -> None:
+    await expect(chat.locator(".reply ol li")).to_have_count(3)
+    await expect(chat.get_by_role("button", name="Copy this code")).to_be_visible()
+    assert await background(chat) == "rgb(251, 250, 247)"
+    await shoot(chat, "light")
+
+
+async def test_dark_by_the_system_and_by_hand(chat: Page) -> None:
+    await chat.emulate_media(color_scheme="dark")
+    assert await background(chat) == "rgb(25, 26, 25)"
+    await shoot(chat, "dark")
+    await chat.get_by_role("button", name="Switch between light and dark").click()
+    assert await background(chat) == "rgb(251, 250, 247)"
+    await chat.reload()
+    await expect(chat.locator(".reply pre")).to_be_visible()
+    assert await background(chat) == "rgb(251, 250, 247)"
+
+
+async def test_a_narrow_screen_has_a_drawer_and_nothing_sticks_out(chat: Page) -> None:
+    await chat.set_viewport_size({"width": 390, "height": 844})
+    await expect(chat.locator(".session").first).to_be_hidden()
+    assert await chat.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await shoot(chat, "narrow")
+    await chat.get_by_role("button", name="Show the list of conversations").click()
+    await expect(chat.get_by_role("button", name="New chat")).to_be_focused()
+    await chat.locator("#drawer").evaluate("e => Promise.all(e.getAnimations().map(a => a.finished))")
+    await shoot(chat, "narrow-drawer")
+    await chat.locator(".session", has_text="Trip to Lisbon").click()
+    await expect(chat.locator("#title")).to_have_text("Trip to Lisbon")
+    await expect(chat.locator(".session").first).to_be_hidden()
+
+
+async def test_code_can_be_copied(chat: Page) -> None:
+    await chat.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await chat.get_by_role("button", name="Copy this code").click()
+    await expect(chat.get_by_text("Copied")).to_be_visible()
+    assert "asyncio.TaskGroup()" in await chat.evaluate("navigator.clipboard.readText()")
+
+
+async def background(page: Page) -> str:
+    colour: str = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return colour

@@ -1,0 +1,48 @@
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.page.house import House
+
+PAYLOADS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+    "[click](javascript:alert(1))",
+    "[click](data:text/html,<script>alert(1)</script>)",
+    "![beacon](http://evil.example/pixel.png)",
+    '<a href="javascript:alert(1)">x</a>',
+    "<iframe src=http://evil.example></iframe>",
+    "<style>@import url(http://evil.example/x.css)</style>",
+    "`<b>` & &lt;script&gt;alert(1)&lt;/script&gt;",
+    "```html\n<script>alert(1)</script>\n```",
+    '```" onmouseover=alert(1) x="\ncode\n```',
+    "<form action=http://evil.example><input autofocus onfocus=alert(1)></form>",
+    "\u202etxt.exe <b>\u2028next</b>",
+]
+
+
+@pytest.mark.parametrize("place", ["from the agent", "from the person", "as a title"])
+async def test_hostile_text_is_only_ever_shown(page: Page, house: House, place: str) -> None:
+    dialogs: list[str] = []
+    strangers: list[str] = []
+    page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    page.on("request", lambda request: _note_stranger(request.url, strangers))
+    everything = "\n\n".join(PAYLOADS)
+    if place == "as a title":
+        house.chat(1).title = everything
+    house.answers["go"] = everything
+    await page.get_by_role("textbox", name="Message").fill(everything if place == "from the person" else "go")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await page.reload()
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    for tag in ("script", "img", "iframe", "style", "form", "svg", "[onerror]", "[onmouseover]", "[href^=javascript]"):
+        await expect(page.locator(f"#log {tag}, #sessions {tag}")).to_have_count(0)
+    assert (dialogs, strangers) == ([], [])
+
+
+def _note_stranger(url: str, strangers: list[str]) -> None:
+    if urlsplit(url).hostname != "127.0.0.1":
+        strangers.append(url)
