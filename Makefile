@@ -9,6 +9,7 @@ help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0.1:8420, no key needed).
+	@$(BIN)/python -m compileall -q config gateway channels
 	@exec $(BIN)/gatehouse run
 
 test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
@@ -24,6 +25,7 @@ browser:
 	@sh tests/install_browser.sh
 
 bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md.
+	@$(BIN)/python -m compileall -q config gateway channels
 	$(BIN)/python -m bench
 
 lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.

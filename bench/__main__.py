@@ -1,0 +1,10 @@
+"""`make bench`: every benchmark, or those named, as one table."""
+
+import sys
+
+from bench import commands, first_token, start
+from bench.table import show
+
+PARTS = {"commands": commands, "start": start, "first_token": first_token}
+
+show(row for name, part in PARTS.items() if name in (sys.argv[1:] or PARTS) for row in part.rows())

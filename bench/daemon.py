@@ -1,0 +1,77 @@
+"""A `gatehouse run` with the defaults, for benchmarks: where it listens, and how much memory it takes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from urllib.error import URLError
+from urllib.request import urlopen
+
+__all__ = ["Daemon", "free_port", "memory_mb", "started", "until_answering"]
+
+GATEHOUSE = str(Path(sys.executable).parent / "gatehouse")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    url: str
+    token: str
+    pid: int
+    ready_ms: float
+
+
+@contextmanager
+def started() -> Iterator[Daemon]:
+    """Start it in a new home with the defaults but for the port, and wait until `/readyz` answers 200."""
+    with TemporaryDirectory() as home:
+        port = free_port()
+        (Path(home) / "gatehouse.toml").write_text(f"[http]\nport = {port}\n")
+        began = perf_counter()
+        process = subprocess.Popen(
+            [GATEHOUSE, "run"],
+            cwd=home,
+            env={**os.environ, "HOME": home},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            until_answering(f"{url}/readyz")
+            ready_ms = (perf_counter() - began) * 1000
+            token = (Path(home) / ".gatehouse/http.token").read_text().strip()
+            yield Daemon(url=url, token=token, pid=process.pid, ready_ms=ready_ms)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def until_answering(url: str) -> None:
+    deadline = perf_counter() + 30
+    while perf_counter() < deadline:
+        try:
+            with urlopen(url) as answer:  # noqa: S310 - a loopback URL of our own
+                json.load(answer)
+        except (URLError, OSError):
+            continue
+        return
+    raise TimeoutError(url)
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory, as the kernel counts it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(kilobytes) / 1024
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
