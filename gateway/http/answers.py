@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-__all__ = ["SECURITY_HEADERS", "Refusal", "error_answer", "from_aiohttp"]
+__all__ = ["OUR_FAULT", "SECURITY_HEADERS", "Refusal", "error_answer", "from_aiohttp"]
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -18,6 +18,8 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+OUR_FAULT = "Something went wrong here; the log says what."
 
 _SENTENCES = {
     HTTPStatus.NOT_FOUND: "There is nothing here.",
@@ -39,17 +41,9 @@ def error_answer(status: int, sentence: str, headers: Mapping[str, str] | None =
     return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
-def from_aiohttp(error: web.HTTPException) -> web.StreamResponse:
-    """Give aiohttp's own errors our form; a redirect or a JSON error of a handler stays what it is."""
+def from_aiohttp(error: web.HTTPException) -> web.Response:
+    """Give aiohttp's own errors our form; a redirect or a JSON error of a handler is raised again, as it is."""
     if error.status < HTTPStatus.BAD_REQUEST or error.content_type == "application/json":
-        return error_free_copy(error)
+        raise error
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
     return error_answer(error.status, _SENTENCES.get(HTTPStatus(error.status), f"{error.reason}."), headers)
-
-
-def error_free_copy(error: web.HTTPException) -> web.Response:
-    # aiohttp warns when an HTTPException is returned as the response that it also is.
-    headers = {name: value for name, value in error.headers.items() if name not in {"Content-Type", "Content-Length"}}
-    return web.Response(
-        status=error.status, body=error.body, headers=headers, content_type=error.content_type, charset=error.charset
-    )

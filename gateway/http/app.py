@@ -13,7 +13,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.contract import Caller, Route
 from gateway.errors import CannotStart, Refused
-from gateway.http.answers import SECURITY_HEADERS, Refusal, error_answer, from_aiohttp
+from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, Refusal, error_answer, from_aiohttp
 from gateway.http.checks import Gate, is_upgrade
 from gateway.http.limits import Limits
 
@@ -70,10 +70,10 @@ class Entrance:
         except json.JSONDecodeError:
             # Bodies have been checked, so this is a handler that wanted one where there was none.
             return error_answer(HTTPStatus.BAD_REQUEST, "The body has to be a JSON object in UTF-8.")
-        except ConnectionError:
-            # The client has gone; aiohttp knows what to do.
-            raise
-        except Exception as error:  # noqa: BLE001 - One handler's bug must not stop the server, nor show its insides.
+        except Exception as error:
+            # One handler's bug must not stop the server, nor show its insides.
+            if isinstance(error, ConnectionError) and _has_gone(request):
+                raise
             return self._excuse(request, error)
 
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -102,12 +102,14 @@ class Entrance:
         route = self._routes.get(request.match_info.route)
         log.error("request_failed", method=request.method, route=route.path if route else None, exc_info=error)
         self._give_up_if_begun(request)
-        return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong here; the log says what.")
+        return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, OUR_FAULT)
 
     @staticmethod
     def _give_up_if_begun(request: web.Request) -> None:
         """Cut the connection rather than put a second answer behind half of the first."""
         if request.writer.output_size > 0:
+            if request.transport is not None:
+                request.transport.abort()
             raise ConnectionResetError("The answer had begun when its handler failed.")
 
     async def _dress(self, request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG002 - aiohttp's signature.
@@ -120,3 +122,7 @@ class Entrance:
 async def _unguarded(_: web.Request) -> web.StreamResponse:
     """Stand in for a route's handler, which only the middleware can call: it takes the caller too."""
     raise web.HTTPNotFound
+
+
+def _has_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()

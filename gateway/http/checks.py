@@ -5,7 +5,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -18,7 +18,7 @@ from gateway.http.auth import Auth
 from gateway.http.door import Visitors, is_control
 from gateway.http.limits import Limits
 
-__all__ = ["Gate", "Hosts", "cookie_name", "is_upgrade"]
+__all__ = ["Gate", "Hosts", "control_users", "cookie_name", "is_upgrade"]
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -54,17 +54,20 @@ class Gate:
 
     auth: Auth
     hosts: Hosts
+    users: Mapping[int, str]
+    """Who may use the control socket: user names by uid."""
     visitors: Visitors
     limits: Limits
     max_body_bytes: int
 
     async def admit(self, request: web.Request, route: Route) -> Caller:
-        caller = self._identify(request)
+        caller = self._identify(request, route)
         _check_access(request, route, caller)
         _check_room(request, caller, self.visitors)
         if request.method not in SAFE_METHODS:
             _check_content_type(request)
             await self._read_body(request)
+        self.visitors.serve(request.protocol)
         return caller
 
     def check_address(self, request: web.Request) -> None:
@@ -87,12 +90,15 @@ class Gate:
         if origins and (len(origins) > 1 or origins[0].lower() not in own):
             raise Refusal(HTTPStatus.FORBIDDEN, "Requests from pages of other sites are refused.")
 
-    def _identify(self, request: web.Request) -> Caller:
+    def _identify(self, request: web.Request, route: Route) -> Caller:
         if _is_local(request):
-            return _peer(request)
+            name = self.users.get(_peer_uid(request.get_extra_info("socket")))
+            return Caller() if name is None else Caller(name=name, is_owner=True)
         bearer, cookie = _bearer(request), _trusted_cookie(request)
-        if bearer is None and cookie is None:
-            return Caller()
+        # A browser sends an old cookie with every part of the page, and has to get the page to get a new one.
+        is_guess = bearer is not None or (cookie is not None and route.access is not Access.PUBLIC)
+        if not is_guess:
+            return self._owner(bearer, cookie) or Caller()
         return self.auth.guesses.judge(request.remote, lambda: self._owner(bearer, cookie)) or Caller()
 
     def _owner(self, bearer: str | None, cookie: str | None) -> Caller | None:
@@ -133,15 +139,13 @@ def _is_local(request: web.Request) -> bool:
     return is_control(request.transport)
 
 
-def _peer(request: web.Request) -> Caller:
-    """Ask the kernel who is at the other end of the control socket; root may do what we may."""
-    uid = _peer_uid(request.get_extra_info("socket"))
-    if uid in {0, os.getuid()}:
-        return Caller(name=_user_name(uid), is_owner=True)
-    return Caller()
+def control_users() -> dict[int, str]:
+    """Name ourselves and root, who may do what we may. Reads the system's users, so not for the event loop."""
+    return {uid: _user_name(uid) for uid in (0, os.getuid())}
 
 
 def _peer_uid(connection: socket.socket) -> int:
+    """Ask the kernel who is at the other end of the control socket."""
     if not hasattr(socket, "SO_PEERCRED"):
         # Elsewhere than on Linux the socket's mode 0600 is what keeps others out.
         return os.getuid()

@@ -12,12 +12,14 @@ import structlog
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from gateway.http.answers import SECURITY_HEADERS, error_answer
+from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, error_answer
 from gateway.http.limits import Limits
 
 __all__ = ["Doorkeeper", "Visitors", "is_control"]
 
 log = structlog.get_logger(__name__)
+
+NOT_UNDERSTOOD = "This is not a request that Gatehouse understands."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class _Visit:
     transport: asyncio.Transport
     timer: asyncio.TimerHandle
     has_header: bool = False
+    is_complete: bool = False
 
 
 class Visitors:
@@ -69,6 +72,12 @@ class Visitors:
             visit.timer = _abort_after(self._limits.visit, visit.transport)
             visit.has_header = True
 
+    def serve(self, connection: web.RequestHandler) -> None:
+        """Note that the body has come too, and that a handler is at work: such a stranger is not sent away."""
+        visit = self._strangers.get(connection)
+        if visit is not None:
+            visit.is_complete = True
+
     def admit(self, connection: web.RequestHandler) -> bool:
         """Count a connection among the known ones from now on; false when there are too many of those."""
         if connection in self._known:
@@ -90,10 +99,10 @@ class Visitors:
             self._is_empty.set()
 
     def _make_room(self) -> bool:
-        """Close the oldest stranger that has not sent a whole header, if the house is full."""
+        """Close the oldest stranger that has not sent a whole request, if the house is full."""
         if len(self._strangers) < self._limits.strangers:
             return True
-        idle = next((stranger for stranger, visit in self._strangers.items() if not visit.has_header), None)
+        idle = next((stranger for stranger, visit in self._strangers.items() if not visit.is_complete), None)
         if idle is None:
             return False
         self._strangers[idle].transport.abort()
@@ -155,13 +164,14 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - aiohttp's text quotes the offending bytes; ours does not.
     ) -> web.StreamResponse:
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(exc, ConnectionError):
+        is_ours = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        if is_ours and not isinstance(exc, ConnectionError):
             log.error("request_failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionResetError("The answer had begun when its handler failed.")
         # aiohttp would add its banner where the header is absent.
         headers = SECURITY_HEADERS | {"Server": ""}
-        answer = error_answer(status, "This is not a request that Gatehouse understands.", headers)
+        answer = error_answer(status, OUR_FAULT if is_ours else NOT_UNDERSTOOD, headers)
         answer.force_close()
         return answer
 

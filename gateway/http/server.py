@@ -14,7 +14,7 @@ from config import HttpSettings
 from gateway.contract import Route
 from gateway.http.app import Entrance
 from gateway.http.auth import Auth
-from gateway.http.checks import Gate, Hosts
+from gateway.http.checks import Gate, Hosts, control_users
 from gateway.http.door import Doorkeeper, Visitors
 from gateway.http.limits import Limits
 from gateway.http.sockets import listen_on_port, listen_on_socket
@@ -78,7 +78,7 @@ class HttpServer:
     async def _open_door(self, undo: contextlib.AsyncExitStack) -> web.ServerRunner:
         """Put the doorkeeper before the app. Closing goes in reverse: no newcomers, WebSockets, connections, app."""
         visitors = Visitors(self._limits)
-        entrance = Entrance(self.routes, gate=self._gate(visitors), limits=self._limits)
+        entrance = Entrance(self.routes, gate=await self._gate(visitors), limits=self._limits)
         app = web.AppRunner(entrance.app)
         undo.push_async_callback(app.cleanup)
         await app.setup()
@@ -94,11 +94,12 @@ class HttpServer:
         await runner.setup()
         return runner
 
-    def _gate(self, visitors: Visitors) -> Gate:
+    async def _gate(self, visitors: Visitors) -> Gate:
         settings = self._settings
         return Gate(
             auth=self._auth,
             hosts=Hosts.of(_in_url(settings.host), self.port, settings.allowed_hosts),
+            users=await asyncio.to_thread(control_users),
             visitors=visitors,
             limits=self._limits,
             max_body_bytes=settings.max_body_bytes,

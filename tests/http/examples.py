@@ -31,6 +31,14 @@ async def refuse(_request: web.Request, _: Caller) -> web.StreamResponse:
     raise Refused("Not today.")
 
 
+async def lose_a_server(_request: web.Request, _: Caller) -> web.StreamResponse:
+    raise ConnectionRefusedError("some other server")
+
+
+async def send_elsewhere(_request: web.Request, _: Caller) -> web.StreamResponse:
+    raise web.HTTPSeeOther("/healthz")
+
+
 async def hang(_request: web.Request, _: Caller) -> web.StreamResponse:
     await asyncio.Event().wait()
     raise AssertionError
@@ -57,6 +65,8 @@ EXAMPLES = [
     Route(method="GET", path="/example/crash", access=Access.OWNER, handle=crash),
     Route(method="GET", path="/example/crash-midway", access=Access.OWNER, handle=crash_midway),
     Route(method="GET", path="/example/refuse", access=Access.OWNER, handle=refuse),
+    Route(method="GET", path="/example/lose", access=Access.OWNER, handle=lose_a_server),
+    Route(method="GET", path="/example/elsewhere", access=Access.OWNER, handle=send_elsewhere),
     Route(method="GET", path="/example/hang", access=Access.OWNER, handle=hang),
     Route(method="GET", path="/example/talk", access=Access.OWNER, handle=talk),
 ]

@@ -13,7 +13,8 @@ from gateway.http.limits import Limits
 from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, PATIENCE, read_all, serving
 
-BRIEF = Limits(header=0.2, body=0.2, handler=0.2, visit=1.0, keep_alive=0.2, lingering=0.1, closing=0.2)
+BRIEF = Limits(header=0.2)
+QUICK = Limits(body=0.2, keep_alive=0.2, lingering=0.1)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -35,27 +36,27 @@ async def test_dripping_a_header_does_not_help(tmp_path: Path) -> None:
 
 
 async def test_a_second_header_has_to_be_whole_soon_too(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=BRIEF) as running:
+    async with serving(tmp_path, limits=QUICK) as running:
         answer = await running.raw(running.head("GET /auth/whoami", BEARER) + b"GET /auth")
         assert answer.startswith(b"HTTP/1.1 200")
         assert answer.count(b"HTTP/1.1") == 1
 
 
 async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+    async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         head = running.head("POST /example", BEARER | JSON | {"Content-Length": "100"})
         assert (await running.raw(head + b'{"a":')).startswith(b"HTTP/1.1 408")
 
 
 async def test_a_stranger_is_refused_before_its_body_comes(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+    async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         head = running.head("POST /example", JSON | {"Content-Length": "1000000"})
         assert (await running.raw(head)).startswith(b"HTTP/1.1 401")
 
 
 @pytest.mark.parametrize("path", ["/example", "/example/public"])
 async def test_endless_chunks_end_at_the_limit(tmp_path: Path, path: str) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=BRIEF, max_body_bytes=100_000) as running:
+    async with serving(tmp_path, EXAMPLES, limits=QUICK, max_body_bytes=100_000) as running:
         async with running.connect() as (reader, writer):
             writer.write(running.head(f"POST {path}", BEARER | JSON | {"Transfer-Encoding": "chunked"}))
             answer = asyncio.ensure_future(read_all(reader))
@@ -69,7 +70,7 @@ async def test_endless_chunks_end_at_the_limit(tmp_path: Path, path: str) -> Non
 
 
 async def test_a_broken_chunk_is_a_bad_request(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+    async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         head = running.head("POST /example", BEARER | JSON | {"Transfer-Encoding": "chunked"})
         assert b" 400 " in (await running.raw(head + b"zz\r\n")).partition(b"\r\n")[0]
 
@@ -93,7 +94,7 @@ async def test_a_broken_chunk_is_a_bad_request(tmp_path: Path) -> None:
 async def test_garbage_is_answered_in_a_sentence_and_not_logged(
     tmp_path: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path, limits=BRIEF) as running:
+    async with serving(tmp_path, limits=QUICK) as running:
         answer = await running.raw(garbage)
         assert await running.status("GET", "/healthz") == 200
     assert b" 400 " in answer.partition(b"\r\n")[0]
@@ -109,6 +110,14 @@ async def test_two_hundred_idle_sockets_do_not_keep_anybody_out(tmp_path: Path) 
         # The oldest were closed; the server holds on to the newest.
         assert [await read_all(reader) for reader in readers[:150]] == [b""] * 150
         assert not readers[-1].at_eof()
+
+
+async def test_stalled_bodies_do_not_keep_anybody_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(strangers=4)) as running, contextlib.AsyncExitStack() as idle:
+        for _ in range(20):
+            _, writer = await idle.enter_async_context(running.connect())
+            writer.write(running.head("POST /example/public", JSON | {"Content-Length": "2"}))
+        assert await running.status("GET", "/healthz") == 200
 
 
 async def test_when_all_strangers_are_being_served_a_newcomer_is_closed(tmp_path: Path) -> None:
@@ -144,7 +153,7 @@ async def test_a_stranger_has_one_request_per_connection(tmp_path: Path) -> None
 
 
 async def test_the_owner_keeps_the_connection(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=BRIEF) as running:
+    async with serving(tmp_path, limits=QUICK) as running:
         answer = await running.raw(running.head("GET /auth/whoami", BEARER) * 3)
         assert answer.count(b"HTTP/1.1 200") == 3
 
@@ -173,15 +182,14 @@ async def test_there_is_an_end_to_the_owners_connections_too(tmp_path: Path) -> 
 
 async def test_a_stranger_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     """Its request is complete, so only the limit of the whole visit ends it."""
-    brief = Limits(header=0.2, visit=0.3, body=30)
-    async with serving(tmp_path, EXAMPLES, limits=brief) as running:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(visit=0.3)) as running:
         head = running.head("POST /example/public", JSON | {"Content-Length": "2"})
         assert await running.raw(head) == b""
 
 
 async def test_a_refused_upgrade_leaves_a_clean_connection(tmp_path: Path) -> None:
     """A client that speaks WebSocket before it was let in gets an answer and a closed door."""
-    async with serving(tmp_path, EXAMPLES, limits=BRIEF) as running:
+    async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         asking = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
         answer = await running.raw(running.head("GET /example/talk", asking) + b"\x81\x85" + b"x" * 100_000)
         assert answer.startswith(b"HTTP/1.1 401")

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from config import Secret
+from gateway.http.auth import Auth
 from gateway.http.guesses import ALLOWED, PLACES, Guesses, TooManyGuesses, is_loopback, place_of
 from tests.http.serving import BEARER, Time, serving
 
@@ -116,3 +118,11 @@ async def test_an_expired_cookie_is_no_guess(tmp_path: Path) -> None:
         headers = running.cookie() | running.own
         time.now += 31 * 24 * 3600
         assert {await running.status("GET", "/auth/whoami", headers=headers) for _ in range(30)} == {401}
+
+
+async def test_an_old_cookie_does_not_keep_the_page_from_loading(tmp_path: Path) -> None:
+    """After a new token, the browser still sends the old cookie with every file of the page."""
+    async with serving(tmp_path, time=Time()) as running:
+        headers = running.cookie(Auth(Secret("the-token-before-this"))) | running.own
+        assert {await running.status("GET", "/readyz", headers=headers) for _ in range(30)} == {200}
+        assert await running.status("GET", "/auth/whoami", headers=headers) == 401

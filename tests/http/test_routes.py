@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from config import Secret
+from config import HttpSettings, Secret
 from gateway.contract import Access, Route
+from gateway.control import Control
+from gateway.errors import Refused
 from gateway.http.auth import COOKIE_LIFE, Auth
-from gateway.http.routes import ChannelHealth, Health
+from gateway.http.routes import ChannelHealth, Health, core_routes
+from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, TOKEN, Running, Time, serving
 
@@ -39,6 +42,8 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/example/crash"): Access.OWNER,
         ("GET", "/example/crash-midway"): Access.OWNER,
         ("GET", "/example/refuse"): Access.OWNER,
+        ("GET", "/example/lose"): Access.OWNER,
+        ("GET", "/example/elsewhere"): Access.OWNER,
         ("GET", "/example/hang"): Access.OWNER,
         ("GET", "/example/talk"): Access.OWNER,
     }
@@ -208,3 +213,13 @@ async def test_readiness_tells_strangers_less_than_the_owner(tmp_path: Path) -> 
 async def test_liveness_needs_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as running, running.client.get("/healthz") as response:
         assert (response.status, await response.json()) == (200, {"status": "alive"})
+
+
+async def test_there_is_no_link_while_there_is_no_port(tmp_path: Path) -> None:
+    auth = Auth(Secret(TOKEN))
+    routes = core_routes(auth=auth, health=lambda: Health(ready=True), url=lambda: "")
+    path = tmp_path / "control.sock"
+    server = HttpServer(HttpSettings(), auth=auth, routes=routes, control_path=path, listen=False)
+    async with server, Control(tmp_path) as control:
+        with pytest.raises(Refused, match="gatehouse run"):
+            await control.post("/auth/link")

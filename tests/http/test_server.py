@@ -143,6 +143,25 @@ async def test_a_crash_in_mid_answer_cuts_the_connection(tmp_path: Path) -> None
     assert [entry["event"] for entry in logs] == ["request_failed"]
 
 
+async def test_losing_some_other_server_is_not_losing_the_client(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        with capture_logs() as logs:
+            assert await running.status("GET", "/example/lose", headers=BEARER) == 500
+    assert [entry["event"] for entry in logs] == ["request_failed"]
+
+
+async def test_a_handler_may_send_the_browser_elsewhere(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        assert await running.status("GET", "/example/elsewhere", headers=BEARER, allow_redirects=False) == 303
+
+
+async def test_an_unknown_expectation_fails_with_our_headers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        answer = await running.raw(running.head("GET /healthz", {"Expect": "wonders", "Connection": "close"}))
+    assert answer.startswith(b"HTTP/1.1 417")
+    assert b"Content-Security-Policy" in answer
+
+
 async def test_a_refusal_is_told_in_its_own_words(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES) as running:
         assert await running.error("GET", "/example/refuse", headers=BEARER) == "Not today."
@@ -159,10 +178,10 @@ async def test_a_refused_method_names_the_right_one(tmp_path: Path) -> None:
 
 
 async def test_a_websocket_opens_with_the_cookie_of_our_page_and_outlives_the_deadline(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=Limits(handler=0.01, header=0.01, visit=0.01)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=Limits(handler=0.05, visit=0.5)) as running:
         headers = running.cookie() | running.own
         async with running.client.ws_connect("/example/talk", headers=headers) as talk:
-            await asyncio.sleep(0.05)  # The claim is about time passing.
+            await asyncio.sleep(0.6)  # The claim is about time passing.
             await talk.send_str("hello")
             assert await talk.receive_str(timeout=PATIENCE) == "HELLO"
 
