@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.contract import Access, Caller, Route
 from gateway.http.limits import Limits
@@ -193,4 +195,16 @@ async def test_a_refused_upgrade_leaves_a_clean_connection(tmp_path: Path) -> No
         asking = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
         answer = await running.raw(running.head("GET /example/talk", asking) + b"\x81\x85" + b"x" * 100_000)
         assert answer.startswith(b"HTTP/1.1 401")
+        assert await running.status("GET", "/healthz") == 200
+
+
+@given(data=st.binary(max_size=300), is_request=st.booleans())
+async def test_no_bytes_whatever_hurt_the_server(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, *, is_request: bool
+) -> None:
+    async with serving(tmp_path_factory.mktemp("data"), limits=QUICK) as running:
+        async with running.connect() as (reader, writer):
+            writer.write((b"GET /healthz HTTP/1.1\r\n" if is_request else b"") + data + b"\r\n\r\n")
+            writer.write_eof()
+            assert (await read_all(reader))[:5] in {b"", b"HTTP/"}
         assert await running.status("GET", "/healthz") == 200

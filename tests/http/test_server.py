@@ -2,6 +2,7 @@ import asyncio
 import os
 import socket
 import stat
+import tempfile
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +17,7 @@ from gateway.http.auth import Auth
 from gateway.http.limits import Limits
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES, look
-from tests.http.serving import BEARER, PATIENCE, TOKEN, serving
+from tests.http.serving import BEARER, PATIENCE, TOKEN, read_all, serving
 
 
 def server(data_dir: Path, *, routes: list[Route] | None = None, listen: bool = True, **settings: object) -> HttpServer:
@@ -97,6 +98,30 @@ async def test_the_kernel_says_who_calls_through_the_control_socket(tmp_path: Pa
         for path in ("/example", "/example/control", "/example/public"):
             async with running.control.get(path, headers={"Host": "anything"}) as response:
                 assert (await response.json())["caller"] not in {"", "owner"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="Only root can connect as somebody else.")
+async def test_another_user_is_a_stranger_even_if_the_socket_lets_him_in() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        data_dir = Path(directory)
+        async with serving(data_dir, EXAMPLES) as running:
+            os.chmod(data_dir, 0o755)  # noqa: PTH101, S103 - The fault itself.
+            os.chmod(running.control_path, 0o666)  # noqa: PTH101, S103 - The fault itself.
+            reader, writer = await asyncio.open_unix_connection(sock=connected_as(65534, running.control_path))
+            writer.write(running.head("GET /example", {"Connection": "close"}))
+            assert (await read_all(reader)).startswith(b"HTTP/1.1 401")
+            writer.close()
+
+
+def connected_as(uid: int, path: Path) -> socket.socket:
+    """Connect to a Unix socket; the kernel notes who we are at that moment."""
+    connection = socket.socket(socket.AF_UNIX)
+    os.seteuid(uid)
+    try:
+        connection.connect(str(path))
+    finally:
+        os.seteuid(0)
+    return connection
 
 
 async def test_a_page_cannot_use_the_control_socket(tmp_path: Path) -> None:
