@@ -81,18 +81,17 @@ def append(path: Path, data: bytes, *, is_new: bool) -> None:
 
 
 def read(path: Path) -> Reading:
-    """Read a whole transcript, mending its tail. Raises `Newer`, `Unreadable`, or `OSError` when the disk fails."""
+    """Read a whole transcript, and mend its tail once it is known to be one.
+
+    Raises `Newer`, `Unreadable`, or `OSError` when the disk fails; the file is then as it was.
+    """
     with _opened(path) as descriptor:
         _refuse_newer(path, descriptor)
         before = os.fstat(descriptor).st_size
-        size = _repair_tail(path, descriptor)
-        data = _read_from(descriptor, 0, size)
-    entries, damaged = _decode_lines(data)
-    try:
+        entries, damaged = _decode_lines(_read_from(descriptor, 0, before))
         entries = _with_header(entries, path)
-    except ValueError as trouble:
-        raise Unreadable(str(trouble)) from trouble
-    return Reading(entries=entries, size=size, damaged=damaged, is_torn=size != before)
+        size = _repair_tail(path, descriptor)
+    return Reading(entries=entries, size=size, damaged=damaged, is_torn=size < before)
 
 
 def check(path: Path) -> None:
@@ -194,11 +193,17 @@ def _is_entry(line: bytes) -> bool:
 
 
 def _decode_lines(data: bytes) -> tuple[list[Entry], int]:
-    """Decode every line that can be, and count those that cannot. A line written twice over counts once."""
+    """Decode every line that can be, and count those that cannot. A line written twice over counts once.
+
+    What comes after the last newline counts as `_repair_tail` will have it: a whole line, or none.
+    """
+    *lines, rest = data.split(b"\n")
+    if _is_entry(rest):
+        lines.append(rest)
     seen: dict[int, Entry] = {}
     entries: list[Entry] = []
     damaged = 0
-    for line in data.split(b"\n")[:-1]:
+    for line in lines:
         try:
             entry = decode(line)
         except Damaged:
@@ -231,13 +236,20 @@ def _with_header(entries: list[Entry], path: Path) -> list[Entry]:
 
 def _checked(header: Header) -> Header:
     """Believe the key, which the file's name vouches for, where the header contradicts itself."""
-    scope, number = parse_key(header.key)
+    scope, number = _parsed(header.key)
     return msgspec.structs.replace(header, scope=scope, number=number)
+
+
+def _parsed(key: str) -> tuple[str, int]:
+    try:
+        return parse_key(key)
+    except ValueError as trouble:
+        raise Unreadable(str(trouble)) from trouble
 
 
 def _header_from(activated: Activated, entries: list[Entry]) -> Header:
     """Make up a header for a session whose own was damaged; where it was started is all that is lost."""
-    scope, number = parse_key(activated.key)
+    scope, number = _parsed(activated.key)
     return Header(
         seq=1,
         ts=entries[0].ts,
@@ -247,7 +259,7 @@ def _header_from(activated: Activated, entries: list[Entry]) -> Header:
         scope=scope,
         number=number,
         created=entries[0].ts,
-        agent=scope.split(":")[1],
+        agent=scope.split(":")[1] if ":" in scope else "",
         origin=None,
         epoch=activated.epoch,
         highest_number=activated.highest_number,

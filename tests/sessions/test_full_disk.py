@@ -1,0 +1,147 @@
+"""A disk that refuses to write: entries wait in memory, in order, and nothing half-written is left."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.errors import Refused
+from gateway.sessions import SessionManager
+from gateway.sessions import entries as e
+from gateway.sessions.names import file_name
+from tests.sessions.conftest import ANN, SCOPE, OpenManager
+
+
+@contextmanager
+def files_at_most(size: int) -> Iterator[list[MutableMapping[str, Any]]]:
+    """Let no file grow beyond `size`: a write across it is cut short, and the next one fails, as on a full disk.
+
+    That holds for the file into which pytest puts what is logged, too, so the log lines are given back instead.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with capture_logs() as logs:
+            yield logs
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def begin(manager: SessionManager) -> Path:
+    """Start Ann's session and return the path of its transcript."""
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    return manager._disk.path(SCOPE)  # noqa: SLF001 - the one way to know it without repeating the layout.
+
+
+def texts(manager_entries: tuple[e.Entry, ...]) -> list[str]:
+    return [entry.content for entry in manager_entries if isinstance(entry, e.User)]
+
+
+async def test_a_short_write_is_taken_back_and_tried_again_in_order(
+    manager: SessionManager, open_manager: OpenManager
+) -> None:
+    path = await begin(manager)
+    whole = path.read_bytes()
+    with files_at_most(len(whole) + 40):
+        await manager.append(SCOPE, [e.User(content="first")])
+        await manager.append(SCOPE, [e.User(content="second")])
+        assert path.read_bytes() == whole
+        assert manager.trouble is not None
+        assert "cannot be written" in manager.trouble
+        assert texts((await manager.load(SCOPE)).entries) == ["first", "second"]
+    await manager.append(SCOPE, [e.User(content="third")])
+    assert manager.trouble is None
+    assert texts((await (await open_manager()).load(SCOPE)).entries) == ["first", "second", "third"]
+
+
+async def test_a_flush_writes_what_waited(manager: SessionManager, open_manager: OpenManager) -> None:
+    path = await begin(manager)
+    with files_at_most(path.stat().st_size + 40):
+        await manager.append(SCOPE, [e.User(content="waits")])
+    await manager.flush()
+    assert manager.trouble is None
+    assert texts((await (await open_manager()).load(SCOPE)).entries) == ["waits"]
+
+
+async def test_a_session_begun_on_a_full_disk_is_there_once_there_is_room(
+    manager: SessionManager, open_manager: OpenManager
+) -> None:
+    with files_at_most(0):
+        await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+        await manager.append(SCOPE, [e.User(content="hi")])
+        manager._hot.drop(SCOPE)  # noqa: SLF001 - as when many other sessions came in between.
+        assert texts((await manager.load(SCOPE)).entries) == ["hi"]
+    await manager.flush()
+    assert (await open_manager()).list(SCOPE) == manager.list(SCOPE)
+
+
+async def test_a_flush_that_fails_raises_nothing_and_the_next_one_mends_it(
+    manager: SessionManager, directory: Path
+) -> None:
+    await begin(manager)
+    with files_at_most(0) as logs:
+        await manager.flush()
+        assert manager.trouble is not None
+        assert [line["event"] for line in logs] == ["flush_failed"]
+        assert not (directory / "index.json").exists()
+    await manager.flush()
+    assert manager.trouble is None
+    assert (directory / "index.json").exists()
+
+
+async def test_what_waits_for_the_disk_is_bounded(manager: SessionManager) -> None:
+    await begin(manager)
+    with files_at_most(0):
+        for _ in range(9):
+            await manager.append(SCOPE, [e.User(content="x" * 8_000_000)])
+        with pytest.raises(Refused, match="disk"):
+            await manager.append(SCOPE, [e.User(content="one more")])
+    await manager.flush()
+    assert (await manager.append(SCOPE, [e.User(content="one more")]))[0].seq == 12
+
+
+@pytest.fixture
+def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Lie on a disk of 64 KiB where a test asks for one; that takes the right to mount."""
+    if request.node.get_closest_marker("usefixtures") is None:
+        yield tmp_path / "sessions"
+        return
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)],  # noqa: S607 - wherever mount is.
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
+        pytest.skip("a tiny disk has to be mounted, which takes root")
+    yield tmp_path / "sessions"
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)  # noqa: S607 - as above.
+
+
+@pytest.mark.usefixtures("directory")
+async def test_a_disk_that_is_really_full_loses_nothing_in_memory(
+    manager: SessionManager, directory: Path, open_manager: OpenManager
+) -> None:
+    path = await begin(manager)
+    ballast = directory / "ballast"
+    ballast.write_bytes(b"x" * 40_000)
+    for number in range(30):
+        await manager.append(SCOPE, [e.User(content=f"{number} " + "x" * 1000)])
+    assert manager.trouble is not None
+    assert "No space left" in manager.trouble
+    assert path.read_bytes().endswith(b"}\n")
+    await manager.flush()
+    assert manager.trouble is not None
+    ballast.unlink()
+    await manager.flush()
+    assert manager.trouble is None
+    kept = texts((await (await open_manager()).load(SCOPE)).entries)
+    assert [text.split()[0] for text in kept] == [str(number) for number in range(30)]
+    assert path.name == file_name(SCOPE)

@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.sessions import index
+from gateway.sessions.fold import fold
+from gateway.sessions.index import EMPTY, Scope
+from gateway.sessions.names import session_key
+from tests.sessions.samples import SCOPE, START, dialogue, header, sealed
+
+
+def scope(sessions: int) -> Scope:
+    made = EMPTY
+    for number in range(1, sessions + 1):
+        key = session_key(SCOPE, number)
+        made = made.with_session(key, fold(sealed([header(key, number)]))).pointing_to(key)
+    return made
+
+
+def write(path: Path, *scopes: tuple[str, Scope]) -> None:
+    path.write_bytes(index.assemble([index.encode_scope(name, made) for name, made in scopes]))
+
+
+@pytest.mark.parametrize("names", [(), ("one",), ("one", 'tw"o', "thrée")])
+def test_an_index_is_read_back_as_it_was_written(tmp_path: Path, names: tuple[str, ...]) -> None:
+    path = tmp_path / "index.json"
+    write(path, *((name, scope(3)) for name in names))
+    assert index.read(path, START) == {name: scope(3) for name in names}
+
+
+def test_an_index_has_the_fields_of_the_contract(tmp_path: Path) -> None:
+    path = tmp_path / "index.json"
+    write(path, (SCOPE, scope(3)))
+    told = json.loads(path.read_bytes())
+    assert told["version"] == 1
+    assert told["scopes"][SCOPE]["active_session_key"] == f"{SCOPE}#3"
+    assert told["scopes"][SCOPE]["ordered_sessions"] == [f"{SCOPE}#3", f"{SCOPE}#2", SCOPE]
+    assert told["scopes"][SCOPE]["updated_at"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\0" * 100, b'{"version":1,"scopes":{"a":7}}', b'{"version":2,"scopes":{}}']
+)
+def test_a_bad_index_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "index.json"
+    path.write_bytes(content)
+    assert index.read(path, START) is None
+    assert [file.name for file in tmp_path.iterdir()] == ["index.json.corrupt-20260301T000000.000000Z"]
+    assert next(tmp_path.iterdir()).read_bytes() == content
+
+
+def test_no_index_is_no_trouble(tmp_path: Path) -> None:
+    assert index.read(tmp_path / "index.json", START) is None
+
+
+def test_a_scope_whose_active_session_is_gone_has_none_and_keeps_its_numbers() -> None:
+    left = scope(3).without(f"{SCOPE}#3")
+    assert left.active_session_key is None
+    assert left.ordered_sessions == (f"{SCOPE}#2", SCOPE)
+    assert (left.highest_number, left.epoch) == (3, 3)
+
+
+def test_what_changes_in_a_session_changes_no_order() -> None:
+    busy = scope(3).with_session(SCOPE, fold(sealed(dialogue(2))))
+    assert busy.ordered_sessions == scope(3).ordered_sessions
+    assert busy.sessions[SCOPE].messages == 4
