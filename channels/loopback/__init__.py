@@ -1,5 +1,5 @@
 """The reference channel: a chat platform that lives inside the process, for tests, examples and embedding."""
 
-from channels.loopback.channel import LoopbackChannel, open_channel
+from channels.loopback.channel import Heard, LoopbackChannel, open_channel
 
-__all__ = ["LoopbackChannel", "open_channel"]
+__all__ = ["Heard", "LoopbackChannel", "open_channel"]

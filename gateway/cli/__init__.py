@@ -19,15 +19,19 @@ COMMANDS = {
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }
 
+EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 fine, 1 failed, 2 wrong usage, 78 cannot start as configured."""
-    parsed = _parser().parse_args(arguments)
+    """Run the command and return its exit code: 0 fine, 1 failed, 2 wrong usage, 70 a bug, 78 cannot start as is."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
     if parsed.command is None:
-        _parser().print_help()
+        parser.print_help()
         return 0
+    if parsed.command not in COMMANDS:
+        parser.error(f"There is no command `{parsed.command}`. {_hint(parsed.command)}")
     module = importlib.import_module(COMMANDS[parsed.command][0])
     try:
         code: int = module.main(parsed.rest, config=parsed.config)
@@ -37,7 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has left, as `| head` does; Python would complain once more when it exits.
         sys.stderr.close()
         return 1
+    except Exception as bug:  # noqa: BLE001 - a person gets a sentence, and the place for a report
+        print(f"gatehouse: something went wrong inside: {_place(bug)}. Please report it.", file=sys.stderr)
+        return EXIT_BUG
     return code
+
+
+def _place(bug: Exception) -> str:
+    """Say what failed and where, without the values that a traceback would show."""
+    trace = bug.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
+    return f"{type(bug).__name__}{where}"
+
+
+def _hint(wrong: str) -> str:
+    # Imported here because only a mistyped command needs it, and `--help` is counted in milliseconds.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(wrong, COMMANDS, n=1)
+    return f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(COMMANDS)}."
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gatehouse {__version__}")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file to use")
-    parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

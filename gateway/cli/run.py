@@ -44,8 +44,13 @@ async def _run(loaded: Loaded, config: Path | None) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, daemon.stop)
         loop.add_signal_handler(signal.SIGHUP, partial(_reload, daemon, config))
-        await daemon.run(ready=partial(_announce, daemon))
-        _tell_service_manager("STOPPING=1")
+        try:
+            await daemon.run(ready=partial(_announce, daemon))
+        except Exception:  # Logged with all that is known before the command ends with a sentence.
+            log.exception("gateway_crashed")
+            raise
+        finally:
+            _tell_service_manager("STOPPING=1")
 
 
 def _configure_logs(loaded: Loaded) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.loopback import LoopbackChannel
+from channels.loopback import Heard, LoopbackChannel
 from config import GatewaySettings, HttpSettings, Settings
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon, opened
@@ -52,7 +52,7 @@ async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) ->
 async def test_the_answer_is_streamed_before_it_is_whole(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
-        heard = []
+        heard: list[Heard] = []
         while not heard or heard[-1].how != "send":
             heard.append(await chat.hear())
     drafts = [each.message.text for each in heard if each.how == "draft" and each.message]

@@ -1,0 +1,213 @@
+"""The daemon as an operator meets it: a process with signals, exit codes, files and log lines."""
+
+import json
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.running import DEFAULTS, Running, gatehouse, running, write_config
+
+CANNOT_START = 78
+
+
+def get(url: str, token: str = "") -> tuple[int, dict[str, object]]:
+    request = Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310 - loopback
+    with urlopen(request, timeout=30) as answer:  # noqa: S310 - loopback
+        return answer.status, json.load(answer)
+
+
+def test_runs_with_no_config_and_no_key_and_says_where(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        assert daemon.link.startswith(f"{daemon.url}/#code=")
+        assert get(f"{daemon.url}/healthz") == (200, {"status": "alive"})
+        assert get(f"{daemon.url}/readyz") == (200, {"status": "ready", "channels": {"web": "up", "terminal": "up"}})
+        assert daemon.stop() == 0
+    assert not list(tmp_path.rglob("control.sock"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path) as daemon:
+        daemon.signal(number)
+        assert daemon.process.wait(30) == 0
+    assert [line["event"] for line in daemon.log][-2:] == ["shutdown_started", "shutdown_finished"]
+
+
+def test_a_conversation_survives_kill_9(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        assert gatehouse("chat", "--once", "my name is Ada", home=tmp_path).returncode == 0
+        daemon.process.kill()
+        daemon.process.wait(30)
+    with running(tmp_path):
+        answer = gatehouse("chat", "--once", "what is my name?", home=tmp_path)
+    assert "Ada" in answer.stdout, answer.stderr
+
+
+def test_one_canonical_line_per_message(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        gatehouse("chat", "--once", "hello", home=tmp_path)
+        line = daemon.wait_for("message_handled")
+        daemon.stop()
+    assert {"turn", "session", "channel", "chat", "outcome", "took_ms"} <= line.keys()
+    assert [each["event"] for each in daemon.log].count("message_handled") == 1
+    assert "hello" not in json.dumps(daemon.log)
+
+
+def test_status_and_link_ask_the_running_daemon(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        status = gatehouse("status", "--json", home=tmp_path)
+        assert json.loads(status.stdout)["ready"] is True
+        link = gatehouse("link", home=tmp_path)
+        assert link.stdout.startswith(f"{daemon.url}/#code=")
+    stopped = gatehouse("status", home=tmp_path)
+    assert stopped.returncode == 1
+    assert "gatehouse run" in stopped.stderr
+
+
+def test_a_second_daemon_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        second = gatehouse("run", home=tmp_path)
+        assert second.returncode == CANNOT_START
+        assert f"process {daemon.process.pid}" in second.stderr
+        assert get(f"{daemon.url}/healthz")[0] == 200
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        write_config(tmp_path, DEFAULTS.replace("port = 0", f"port = {taken.getsockname()[1]}"))
+        refused = gatehouse("run", home=tmp_path)
+    assert refused.returncode == CANNOT_START
+    assert "http.port" in refused.stderr
+    assert "Traceback" not in refused.stderr + refused.stdout
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ('[gatway]\ndata_dir = "x"', ["gatway", "did you mean"]),
+        ('[http]\nport = "abc"\n[session]\ndm_scope = "per-pear"', ["http.port", "session.dm_scope", "per-peer"]),
+        ('[http]\nhost = "0.0.0.0"', ["http.token", "127.0.0.1"]),
+        ("this is not toml", ["gatehouse.toml"]),
+        ('[providers.gpt]\nkind = "openai"\napi_key = "env:NOT_SET"', ["providers.gpt.api_key", "NOT_SET"]),
+        ('[mcp.files]\ncommand = ["x"]', ["mcp.files", "gatehouse[mcp]"]),
+        ("[channels.carrier_pigeon]", ["carrier_pigeon", "web"]),
+        ('[gateway]\ndata_dir = "/proc/nowhere"', ["/proc/nowhere", "gateway.data_dir"]),
+    ],
+)
+def test_what_a_restart_cannot_mend_exits_with_78_and_the_way_out(
+    tmp_path: Path, config: str, parts: list[str]
+) -> None:
+    write_config(tmp_path, config if "[gateway]" in config else config + '\n[gateway]\ndata_dir = "{home}/data"')
+    before = (tmp_path / "gatehouse.toml").read_bytes()
+    refused = gatehouse("run", home=tmp_path)
+    assert refused.returncode == CANNOT_START
+    assert all(part in refused.stderr for part in parts), refused.stderr
+    assert "Traceback" not in refused.stderr + refused.stdout
+    assert (tmp_path / "gatehouse.toml").read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere; the case above uses a folder nobody can make")
+def test_an_unwritable_data_directory_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o500)
+    write_config(tmp_path)
+    refused = gatehouse("run", home=tmp_path)
+    assert refused.returncode == CANNOT_START
+    assert "gateway.data_dir" in refused.stderr
+
+
+def test_hangup_reloads_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        write_config(tmp_path, DEFAULTS + '\n[channels.loopback]\n[agents.main]\nsystem_prompt = "x"\n')
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("config_reloaded")
+        assert daemon.wait_for("channel_up")["channel"] == "loopback"
+        write_config(tmp_path, "[http]\nport = 'many'")
+        daemon.signal(signal.SIGHUP)
+        assert "http.port" in daemon.wait_for("reload_refused")["reason"]
+        assert get(f"{daemon.url}/readyz")[1]["channels"] == {"web": "up", "terminal": "up", "loopback": "up"}
+        assert daemon.stop() == 0
+
+
+def test_what_only_a_restart_can_change_is_said(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        write_config(tmp_path, DEFAULTS.replace("port = 0", "port = 1234") + "\n[channels.web]\nenabled = false\n")
+        daemon.signal(signal.SIGHUP)
+        assert daemon.wait_for("restart_needed")["keys"] == ["channels.web"]
+        assert daemon.wait_for("restart_needed")["keys"] == ["http"]
+        assert get(f"{daemon.url}/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_every_file_is_private_from_birth_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with running(tmp_path) as daemon:
+            gatehouse("chat", "--once", "remember that I like tea", home=tmp_path)
+            paths = [daemon.data, *daemon.data.rglob("*")]
+            open_to_others = [path for path in paths if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+    finally:
+        os.umask(before)
+    assert len(paths) > 6
+    assert not open_to_others
+
+
+def test_no_secret_leaves(tmp_path: Path) -> None:
+    """Every secret is a marker; afterwards the log, the terminal and the files are searched for it."""
+    config = """
+[gateway]
+data_dir = "{home}/data"
+log_level = "debug"
+[http]
+port = 0
+token = "canary-http-0123456789"
+[providers.gpt]
+kind = "openai"
+api_key = "canary-key-0123456789"
+[channels.loopback]
+token = "canary-bot-0123456789"
+"""
+    with running(tmp_path, config) as daemon:
+        shown = [gatehouse("config", "show", home=tmp_path), gatehouse("status", "--json", home=tmp_path)]
+        shown.append(gatehouse("chat", "--once", "hello", home=tmp_path))
+        answers = [get(f"{daemon.url}{path}", "canary-http-0123456789") for path in ("/status", "/readyz")]
+        cmdline = Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes()
+        daemon.stop()
+    everything = [
+        json.dumps(daemon.log),
+        daemon.errors(),
+        json.dumps(answers),
+        cmdline.decode(),
+        *(result.stdout + result.stderr for result in shown),
+        *(path.read_text(errors="replace") for path in daemon.data.rglob("*") if path.is_file()),
+    ]
+    assert all(result.returncode == 0 for result in shown), shown
+    assert not [text for text in everything if "canary-" in text]
+
+
+def test_help_names_every_command_and_a_typo_is_forgiven(tmp_path: Path) -> None:
+    assert gatehouse("--help", home=tmp_path).stdout.count("\n") > 8
+    assert gatehouse("--version", home=tmp_path).stdout.startswith("gatehouse 0.")
+    typo = gatehouse("rum", home=tmp_path)
+    assert typo.returncode == 2
+    assert "Did you mean `run`?" in typo.stderr
+
+
+def test_ready_is_told_to_the_service_manager(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        write_config(tmp_path)
+        with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify"), "JOURNAL_STREAM": "8:1"}) as daemon:
+            assert manager.recv(100) == b"READY=1"
+            daemon.ready()
+            daemon.signal(signal.SIGTERM)
+            assert manager.recv(100) == b"STOPPING=1"
+            assert daemon.process.wait(30) == 0
+        assert "#code=" not in daemon.errors() + json.dumps(daemon.log)
