@@ -1,11 +1,14 @@
 """What every answer has in common: the security headers, and errors as one JSON sentence."""
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 
 from aiohttp import web
 
-__all__ = ["OUR_FAULT", "SECURITY_HEADERS", "Refusal", "error_answer", "from_aiohttp"]
+from gateway.errors import Refused
+
+__all__ = ["NO_JSON", "OUR_FAULT", "SECURITY_HEADERS", "Refusal", "error_answer", "explain"]
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -19,6 +22,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
+NO_JSON = "The body has to be a JSON object in UTF-8."
 OUR_FAULT = "Something went wrong here; the log says what."
 
 _SENTENCES = {
@@ -41,7 +45,23 @@ def error_answer(status: int, sentence: str, headers: Mapping[str, str] | None =
     return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
-def from_aiohttp(error: web.HTTPException) -> web.Response:
+def explain(error: Exception) -> web.Response | None:
+    """Return the answer to a failure that a caller should hear of, and None for a bug."""
+    match error:
+        case Refusal():
+            return error_answer(error.status, str(error), error.headers)
+        case Refused():
+            return error_answer(HTTPStatus.CONFLICT, str(error))
+        case web.HTTPException():
+            return _from_aiohttp(error)
+        case json.JSONDecodeError():
+            # Bodies have been checked, so this is a handler that wanted one where there was none.
+            return error_answer(HTTPStatus.BAD_REQUEST, NO_JSON)
+        case _:
+            return None
+
+
+def _from_aiohttp(error: web.HTTPException) -> web.Response:
     """Give aiohttp's own errors our form; a redirect or a JSON error of a handler is raised again, as it is."""
     if error.status < HTTPStatus.BAD_REQUEST or error.content_type == "application/json":
         raise error

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import weakref
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -12,8 +11,8 @@ from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Handler
 
 from gateway.contract import Caller, Route
-from gateway.errors import CannotStart, Refused
-from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, Refusal, error_answer, from_aiohttp
+from gateway.errors import CannotStart
+from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, Refusal, error_answer, explain
 from gateway.http.checks import Gate, is_upgrade
 from gateway.http.limits import Limits
 
@@ -38,8 +37,7 @@ class Entrance:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.closing), asyncio.TaskGroup() as goodbyes:
                 for number, websocket in enumerate(list(self._websockets)):
-                    closing = websocket.close(code=WSCloseCode.GOING_AWAY, message=b"Gatehouse is stopping.")
-                    goodbyes.create_task(closing, name=f"http:goodbye:{number}")
+                    goodbyes.create_task(_say_goodbye(websocket), name=f"http:goodbye:{number}")
 
     def _add(self, route: Route) -> web.AbstractRoute:
         try:
@@ -58,23 +56,14 @@ class Entrance:
         return response
 
     async def _answer_or_excuse(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Turn every failure into a sentence."""
+        """Turn every failure into a sentence; one handler's bug must not stop the server, nor show its insides."""
         try:
             return await self._serve(request, handler)
-        except Refusal as refusal:
-            return error_answer(refusal.status, str(refusal), refusal.headers)
-        except Refused as refusal:
-            return error_answer(HTTPStatus.CONFLICT, str(refusal))
-        except web.HTTPException as error:
-            return from_aiohttp(error)
-        except json.JSONDecodeError:
-            # Bodies have been checked, so this is a handler that wanted one where there was none.
-            return error_answer(HTTPStatus.BAD_REQUEST, "The body has to be a JSON object in UTF-8.")
         except Exception as error:
-            # One handler's bug must not stop the server, nor show its insides.
             if isinstance(error, ConnectionError) and _has_gone(request):
                 raise
-            return self._excuse(request, error)
+            answer = None if _has_begun(request) else explain(error)
+            return answer or self._excuse(request, error)
 
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._gate.check_address(request)
@@ -107,7 +96,7 @@ class Entrance:
     @staticmethod
     def _give_up_if_begun(request: web.Request) -> None:
         """Cut the connection rather than put a second answer behind half of the first."""
-        if request.writer.output_size > 0:
+        if _has_begun(request):
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("The answer had begun when its handler failed.")
@@ -119,9 +108,19 @@ class Entrance:
             self._websockets.add(response)
 
 
+async def _say_goodbye(websocket: web.WebSocketResponse) -> None:
+    # It may be lost already, or not quite open yet.
+    with contextlib.suppress(ConnectionError, RuntimeError):
+        await websocket.close(code=WSCloseCode.GOING_AWAY, message=b"Gatehouse is stopping.")
+
+
 async def _unguarded(_: web.Request) -> web.StreamResponse:
     """Stand in for a route's handler, which only the middleware can call: it takes the caller too."""
     raise web.HTTPNotFound
+
+
+def _has_begun(request: web.Request) -> bool:
+    return request.writer.output_size > 0
 
 
 def _has_gone(request: web.Request) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.contract import Access, Caller, Route
-from gateway.http.answers import Refusal
+from gateway.http.answers import NO_JSON, Refusal
 from gateway.http.auth import Auth
 from gateway.http.door import Visitors, is_control
 from gateway.http.limits import Limits
@@ -50,7 +50,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Finds out who is calling. Every refusal is a `Refusal`."""
+    """Finds out who is calling: address, credential, access, room, content type, body. A refusal says why."""
 
     auth: Auth
     hosts: Hosts
@@ -209,4 +209,4 @@ def _check_json(body: bytes) -> None:
     try:
         msgspec.json.decode(body or b"{}", type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "The body has to be a JSON object in UTF-8.") from error
+        raise Refusal(HTTPStatus.BAD_REQUEST, NO_JSON) from error

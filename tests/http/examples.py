@@ -53,6 +53,12 @@ async def talk(request: web.Request, _: Caller) -> web.StreamResponse:
     return websocket
 
 
+async def talk_nonsense(request: web.Request, _: Caller) -> web.StreamResponse:
+    websocket = web.WebSocketResponse()
+    await websocket.prepare(request)
+    raise Refused("Too late to refuse.")
+
+
 EXAMPLES = [
     Route(method="GET", path="/example", access=Access.OWNER, handle=look),
     Route(method="POST", path="/example", access=Access.OWNER, handle=echo),
@@ -69,4 +75,5 @@ EXAMPLES = [
     Route(method="GET", path="/example/elsewhere", access=Access.OWNER, handle=send_elsewhere),
     Route(method="GET", path="/example/hang", access=Access.OWNER, handle=hang),
     Route(method="GET", path="/example/talk", access=Access.OWNER, handle=talk),
+    Route(method="GET", path="/example/nonsense", access=Access.OWNER, handle=talk_nonsense),
 ]

@@ -46,6 +46,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/example/elsewhere"): Access.OWNER,
         ("GET", "/example/hang"): Access.OWNER,
         ("GET", "/example/talk"): Access.OWNER,
+        ("GET", "/example/nonsense"): Access.OWNER,
     }
 
 

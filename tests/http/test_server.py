@@ -211,6 +211,16 @@ async def test_a_websocket_opens_with_the_cookie_of_our_page_and_outlives_the_de
             assert await talk.receive_str(timeout=PATIENCE) == "HELLO"
 
 
+async def test_a_websocket_never_gets_an_http_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        with capture_logs() as logs:
+            async with running.client.ws_connect("/example/nonsense", headers=BEARER) as talk:
+                message = await talk.receive(timeout=PATIENCE)
+    assert message.type in {aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE}
+    assert talk.close_code == aiohttp.WSCloseCode.ABNORMAL_CLOSURE
+    assert [entry["event"] for entry in logs] == ["request_failed"]
+
+
 async def test_closing_says_goodbye_to_websockets(tmp_path: Path) -> None:
     async with aiohttp.ClientSession() as client:
         async with server(tmp_path, routes=EXAMPLES) as closing:
