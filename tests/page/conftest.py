@@ -64,4 +64,4 @@ async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
 
 async def shoot(page: Page, name: str) -> None:
     """Keep a picture to look at."""
-    await page.screenshot(path=SHOTS / f"{name}.png")
+    await page.screenshot(path=SHOTS / f"{name}.png", animations="disabled")

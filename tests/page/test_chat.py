@@ -78,6 +78,7 @@ async def test_an_answer_to_another_session_only_marks_it(page: Page, house: Hou
     await page.locator(".reply.live").wait_for()
     await page.get_by_role("button", name="New chat").click()
     await expect(page.locator(".item")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
     house.hold.set()
     await expect(page.locator(".session", has_text=HELLO).get_by_label("New answer")).to_be_visible()
     await expect(page.locator(".item")).to_have_count(0)

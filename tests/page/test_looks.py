@@ -28,6 +28,8 @@ Three habits that pay off:
 
 > What nobody waits for, nobody misses when it is gone.
 """
+THANKS = "That is clear. And how does it end?"
+WELCOME = "Cancel the group and leave it: `async with` waits until the last child has *really* gone."
 
 
 @pytest.fixture
@@ -43,6 +45,8 @@ def furnished(house: House) -> House:
     house.chats[-1].lines = [
         Line(role="user", text=QUESTION, at=now - timedelta(minutes=1)),
         Line(role="assistant", text=ANSWER, at=now),
+        Line(role="user", text=THANKS, at=now),
+        Line(role="assistant", text=WELCOME, at=now),
     ]
     house.active = 4
     return house
@@ -81,7 +85,6 @@ async def test_a_narrow_screen_has_a_drawer_and_nothing_sticks_out(chat: Page) -
     await shoot(chat, "narrow")
     await chat.get_by_role("button", name="Show the list of conversations").click()
     await expect(chat.get_by_role("button", name="New chat")).to_be_focused()
-    await chat.locator("#drawer").evaluate("e => Promise.all(e.getAnimations().map(a => a.finished))")
     await shoot(chat, "narrow-drawer")
     await chat.locator(".session", has_text="Trip to Lisbon").click()
     await expect(chat.locator("#title")).to_have_text("Trip to Lisbon")

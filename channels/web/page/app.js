@@ -105,7 +105,7 @@ function lost(socket) {
   state.socket = null;
   state.isOpen = false;
   state.inFlight = null;
-  showConnection();
+  render();
   const wait = BACKOFF_MS[Math.min(state.attempt, BACKOFF_MS.length - 1)] * (0.75 + Math.random() / 2);
   state.attempt += 1;
   state.reconnectTimer = setTimeout(reconnect, wait);
@@ -327,6 +327,7 @@ function changeSession(active) {
   if (state.active !== null) state.items = state.items.slice(state.cut);
   state.cut = 0;
   state.active = active;
+  for (const id of state.awaiting) if (!userItem(id)) state.awaiting.delete(id);
   state.isAtEnd = true;
   askHistory();
 }
@@ -460,7 +461,7 @@ function drawLog() {
 }
 
 function drawItem(item) {
-  const look = JSON.stringify([item.kind, item.html ?? item.text, item.state, item.isLive, item.problem]);
+  const look = JSON.stringify([item.kind, item.html ?? item.text, item.state, item.isLive, item.problem, state.isOpen]);
   if (item.node.look === look) return;
   item.node.look = look;
   item.node.className = `item ${item.kind} ${item.state ?? ""} ${item.isLive ? "live" : ""}`.trim();
@@ -498,8 +499,12 @@ function drawExtras(item) {
   for (const extra of item.node.querySelectorAll(":scope > :not(.body)")) extra.remove();
   if (item.buttons?.length) item.node.append(buttonRow(item.buttons));
   if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
-  if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", "Sending"));
+  if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", waitingFor()));
   else if (!item.isLive) item.node.append(clock(item.at));
+}
+
+function waitingFor() {
+  return state.isOpen ? "Sending" : "Will be sent when the connection is back";
 }
 
 function buttonRow(buttons) {
@@ -715,6 +720,7 @@ function openDrawer(isOpen) {
   $("drawer").classList.toggle("open", isOpen);
   $("scrim").hidden = !isOpen;
   $("drawer-open").setAttribute("aria-expanded", String(isOpen));
+  $("chat").inert = isOpen;
   if (isOpen) $("new-chat").focus();
 }
 
@@ -773,6 +779,7 @@ function listen() {
   $("scroller").addEventListener("scroll", noteScroll, { passive: true });
   $("to-end").addEventListener("click", () => ((state.isAtEnd = true), toEnd()));
   listenToSide();
+  matchMedia("(max-width: 52rem)").addEventListener("change", () => openDrawer(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
   addEventListener("online", hurry);
   addEventListener("resize", () => (grow(), state.isAtEnd && toEnd()));
