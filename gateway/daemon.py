@@ -111,6 +111,7 @@ class Daemon:
             self._lanes.open(tasks)
             flushing = tasks.create_task(self._flush_for_ever(), name="flush")
             self.channels.start(tasks, self._intake.deliver)
+            await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()
             await self._stopping.wait()
             await self._shut_down()
