@@ -14,8 +14,10 @@ from structlog.testing import capture_logs
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
+from gateway.sessions.disk import Disk
 from gateway.sessions.names import file_name
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
+from tests.sessions.samples import encoded, header, sealed
 
 
 @contextmanager
@@ -33,10 +35,17 @@ def files_at_most(size: int) -> Iterator[list[MutableMapping[str, Any]]]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def begin(manager: SessionManager) -> Path:
-    """Start Ann's session and return the path of its transcript."""
+@pytest.fixture
+def path(directory: Path) -> Path:
+    return directory / "transcripts" / file_name(SCOPE)
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+async def begin(manager: SessionManager) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
-    return manager._disk.path(SCOPE)  # noqa: SLF001 - the one way to know it without repeating the layout.
 
 
 def texts(manager_entries: tuple[e.Entry, ...]) -> list[str]:
@@ -44,14 +53,14 @@ def texts(manager_entries: tuple[e.Entry, ...]) -> list[str]:
 
 
 async def test_a_short_write_is_taken_back_and_tried_again_in_order(
-    manager: SessionManager, open_manager: OpenManager
+    manager: SessionManager, open_manager: OpenManager, path: Path
 ) -> None:
-    path = await begin(manager)
-    whole = path.read_bytes()
+    await begin(manager)
+    whole = content(path)
     with files_at_most(len(whole) + 40):
         await manager.append(SCOPE, [e.User(content="first")])
         await manager.append(SCOPE, [e.User(content="second")])
-        assert path.read_bytes() == whole
+        assert content(path) == whole
         assert manager.trouble is not None
         assert "cannot be written" in manager.trouble
         assert texts((await manager.load(SCOPE)).entries) == ["first", "second"]
@@ -60,9 +69,9 @@ async def test_a_short_write_is_taken_back_and_tried_again_in_order(
     assert texts((await (await open_manager()).load(SCOPE)).entries) == ["first", "second", "third"]
 
 
-async def test_a_flush_writes_what_waited(manager: SessionManager, open_manager: OpenManager) -> None:
-    path = await begin(manager)
-    with files_at_most(path.stat().st_size + 40):
+async def test_a_flush_writes_what_waited(manager: SessionManager, open_manager: OpenManager, path: Path) -> None:
+    await begin(manager)
+    with files_at_most(len(content(path)) + 40):
         await manager.append(SCOPE, [e.User(content="waits")])
     await manager.flush()
     assert manager.trouble is None
@@ -75,10 +84,28 @@ async def test_a_session_begun_on_a_full_disk_is_there_once_there_is_room(
     with files_at_most(0):
         await manager.resolve_active(SCOPE, agent="main", origin=ANN)
         await manager.append(SCOPE, [e.User(content="hi")])
-        manager._hot.drop(SCOPE)  # noqa: SLF001 - as when many other sessions came in between.
         assert texts((await manager.load(SCOPE)).entries) == ["hi"]
     await manager.flush()
     assert (await open_manager()).list(SCOPE) == manager.list(SCOPE)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_what_waits_is_read_with_the_rest(directory: Path, *, is_begun: bool) -> None:
+    """A session whose entries wait may have left memory, and come back."""
+    disk = Disk(directory)
+    disk.prepare()
+    opening, hi = encoded([header()]), encoded([header(), e.User(content="hi")])[len(encoded([header()])) :]
+    if is_begun:
+        disk.append(SCOPE, opening, is_new=True)
+    with files_at_most(0):
+        if not is_begun:
+            disk.append(SCOPE, opening, is_new=True)
+        disk.append(SCOPE, hi)
+        assert disk.read(SCOPE).entries == sealed([header(), e.User(content="hi")])
+        assert disk.waiting == (len(hi) if is_begun else len(opening + hi))
+    assert disk.flush(None)
+    assert disk.waiting == 0
+    assert disk.read(SCOPE).entries == sealed([header(), e.User(content="hi")])
 
 
 async def test_a_flush_that_fails_raises_nothing_and_the_next_one_mends_it(
@@ -127,16 +154,16 @@ def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("directory")
 async def test_a_disk_that_is_really_full_loses_nothing_in_memory(
-    manager: SessionManager, directory: Path, open_manager: OpenManager
+    manager: SessionManager, directory: Path, open_manager: OpenManager, path: Path
 ) -> None:
-    path = await begin(manager)
+    await begin(manager)
     ballast = directory / "ballast"
     ballast.write_bytes(b"x" * 40_000)
     for number in range(30):
         await manager.append(SCOPE, [e.User(content=f"{number} " + "x" * 1000)])
     assert manager.trouble is not None
     assert "No space left" in manager.trouble
-    assert path.read_bytes().endswith(b"}\n")
+    assert content(path).endswith(b"}\n")
     await manager.flush()
     assert manager.trouble is not None
     ballast.unlink()
@@ -144,4 +171,3 @@ async def test_a_disk_that_is_really_full_loses_nothing_in_memory(
     assert manager.trouble is None
     kept = texts((await (await open_manager()).load(SCOPE)).entries)
     assert [text.split()[0] for text in kept] == [str(number) for number in range(30)]
-    assert path.name == file_name(SCOPE)
