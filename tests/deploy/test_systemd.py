@@ -1,0 +1,48 @@
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[2] / "deploy/systemd"
+
+pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+
+
+def analyze(*arguments: str | Path, runtime: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *arguments],  # noqa: S607 - found on the PATH above
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def with_a_command_that_exists(unit: str, folder: Path) -> Path:
+    text = (UNITS / unit).read_text()
+    copy = folder / unit
+    copy.write_text(
+        text.replace("/usr/local/bin/gatehouse", "/bin/true").replace("%h/.local/bin/gatehouse", "/bin/true")
+    )
+    return copy
+
+
+@pytest.mark.parametrize(("unit", "manager"), [("gatehouse.service", "--system"), ("gatehouse-user.service", "--user")])
+def test_the_unit_is_understood_without_a_complaint(unit: str, manager: str, tmp_path: Path) -> None:
+    """An unknown key is a complaint on stderr, with exit code 0."""
+    verified = analyze(manager, "verify", with_a_command_that_exists(unit, tmp_path), runtime=tmp_path)
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
+    unit = with_a_command_that_exists("gatehouse.service", tmp_path)
+    rated = analyze("security", "--offline=true", "--threshold=15", unit, runtime=tmp_path)
+    assert rated.returncode == 0, rated.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("unit", ["gatehouse.service", "gatehouse-user.service"])
+def test_what_a_restart_cannot_mend_is_not_restarted(unit: str) -> None:
+    lines = (UNITS / unit).read_text().splitlines()
+    assert {"Type=notify", "Restart=on-failure", "RestartPreventExitStatus=78"} <= set(lines)
