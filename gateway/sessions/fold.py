@@ -4,7 +4,7 @@ Nothing is ever rewritten in a transcript, so clearing, undoing and summing up a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
@@ -127,23 +127,25 @@ def _spoken(entry: e.User | e.Assistant) -> Spoken:
     return Spoken(role="user" if isinstance(entry, e.User) else "assistant", text=entry.content, ts=entry.ts)
 
 
-def history(entries: Sequence[Entry], max_messages: int, *, turn: str | None = None) -> list[Message]:
+def history(
+    entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
+) -> list[Message]:
     """Return what the model is shown: at most `max_messages` messages, and all of the turn `turn` after them.
 
     It starts at a user message, and every tool call is followed by its outcome. A summary stays in front however
-    many messages have come since.
+    many messages have come since. `max_chars` shortens each message, but for the summary and the current turn.
     """
     counting = _counting(entries)
     summary = _newest_valid_summary(entries, counting)
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        return [*_window(_messages(before), max_messages), *_messages(current)]
+        return [*_shortened(_window(_messages(before), max_messages), max_chars), *_messages(current)]
     head = UserMessage(text=_SUMMARY + summary.content)
     older = _messages(entry for entry in before if entry.seq < summary.from_seq)
     newer = _messages(entry for entry in before if entry.seq > summary.covers)
-    kept = [*_window(older, max_messages - 1 - len(newer)), head, *_window(newer, max_messages - 1)]
-    return [*kept, *_messages(current)]
+    older, newer = _window(older, max_messages - 1 - len(newer)), _window(newer, max_messages - 1)
+    return [*_shortened(older, max_chars), head, *_shortened(newer, max_chars), *_messages(current)]
 
 
 def _counting(entries: Sequence[Entry]) -> list[Entry]:
@@ -193,6 +195,21 @@ def _window(messages: list[Message], size: int) -> list[Message]:
     if steps and isinstance(steps[0], ToolMessage):
         steps = steps[1:]
     return [messages[starts[-1]], *steps]
+
+
+def _shortened(messages: list[Message], width: int | None) -> list[Message]:
+    return messages if width is None else [_cut(message, width) for message in messages]
+
+
+def _cut(message: Message, width: int) -> Message:
+    if isinstance(message, ToolMessage):
+        outcomes = tuple(replace(outcome, output=_ellipsis(outcome.output, width)) for outcome in message.outcomes)
+        return replace(message, outcomes=outcomes)
+    return replace(message, text=_ellipsis(message.text, width))
+
+
+def _ellipsis(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _messages(entries: Iterable[Entry]) -> list[Message]:

@@ -176,8 +176,9 @@ class SessionManager:
     async def history(self, key: str, *, turn: str | None = None) -> builtins.list[Message]:
         """Return what the model is to see of a session, the whole of `turn` included."""
         session = await self.load(key)
-        limit = min(self._settings.max_messages, self._settings.context_messages or self._settings.max_messages)
-        return fold.history(session.entries, limit, turn=turn)
+        chosen = self._settings
+        limit = min(chosen.max_messages, chosen.context_messages or chosen.max_messages)
+        return fold.history(session.entries, limit, turn=turn, max_chars=chosen.context_chars)
 
     async def lines(self, key: str, limit: int) -> builtins.list[Spoken]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""

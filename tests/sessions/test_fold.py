@@ -122,6 +122,12 @@ def test_a_turn_longer_than_the_window_keeps_its_question() -> None:
     assert 8 <= len(messages) <= 10
 
 
+def test_earlier_messages_can_be_shortened_but_not_the_current_turn() -> None:
+    messages = history(sealed(dialogue(2)), 50, turn="t2", max_chars=4)
+    assert texts(messages) == ["que…", "", "ans…", "question of t2", "", "answer of t2"]
+    assert messages[2] == ToolMessage(outcomes=(ToolOutcome(id="call", output="noon"),))
+
+
 def test_history_starts_after_the_last_clear() -> None:
     entries = sealed([*dialogue(2), e.Clear(), e.User(content="afresh")])
     assert history(entries, 50) == [UserMessage(text="afresh")]
