@@ -11,7 +11,7 @@ from config import Settings
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
-from gateway.contract import Outbound
+from gateway.contract import Outbound, Route
 from gateway.delivery import Delivery
 from gateway.duplicates import Seen
 from gateway.http.auth import Auth, load_or_make_token
@@ -49,12 +49,8 @@ async def opened(settings: Settings, *, listen: bool = True) -> AsyncIterator["D
         closing.push_async_callback(sessions.close)
         await sessions.recover()
         daemon = Daemon(settings, sessions)
-        auth = Auth(load_or_make_token(directory, settings.http.token))
-        routes = [
-            *core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url),
-            *daemon.status.routes(),
-            *daemon.channels.routes(),
-        ]
+        auth = Auth(await asyncio.to_thread(load_or_make_token, directory, settings.http.token))
+        routes = [*core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url), *daemon.routes()]
         server = HttpServer(
             settings.http, auth=auth, routes=routes, control_path=directory / "control.sock", listen=listen
         )
@@ -98,6 +94,10 @@ class Daemon:
             seen=Seen(asyncio.get_running_loop().time),
         )
         self.channels.open(settings)
+
+    def routes(self) -> list[Route]:
+        """All that is served over HTTP besides the server's own."""
+        return [*self.status.routes(), *self.channels.routes()]
 
     def stop(self) -> None:
         """Ask for an orderly end; asked twice, do not wait for the turns that are running."""

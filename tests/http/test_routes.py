@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from config import HttpSettings, Secret
+from config import HttpSettings, Secret, Settings
 from gateway.contract import Access, Route
 from gateway.control import Control
+from gateway.daemon import opened
 from gateway.errors import Refused
 from gateway.http.auth import COOKIE_LIFE, Auth
 from gateway.http.routes import ChannelHealth, Health, core_routes
@@ -17,9 +19,13 @@ from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, TOKEN, Running, Time, serving
 
 
-def mounted_routes() -> list[Route]:
-    """All routes besides the core's own; a channel with routes joins here."""
-    return list(EXAMPLES)
+@pytest.fixture
+async def mounted_routes(tmp_path: Path) -> list[Route]:
+    """All routes that a daemon with every built-in channel mounts, and some made up to reach every rule."""
+    channels: dict[str, dict[str, object]] = {point.name: {} for point in entry_points(group="gatehouse.channels")}
+    settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "daemon"}, "channels": channels})
+    async with opened(settings, listen=False) as daemon:
+        return [*EXAMPLES, *daemon.routes()]
 
 
 def expected_access() -> dict[tuple[str, str], Access]:
@@ -31,6 +37,13 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/auth/whoami"): Access.OWNER,
         ("GET", "/healthz"): Access.PUBLIC,
         ("GET", "/readyz"): Access.PUBLIC,
+        ("GET", "/status"): Access.OWNER,
+        ("GET", "/"): Access.PUBLIC,
+        ("GET", "/app.js"): Access.PUBLIC,
+        ("GET", "/app.css"): Access.PUBLIC,
+        ("GET", "/favicon.svg"): Access.PUBLIC,
+        ("GET", "/web/ws"): Access.OWNER,
+        ("GET", "/terminal/ws"): Access.CONTROL,
         ("GET", "/example"): Access.OWNER,
         ("POST", "/example"): Access.OWNER,
         ("POST", "/example/public"): Access.PUBLIC,
@@ -91,14 +104,14 @@ def refusal(access: Access, headers: dict[str, str], own: str) -> int:
     return 404 if access is Access.CONTROL else 401
 
 
-async def test_every_route_is_in_the_table(tmp_path: Path) -> None:
-    async with serving(tmp_path, mounted_routes()) as running:
+async def test_every_route_is_in_the_table(tmp_path: Path, mounted_routes: list[Route]) -> None:
+    async with serving(tmp_path, mounted_routes) as running:
         assert {(route.method, route.path): route.access for route in running.server.routes} == expected_access()
 
 
-async def test_no_bad_credential_opens_any_route(tmp_path: Path) -> None:
+async def test_no_bad_credential_opens_any_route(tmp_path: Path, mounted_routes: list[Route]) -> None:
     time = Time()
-    async with serving(tmp_path, mounted_routes(), time=time) as running:
+    async with serving(tmp_path, mounted_routes, time=time) as running:
         for route in guarded(running.server.routes):
             for headers in bad_credentials(running, time):
                 time.now += 60  # Otherwise these would be too many guesses.
@@ -108,9 +121,9 @@ async def test_no_bad_credential_opens_any_route(tmp_path: Path) -> None:
                 assert status == refusal(route.access, headers, running.server.url), (route, headers)
 
 
-async def test_no_bad_credential_opens_a_websocket(tmp_path: Path) -> None:
+async def test_no_bad_credential_opens_a_websocket(tmp_path: Path, mounted_routes: list[Route]) -> None:
     time = Time()
-    async with serving(tmp_path, mounted_routes(), time=time) as running:
+    async with serving(tmp_path, mounted_routes, time=time) as running:
         for route in guarded(running.server.routes):
             for headers in bad_credentials(running, time) if route.method == "GET" else ():
                 time.now += 60
@@ -118,9 +131,9 @@ async def test_no_bad_credential_opens_a_websocket(tmp_path: Path) -> None:
                 assert status == refusal(route.access, headers, running.server.url), (route, headers)
 
 
-async def test_bad_credentials_learn_nothing_from_public_routes(tmp_path: Path) -> None:
+async def test_bad_credentials_learn_nothing_from_public_routes(tmp_path: Path, mounted_routes: list[Route]) -> None:
     time = Time()
-    async with serving(tmp_path, mounted_routes(), time=time) as running:
+    async with serving(tmp_path, mounted_routes, time=time) as running:
         for headers in bad_credentials(running, time):
             time.now += 60
             async with running.client.get("/example/public", headers=headers) as response:
