@@ -323,8 +323,7 @@ function onSessions(frame) {
 }
 
 function changeSession(active) {
-  // The first message of all makes the first session: what is on show is already its beginning.
-  if (state.active !== null) state.items = state.items.slice(state.cut);
+  state.items = state.items.slice(state.cut);
   state.cut = 0;
   state.active = active;
   for (const id of state.awaiting) if (!userItem(id)) state.awaiting.delete(id);
@@ -442,21 +441,25 @@ function draw() {
 function drawTitle() {
   const session = state.sessions.find((one) => one.is_active);
   const title = session ? titleOf(session) : "New conversation";
-  $("title").textContent = title;
+  write($("title"), title);
   document.title = `${isBusy() ? "… " : ""}${title} · Gatehouse`;
 }
 
 function drawLog() {
-  const log = $("log");
   const nodes = state.items.map((item) => {
     item.node ??= element("article", "item");
     drawItem(item);
     return item.node;
   });
+  arrange($("log"), nodes);
+}
+
+// Makes `nodes` the children of `parent`, touching only those that come, go or move.
+function arrange(parent, nodes) {
   const wanted = new Set(nodes);
-  for (const node of [...log.children]) if (!wanted.has(node)) node.remove();
+  for (const node of [...parent.children]) if (!wanted.has(node)) node.remove();
   nodes.forEach((node, place) => {
-    if (log.children[place] !== node) log.insertBefore(node, log.children[place] ?? null);
+    if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] ?? null);
   });
 }
 
@@ -549,31 +552,41 @@ async function copy(button) {
   setTimeout(() => (button.textContent = "Copy"), 1600);
 }
 
+// Rows stay the same elements while they are on show: one that is replaced between press and release is not clicked.
+const rows = new Map();
+
 function drawSessions() {
-  const rows = state.sessions.map(sessionRow);
-  const look = rows.map((row) => row.outerHTML).join("");
-  $("no-sessions").hidden = rows.length > 0;
-  if ($("sessions").look === look) return;
-  const focused = document.activeElement?.dataset?.session;
-  $("sessions").look = look;
-  $("sessions").replaceChildren(...rows);
-  if (focused) $("sessions").querySelector(`[data-session="${focused}"]`)?.focus();
+  const numbers = new Set(state.sessions.map((session) => session.number));
+  for (const number of [...rows.keys()]) if (!numbers.has(number)) rows.delete(number);
+  arrange($("sessions"), state.sessions.map(sessionRow));
+  $("no-sessions").hidden = rows.size > 0;
 }
 
 function sessionRow(session) {
-  const row = document.createElement("li");
+  if (!rows.has(session.number)) rows.set(session.number, newRow(session.number));
+  const row = rows.get(session.number);
+  const [name, about, dot] = row.firstChild.children;
+  if (session.is_active) row.firstChild.setAttribute("aria-current", "true");
+  else row.firstChild.removeAttribute("aria-current");
+  const size = session.messages === 1 ? "1 message" : `${session.messages} messages`;
+  write(name, titleOf(session));
+  write(about, session.messages ? `${size} · ${ago(session.updated_at)}` : "Empty");
+  dot.hidden = !state.unread.has(session.number);
+  return row;
+}
+
+function newRow(number) {
+  const row = element("li");
   const button = element("button", "session");
   button.type = "button";
-  button.dataset.session = session.number;
-  if (session.is_active) button.setAttribute("aria-current", "true");
-  const size = session.messages === 1 ? "1 message" : `${session.messages} messages`;
-  button.append(
-    element("span", "name", titleOf(session)),
-    element("span", "about", session.messages ? `${size} · ${ago(session.updated_at)}` : "Empty"),
-  );
-  if (state.unread.has(session.number)) button.append(unreadDot());
+  button.dataset.session = number;
+  button.append(element("span", "name"), element("span", "about"), unreadDot());
   row.append(button);
   return row;
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
 
 function unreadDot() {

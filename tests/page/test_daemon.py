@@ -1,0 +1,85 @@
+"""The whole way: a browser, the page, the daemon as it is installed, and the offline agent."""
+
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.page.conftest import shoot
+from tests.page.daemon import Daemon
+from tests.page.test_chat import HELLO, write
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
+    daemon = Daemon(tmp_path)
+    yield daemon
+    await daemon.stop()
+
+
+@pytest.fixture
+async def page_url(daemon: Daemon) -> str:
+    return await daemon.start()
+
+
+async def test_a_conversation_from_the_first_word_to_the_next_session(page: Page) -> None:
+    await expect(page.get_by_text("What is on your mind?")).to_be_visible()
+    await write(page, HELLO)
+    await expect(page.locator(".user .body")).to_have_text([HELLO])
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
+    answer = await page.locator(".reply .body").inner_text()
+    await shoot(page, "daemon")
+    await page.reload()
+    await expect(page.locator(".user .body")).to_have_text([HELLO])
+    assert await page.locator(".reply .body").inner_text() == answer
+    await write(page, "/new Second talk")
+    await expect(page.locator(".session")).to_have_count(2)
+    await expect(page.locator("#title")).to_have_text("Second talk")
+    await expect(page.locator(".log")).not_to_contain_text(HELLO)
+    await write(page, "What time is it?")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await page.locator(".session:not([aria-current])").click()
+    await expect(page.locator(".user .body")).to_have_text([HELLO])
+    await expect(page.locator("#title")).not_to_have_text("Second talk")
+
+
+async def test_an_answer_is_seen_growing(page: Page) -> None:
+    await page.evaluate(
+        """() => {
+            window.sizes = new Set();
+            const look = () => window.sizes.add(document.querySelector('.reply .body')?.textContent.length ?? 0);
+            new MutationObserver(look).observe(
+                document.getElementById('log'), { childList: true, subtree: true, characterData: true }
+            );
+        }"""
+    )
+    await write(page, "What can you do?")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    assert len(await page.evaluate("[...window.sizes].filter(Boolean)")) >= 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_page_outlives_the_daemon(page: Page, daemon: Daemon, how: signal.Signals) -> None:
+    await write(page, "Before")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await daemon.stop(how)
+    await expect(page.get_by_text("Waiting for connection")).to_be_visible()
+    await write(page, "After")
+    await expect(page.locator(".user.pending .body")).to_have_text("After")
+    await daemon.start()
+    await expect(page.locator(".user:not(.pending) .body")).to_have_text(["Before", "After"])
+    await expect(page.locator(".reply:not(.live)")).to_have_count(2)
+
+
+async def test_on_a_narrow_screen(page: Page) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await write(page, "/help")
+    await expect(page.locator(".notice")).to_contain_text("/new")
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await shoot(page, "daemon-narrow")
+    await page.get_by_role("button", name="Show the list of conversations").click()
+    await page.get_by_role("button", name="New chat").click()
+    await expect(page.locator(".notice")).to_have_count(0)
