@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory, ThreadedHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 __all__ = ["open_history"]
 
 LONGEST = 512 * 1024
-"""In bytes; a longer file loses its older half when a chat starts."""
+"""In bytes; a longer file is cut to half of this when a chat starts, so that reading it takes no time to speak of."""
 
 
 def open_history(path: Path) -> History:
@@ -18,7 +18,7 @@ def open_history(path: Path) -> History:
         _shorten(path)
     except OSError:
         return InMemoryHistory()
-    return ThreadedHistory(_Cautious(path))
+    return _Cautious(path)
 
 
 class _Cautious(FileHistory):

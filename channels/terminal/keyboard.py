@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,13 +77,13 @@ def _bindings() -> KeyBindings:
 
 
 @contextmanager
-def answering(interrupt: Callable[[], None]) -> Iterator[None]:
+def answering(interrupt: Callable[[], None], terminal: int = 0) -> Iterator[None]:
     """Call `interrupt` at Ctrl-C. What is typed meanwhile is not shown, and waits for the next prompt."""
     loop = asyncio.get_running_loop()
     before = signal.getsignal(signal.SIGINT)
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        with _unechoed(sys.stdin.fileno()):
+        with _unechoed(terminal):
             yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
@@ -92,12 +91,12 @@ def answering(interrupt: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _unechoed(descriptor: int) -> Iterator[None]:
+def _unechoed(terminal: int) -> Iterator[None]:
     """Take keys one by one, not by lines: a Ctrl-D typed ahead then reaches the prompt as a key."""
-    before = termios.tcgetattr(descriptor)
+    before = termios.tcgetattr(terminal)
     local = before[3] & ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(descriptor, termios.TCSANOW, [*before[:3], local, *before[4:]])
+    termios.tcsetattr(terminal, termios.TCSANOW, [*before[:3], local, *before[4:]])
     try:
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSANOW, before)
+        termios.tcsetattr(terminal, termios.TCSANOW, before)

@@ -47,6 +47,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     _replace_what_cannot_be_shown()
     try:
         settings = load_settings(options.config).settings
+        _check_channel(settings)
         return asyncio.run(_chat(settings, _client(settings, options)))
     except (ConfigError, CannotStart) as refusal:
         return complain(refusal, EXIT_CONFIG)
@@ -85,6 +86,14 @@ def _replace_what_cannot_be_shown() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _check_channel(settings: Settings) -> None:
+    if CLIENT not in settings.channels or not settings.channels[CLIENT].enabled:
+        raise CannotStart(
+            f"channels.{CLIENT} is disabled, so there is nothing to talk to. "
+            f"Enable it with: gatehouse config set channels.{CLIENT}.enabled true",
+        )
 
 
 def _client(settings: Settings, options: argparse.Namespace) -> Talk:

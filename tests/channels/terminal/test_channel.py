@@ -1,0 +1,53 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+from channels.terminal import open_channel
+from channels.terminal.channel import TerminalChannel
+from channels.terminal.wire import PATH
+from gateway.contract import Access, Caller, Drafts, HasRoutes, OffersButtons, Outbound, OutboundKind
+from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, say, serving
+
+ADA = Caller(name="ada", is_owner=True)
+
+
+def _channel(pulse: StubPulse | None = None) -> TerminalChannel:
+    channel = open_channel(context(StubBrowser(), pulse or StubPulse(), name="terminal"))
+    assert isinstance(channel, TerminalChannel)
+    return channel
+
+
+async def test_can_be_reached_through_the_control_socket_only() -> None:
+    [route] = _channel().routes()
+    assert (route.method, route.path, route.access) == ("GET", PATH, Access.CONTROL)
+
+
+async def test_shows_drafts_and_offers_no_buttons() -> None:
+    channel = _channel()
+    assert isinstance(channel, Drafts)
+    assert isinstance(channel, HasRoutes)
+    assert not isinstance(channel, OffersButtons)
+    assert (channel.name, channel.account) == ("terminal", "default")
+    assert channel.text_limit.size >= 100_000
+
+
+async def test_the_unix_user_is_the_peer_and_answers_find_the_way_back_as_plain_text() -> None:
+    pulse, core = StubPulse(), Core()
+    channel = _channel(pulse)
+    async with running(channel, core, pulse), serving(channel.routes(), ADA) as client, client.ws_connect(PATH) as ada:
+        await say(ada, "*hello*")
+        assert (await frame(ada, "ack"))["verdict"] == "accepted"
+        [heard] = core.taken
+        assert (heard.address.channel, heard.address.peer, heard.sender.is_owner) == ("terminal", "ada", True)
+        answer = Outbound(address=heard.address, text="*hi*", kind=OutboundKind.REPLY, reply_to=heard.message_id)
+        await channel.draft(replace(answer, text="*h"), key="t1")
+        assert (await frame(ada, "draft"))["text"] == "*h"
+        await channel.send(answer, key="t1")
+        message = await frame(ada, "message")
+    assert (message["text"], message["reply_to"]) == ("*hi*", "m1")
+    assert "html" not in message
+
+
+def test_the_daemon_does_not_pay_for_line_editing() -> None:
+    check = "import sys, channels.terminal; sys.exit('prompt_toolkit' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)

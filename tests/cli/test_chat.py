@@ -1,0 +1,296 @@
+"""`gatehouse chat` from its outside: pipes, a real terminal, a daemon of its own and a running one."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.lock import DataDirLock
+from tests.channels.terminal.pseudo import in_terminal
+from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config
+
+CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+LONG = " ".join(f"word{number}" for number in range(250))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_config(tmp_path)
+    return tmp_path
+
+
+def test_a_message_from_a_pipe_is_answered_and_nothing_else_is_printed(home: Path) -> None:
+    done = gatehouse("chat", "--once", home=home, stdin="it\nworks\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("You said:\n\n> it works\n")
+    assert done.stdout.endswith(".\n")
+
+
+def test_a_message_from_the_command_line_is_answered(home: Path) -> None:
+    done = gatehouse("chat", "--once", "it", "works", home=home)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "> it works\n" in done.stdout
+
+
+def test_several_lines_are_answered_in_order_within_one_conversation(home: Path) -> None:
+    done = gatehouse("chat", home=home, stdin="my name is Ada\n\nwhat is my name\n/whoami\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.rindex("Ada") < done.stdout.index("You are ")
+    assert done.stdout.count("Ada") >= 2
+
+
+def test_the_conversation_is_there_the_next_time(home: Path) -> None:
+    gatehouse("chat", "--once", "my name is Ada", home=home)
+    assert "Ada" in gatehouse("chat", "--once", "what is my name", home=home).stdout
+
+
+def test_attaches_to_the_running_gateway(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        done = gatehouse("chat", "--once", "what time is it", home=tmp_path)
+        daemon.wait_for("message_handled", channel="terminal")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "It is" in done.stdout
+    assert not (tmp_path / "data" / "chat.log").exists()
+
+
+def test_every_file_of_its_own_gateway_is_private(home: Path) -> None:
+    before = os.umask(0)
+    try:
+        gatehouse("chat", "--once", "hi", home=home)
+    finally:
+        os.umask(before)
+    assert (home / "data" / "chat.log").stat().st_size > 0
+    assert [path for path in (home / "data").rglob("*") if path.stat().st_mode & 0o077] == []
+
+
+def test_a_log_that_has_grown_long_starts_anew(home: Path) -> None:
+    (home / "data").mkdir(mode=0o700)
+    (home / "data" / "chat.log").write_bytes(b"x" * 1_100_000)
+    gatehouse("chat", "--once", "hi", home=home)
+    assert 0 < (home / "data" / "chat.log").stat().st_size < 100_000
+
+
+def test_bytes_that_are_not_utf8_are_replaced(home: Path) -> None:
+    done = subprocess.run(
+        [COMMAND, "chat", "--once"],
+        cwd=home,
+        env=environment(home),
+        input=b"say caf\xe9 \xff\n",
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "caf\ufffd".encode() in done.stdout
+
+
+def test_a_terminal_that_is_not_on_utf8_gets_question_marks(home: Path) -> None:
+    done = subprocess.run(
+        [COMMAND, "chat", "--once", "gr\u00fc\u00dfe \u2713"],
+        cwd=home,
+        env={**environment(home), "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "gr\u00fc\u00dfe ?".encode("latin-1") in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--once"], []])
+@pytest.mark.parametrize("stdin", ["", "\n \n"])
+def test_empty_input_is_wrong_usage(home: Path, arguments: list[str], stdin: str) -> None:
+    done = gatehouse("chat", *arguments, home=home, stdin=stdin)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gatehouse: There was nothing to send: the input is empty.\n"
+
+
+@pytest.mark.parametrize("arguments", [["hello"], ["--once", "--timeout", "0"], ["--timeout", "soon"], ["--twice"]])
+def test_wrong_usage_is_explained(home: Path, arguments: list[str]) -> None:
+    done = gatehouse("chat", *arguments, home=home)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: gatehouse chat")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_refused_message_is_told_on_stderr(home: Path) -> None:
+    done = gatehouse("chat", "--once", home=home, stdin="x" * 40_000)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "40,000 characters" in done.stderr
+
+
+def test_input_without_end_is_refused(home: Path) -> None:
+    done = gatehouse("chat", "--once", home=home, stdin="x" * 300_000)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "gatehouse: The input has more than 256 KiB in one message; send it in parts.\n"
+
+
+def test_waits_no_longer_than_asked(home: Path) -> None:
+    done = gatehouse("chat", "--once", "--timeout", "0.2", LONG, home=home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No answer came within 0.2 seconds" in done.stderr
+
+
+def test_a_mistake_in_the_config_is_named(tmp_path: Path) -> None:
+    write_config(tmp_path, DEFAULTS + "\n[gatway]\n")
+    done = gatehouse("chat", "--once", "hi", home=tmp_path)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "gatway" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_disabled_channel_is_named(tmp_path: Path) -> None:
+    write_config(tmp_path, DEFAULTS + "\n[channels.terminal]\nenabled = false\n")
+    done = gatehouse("chat", "--once", "hi", home=tmp_path)
+    assert done.returncode == 78
+    assert "gatehouse config set channels.terminal.enabled true" in done.stderr
+
+
+def test_a_data_directory_held_by_somebody_who_does_not_answer_is_left_alone(home: Path) -> None:
+    (home / "data").mkdir(mode=0o700)
+    with DataDirLock(home / "data"):
+        done = gatehouse("chat", "--once", "hi", home=home)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert f"in use by process {os.getpid()}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(home: Path) -> None:
+    (home / "data").write_text("in the way")
+    done = gatehouse("chat", "--once", "hi", home=home)
+    assert done.returncode == 78
+    assert str(home / "data") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _started(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [COMMAND, "chat", *arguments],
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_reader_who_leaves_is_no_drama(home: Path) -> None:
+    with _started(home) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        assert chat.stderr is not None
+        chat.stdin.write(b"/whoami\n")
+        chat.stdin.flush()
+        assert chat.stdout.readline().startswith(b"You are")
+        chat.stdout.close()
+        chat.stdin.write(b"/whoami\n")
+        chat.stdin.flush()
+        assert chat.wait(PATIENCE) == 1
+        assert chat.stderr.read() == b""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+def test_a_signal_ends_it_in_order(home: Path, number: signal.Signals, code: int) -> None:
+    with _started(home) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        assert chat.stderr is not None
+        chat.stdin.write(b"/whoami\n")
+        chat.stdin.flush()
+        chat.stdout.readline()
+        chat.send_signal(number)
+        assert chat.wait(PATIENCE) == code
+        assert chat.stderr.read() == b""
+    assert "shutdown_finished" in (home / "data" / "chat.log").read_text()
+    assert not (home / "data" / "control.sock").exists()
+
+
+async def test_a_person_types_sees_it_stream_stops_it_and_leaves(home: Path) -> None:
+    async with in_terminal("chat", home=home) as terminal:
+        await terminal.shows("so this chat runs its own until you leave")
+        await terminal.shows("Ctrl-D or /quit leaves")
+        await terminal.prompts()
+        terminal.type(f"{LONG}\r")
+        await terminal.shows("You said:")
+        await terminal.shows("word0 word1 ")
+        terminal.type(CTRL_C)
+        assert "word249" not in await terminal.shows("*Stopped.*")
+        await terminal.prompts()
+        terminal.type(f"what is my name{CTRL_C}what time is it\r")
+        await terminal.shows("It is **")
+        await terminal.prompts()
+        terminal.type(f"{UP}\r")
+        await terminal.shows("It is **")
+        await terminal.prompts()
+        terminal.type(CTRL_D)
+        assert await terminal.ended() == 0
+    assert (home / "data" / "chat_history").stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_next_chat_remembers_what_was_typed(home: Path) -> None:
+    for keys, leaving in (("what time is it\r", CTRL_D), (f"{UP}\r", "/quit\r")):
+        async with in_terminal("chat", home=home) as terminal:
+            await terminal.prompts()
+            terminal.type(keys)
+            await terminal.shows("It is **")
+            await terminal.prompts()
+            terminal.type(leaving)
+            assert await terminal.ended() == 0
+
+
+async def test_strange_bytes_and_early_keys_do_no_harm(home: Path) -> None:
+    async with in_terminal("chat", home=home) as terminal:
+        await terminal.prompts()
+        terminal.type(b"caf\xe9 \xff\r")
+        await terminal.shows("You said:")
+        terminal.type(f"/whoami\r{CTRL_D}")
+        await terminal.shows("You are ")
+        assert await terminal.ended() == 0
+    assert "Traceback" not in terminal.screen
+
+
+async def test_commands_are_completed(home: Path) -> None:
+    async with in_terminal("chat", home=home) as terminal:
+        await terminal.prompts()
+        terminal.type("/whoami\r")  # Once it is answered, the list of commands has come too.
+        await terminal.shows("You are ")
+        await terminal.prompts()
+        terminal.type("/stat\t")
+        await terminal.shows("us")
+        terminal.type("\r")
+        await terminal.shows("/status")
+        await terminal.shows("Agent: main")
+
+
+async def test_what_is_said_elsewhere_appears_above_the_prompt(tmp_path: Path) -> None:
+    with running(tmp_path):
+        async with in_terminal("chat", home=tmp_path) as terminal:
+            await terminal.shows("Attached to the gateway")
+            await terminal.prompts()
+            gatehouse("chat", "--once", "what time is it", home=tmp_path)
+            await terminal.shows("(you, elsewhere) what time is it")
+            await terminal.shows("It is **")
+
+
+async def test_a_gateway_that_is_killed_and_comes_back_goes_on_with_the_chat(tmp_path: Path) -> None:
+    with running(tmp_path) as first:
+        async with in_terminal("chat", home=tmp_path) as terminal:
+            await terminal.shows("Attached to the gateway")
+            await terminal.prompts()
+            first.signal(signal.SIGKILL)
+            with running(tmp_path):
+                terminal.type("what time is it\r")
+                await terminal.shows("It is **")
+                await terminal.prompts()
+                terminal.type(CTRL_D)
+                assert await terminal.ended() == 0
+
+
+async def test_hanging_up_ends_the_chat_and_its_own_gateway(home: Path) -> None:
+    async with in_terminal("chat", home=home) as terminal:
+        await terminal.prompts()
+        terminal.send_signal(signal.SIGHUP)
+        assert await terminal.ended() == 143
+    assert "shutdown_finished" in (home / "data" / "chat.log").read_text()
