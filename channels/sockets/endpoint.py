@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from time import monotonic
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -19,6 +20,9 @@ HEARTBEAT = 30.0
 CLOSE_TIMEOUT = 2.0
 """How long a client may take to answer a closing handshake."""
 SEND_TIMEOUT = 30.0
+SLOW = 0.02
+REST = 3
+"""After a slow draft none is made for so many times as long, so that long answers leave the processor to others."""
 
 
 class SocketEndpoint:
@@ -30,6 +34,7 @@ class SocketEndpoint:
     def __init__(self, context: ChannelContext, *, render: Render | None = None) -> None:
         self._context = context
         self._render = render
+        self._rests_until = 0.0
         self._hub = Hub()
         self._desk = Desk(
             channel=context.name, account=context.account, browser=context.browser, hub=self._hub, render=render
@@ -65,6 +70,10 @@ class SocketEndpoint:
         return Receipt(message_id=key)
 
     async def draft(self, message: Outbound, *, key: str) -> None:
+        """Show an answer so far, unless drafts cost too much by now: a long text renders slowly and is soon outdated."""
+        started = monotonic()
+        if started < self._rests_until:
+            return
         draft = Draft(
             key=key,
             text=message.text,
@@ -73,6 +82,9 @@ class SocketEndpoint:
             html=await self._rendered(message.text),
         )
         self._hub.broadcast(message.address.peer, draft)
+        took = monotonic() - started
+        if took > SLOW:
+            self._rests_until = started + took * (1 + REST)
 
     async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Talk with one client until it leaves. Cancelled, it says goodbye with 1001 and leaves no task behind."""

@@ -224,7 +224,8 @@ function userItem(id) {
 
 function storedOutbox() {
   try {
-    return JSON.parse(sessionStorage.getItem(OUTBOX_KEY)) ?? [];
+    const stored = JSON.parse(sessionStorage.getItem(OUTBOX_KEY));
+    return Array.isArray(stored) ? stored : [];
   } catch {
     return [];
   }
@@ -464,8 +465,8 @@ function arrange(parent, nodes) {
 }
 
 function drawItem(item) {
-  const look = JSON.stringify([item.kind, item.html ?? item.text, item.state, item.isLive, item.problem, state.isOpen]);
-  if (item.node.look === look) return;
+  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen];
+  if (item.node.look?.every((value, place) => value === look[place])) return;
   item.node.look = look;
   item.node.className = `item ${item.kind} ${item.state ?? ""} ${item.isLive ? "live" : ""}`.trim();
   item.node.setAttribute("aria-busy", String(Boolean(item.isLive)));

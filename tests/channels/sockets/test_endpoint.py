@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -164,6 +165,21 @@ async def test_an_answer_is_drafted_and_then_whole(served: Served) -> None:
         whole = await socket.receive_json()
         assert (whole["key"], whole["kind"], whole["html"]) == ("k", "reply", "<p>so far</p>")
         assert receipt.message_id == "k"
+
+
+async def test_drafts_that_are_slow_to_render_become_fewer() -> None:
+    renders: list[str] = []
+
+    def render(text: str) -> str:
+        renders.append(text)
+        time.sleep(0.05)
+        return text
+
+    endpoint = SocketEndpoint(context(StubBrowser(), StubPulse()), render=render)
+    for word in ("one", "one two", "one two three"):
+        await endpoint.draft(outbound(word), key="k")
+    await endpoint.send(outbound("the end"), key="k")
+    assert renders == ["one", "the end"]
 
 
 async def test_a_notice_waits_for_who_is_away_and_a_reply_is_in_the_history(served: Served) -> None:
