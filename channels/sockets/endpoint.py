@@ -70,7 +70,7 @@ class SocketEndpoint:
         return Receipt(message_id=key)
 
     async def draft(self, message: Outbound, *, key: str) -> None:
-        """Show an answer so far, unless drafts cost too much by now: a long text renders slowly and is soon outdated."""
+        """Show an answer so far, unless drafts cost too much by now: a long text renders slowly, and is soon old."""
         started = monotonic()
         if started < self._rests_until:
             return

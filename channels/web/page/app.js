@@ -382,8 +382,10 @@ function isStillShown(item, lines) {
   return item.key !== undefined && !item.isOld && !isWritten(lines, item);
 }
 
+// An answer of several steps is several lines in the transcript, and the last of them is its end.
 function isWritten(lines, item) {
-  return lines.some((line) => line.kind === "reply" && (line.text === item.text || item.text.endsWith(line.text)));
+  const last = lines.at(-1);
+  return last?.kind === "reply" && last.text !== "" && item.text.endsWith(last.text);
 }
 
 function takeOut(texts, text) {
