@@ -1,0 +1,103 @@
+"""The far side of each channel, as the contract suite needs it: a person's client on the platform."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+from aiohttp import ClientWebSocketResponse
+
+from channels.loopback import LoopbackChannel
+from channels.loopback import open_channel as open_loopback
+from channels.terminal import open_channel as open_terminal
+from channels.web import open_channel as open_web
+from gateway.contract import Address, Channel, HasRoutes, OpenChannel, PeerKind
+from gateway.errors import Transient
+from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, serving
+
+NOT_TAKEN = "not taken"
+
+
+class FarSide(Protocol):
+    """What somebody does and sees on the platform; `address` is where they are."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+    @property
+    def address(self) -> Address: ...
+
+    async def say(self, text: str, event_id: str) -> str:
+        """Say something; return the verdict, or `NOT_TAKEN` when it was not acknowledged."""
+
+    async def hear(self) -> str:
+        """Return the text of the next whole message."""
+
+
+class LoopbackFarSide:
+    def __init__(self, channel: LoopbackChannel) -> None:
+        self.channel = channel
+        self.address = Address(channel="loopback", kind=PeerKind.DIRECT, peer="owner")
+
+    async def say(self, text: str, event_id: str) -> str:
+        try:
+            return await self.channel.say(text, peer="owner", event_id=event_id)
+        except Transient:
+            return NOT_TAKEN
+
+    async def hear(self) -> str:
+        return (await self.channel.hear_message()).text
+
+
+class SocketFarSide:
+    def __init__(self, channel: Channel, socket: ClientWebSocketResponse) -> None:
+        self.channel = channel
+        self.address = Address(channel=channel.name, kind=PeerKind.DIRECT, peer="owner")
+        self._socket = socket
+
+    async def say(self, text: str, event_id: str) -> str:
+        await self._socket.send_json({"type": "message", "id": event_id, "text": text})
+        while True:
+            received = await self._socket.receive_json()
+            if received["type"] == "ack":
+                return str(received["verdict"])
+            if received["type"] == "error":
+                return NOT_TAKEN
+
+    async def hear(self) -> str:
+        return str((await frame(self._socket, "message"))["text"])
+
+
+@asynccontextmanager
+async def loopback(core: Core) -> AsyncIterator[FarSide]:
+    pulse = StubPulse()
+    channel = open_loopback(context(StubBrowser(), pulse, "loopback"))
+    assert isinstance(channel, LoopbackChannel)
+    async with asyncio.timeout(20), running(channel, core, pulse):
+        yield LoopbackFarSide(channel)
+
+
+def over_socket(
+    open_channel: OpenChannel, name: str, path: str
+) -> Callable[[Core], AbstractAsyncContextManager[FarSide]]:
+    @asynccontextmanager
+    async def far_side(core: Core) -> AsyncIterator[FarSide]:
+        pulse = StubPulse()
+        channel = open_channel(context(StubBrowser(), pulse, name))
+        assert isinstance(channel, HasRoutes)
+        async with (
+            running(channel, core, pulse),
+            serving(channel.routes()) as client,
+            client.ws_connect(path) as socket,
+        ):
+            yield SocketFarSide(channel, socket)
+
+    return far_side
+
+
+FAR_SIDES: dict[str, Callable[[Core], AbstractAsyncContextManager[FarSide]]] = {
+    "loopback": loopback,
+    "terminal": over_socket(open_terminal, "terminal", "/terminal/ws"),
+    "web": over_socket(open_web, "web", "/web/ws"),
+}
+"""A new channel starts by joining here."""
