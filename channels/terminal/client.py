@@ -34,9 +34,16 @@ async def chat(
         for trouble in troubles.exceptions:
             print(f"gatehouse: {printable(str(trouble))}", file=sys.stderr)
     except* BrokenPipeError:
-        # Who read our output has left, as `| head` does. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        _write_no_more()  # Who read our output has left, as `| head` does.
+    except* OSError as troubles:
+        _write_no_more()
+        print(f"gatehouse: The answer could not be written: {troubles.exceptions[0]}", file=sys.stderr)
     return code
+
+
+def _write_no_more() -> None:
+    """Let go of what is still buffered: Python would complain once more when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
 
 
 async def _converse(connect: Connect, mode: Mode) -> int:

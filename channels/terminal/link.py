@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 
-from channels.sockets.wire import AskCommands, Frame, Message, ServerFrame
+from channels.sockets.wire import AskCommands, Failure, Frame, Message, ServerFrame
 from channels.terminal.errors import Lost
 from channels.terminal.exchange import Exchange, Outcome, subject
 from channels.terminal.wire import PATH, pack, unpack
@@ -26,6 +26,8 @@ PAUSES = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
 STEADY_AFTER = 10.0
 """A connection that held this many seconds starts the pauses anew."""
 REMEMBERED = 256
+AWAY = "(The gateway has gone away; waiting for it to come back.)"
+BACK = "(The gateway is back.)"
 EXCERPT = 60
 
 
@@ -96,6 +98,7 @@ class Link:
     async def _come_back(self, pauses: Iterator[float]) -> None:
         """Connect again. The gateway drops what it has taken already, so whatever is not settled is sent again."""
         await self.close()
+        self._hear(Failure(text=AWAY), None)
         for pause in pauses:
             await asyncio.sleep(pause)
             try:
@@ -104,6 +107,7 @@ class Link:
                 raise
             except GatehouseError:
                 continue
+            self._hear(Failure(text=BACK), None)
             for exchange in tuple(self._exchanges.values()):
                 await self._send(exchange.say)
             return

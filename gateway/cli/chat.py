@@ -44,7 +44,7 @@ Talk = Callable[[Control, str], Awaitable[int]]
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
     options = _options(arguments, config)
     os.umask(0o077)  # Whatever we or a library write is ours alone from birth.
-    _replace_what_cannot_be_shown()
+    _tame_streams()
     try:
         settings = load_settings(options.config).settings
         _check_channel(settings)
@@ -81,8 +81,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _replace_what_cannot_be_shown() -> None:
-    """Let a terminal that is not on UTF-8 show question marks, rather than end the chat."""
+def _tame_streams() -> None:
+    """Have all three, whatever the shell has closed; and show question marks where a terminal is not on UTF-8."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

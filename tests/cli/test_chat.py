@@ -191,6 +191,34 @@ def test_a_reader_who_leaves_is_no_drama(home: Path) -> None:
         assert chat.stderr.read() == b""
 
 
+def _in_shell(home: Path, line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=home,
+        env={**environment(home), "GATEHOUSE": str(COMMAND)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_a_closed_stdin_is_an_empty_one(home: Path) -> None:
+    done = _in_shell(home, '"$GATEHOUSE" chat <&-')
+    assert (done.returncode, done.stderr) == (2, "gatehouse: There was nothing to send: the input is empty.\n")
+
+
+def test_closed_outputs_do_no_harm(home: Path) -> None:
+    done = _in_shell(home, '"$GATEHOUSE" chat --once /whoami >&- 2>&-')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_full_disk_is_told(home: Path) -> None:
+    done = _in_shell(home, '"$GATEHOUSE" chat --once /whoami > /dev/full')
+    assert done.returncode == 1
+    assert done.stderr == "gatehouse: The answer could not be written: [Errno 28] No space left on device\n"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_a_signal_ends_it_in_order(home: Path, number: signal.Signals, code: int) -> None:
     with _started(home) as chat:

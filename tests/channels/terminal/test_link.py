@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from channels.sockets.wire import Commands, Message, ServerFrame
+from channels.sockets.wire import Commands, Failure, Message, ServerFrame
 from channels.terminal.errors import Lost
 from channels.terminal.exchange import Exchange
-from channels.terminal.link import linked
+from channels.terminal.link import AWAY, BACK, linked
 from gateway.errors import Refused, Transient
 from tests.channels.terminal.scripted import QUICKLY, Client, echoing, gateway, never
 
@@ -157,6 +157,20 @@ async def test_an_answer_to_somebody_else_is_not_ours() -> None:
 
     async with gateway(busy) as connect, linked(connect, never) as link:
         assert (await link.ask(Exchange("hi"))).text == "for you"
+
+
+async def test_tells_when_the_gateway_is_away_and_when_it_is_back() -> None:
+    heard: list[ServerFrame] = []
+
+    async def vanishing(_: Client) -> None:
+        return
+
+    async with (
+        gateway(vanishing, echoing) as connect,
+        linked(connect, lambda frame, _: heard.append(frame), pauses=QUICKLY) as link,
+    ):
+        await link.ask(Exchange("hi"))
+    assert [frame.text for frame in heard if isinstance(frame, Failure)] == [AWAY, BACK]
 
 
 async def test_every_frame_is_heard_once() -> None:
