@@ -50,6 +50,9 @@ class Client:
         await self.ack(said)
         await self.message(text, to=said, key=f"answer to {said['id']}")
 
+    async def hang_up(self, code: int) -> None:
+        await self._socket.close(code=code)
+
     async def stay(self) -> None:
         """Keep the connection until the client leaves."""
         async for _ in self._socket:

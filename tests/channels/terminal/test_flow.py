@@ -44,3 +44,9 @@ def test_space_at_the_end_of_a_draft_is_not_taken_for_another_way() -> None:
     flow = Flow()
     flow.draft("done ")
     assert flow.finish("done") == "\n"
+
+
+def test_space_that_became_a_new_paragraph_still_is_a_continuation() -> None:
+    flow = Flow()
+    flow.draft("first ")
+    assert flow.finish("first\n\nsecond") == "\n\nsecond\n"

@@ -2,6 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import WSCloseCode
 
 from channels.sockets.wire import Commands, Failure, Message, ServerFrame
 from channels.terminal.errors import Lost
@@ -97,6 +98,16 @@ async def test_a_gateway_that_refuses_to_have_us_back_is_not_asked_again() -> No
             async with linked(first_only, never, pauses=QUICKLY):
                 await asyncio.Event().wait()
     assert tries == 2
+
+
+async def test_one_chat_too_many_is_told_so() -> None:
+    async def full(client: Client) -> None:
+        await client.hang_up(WSCloseCode.TRY_AGAIN_LATER)
+
+    async with gateway(full) as connect:
+        with pytest.RaisesGroup(pytest.RaisesExc(Refused, match="close one of them")):
+            async with linked(connect, never):
+                await asyncio.Event().wait()
 
 
 async def test_tries_again_what_could_not_be_taken_just_now() -> None:
