@@ -11,9 +11,11 @@ class Jitter(Protocol):
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
-def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter | None = None) -> Iterator[float]:
+_chance = random.Random()  # noqa: S311 - nothing here is a secret
+
+
+def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _chance) -> Iterator[float]:
     """Yield waits that double up to `cap`, each shortened by up to half so that many peers do not return at once."""
-    jitter = jitter or random.Random()  # noqa: S311 - nothing here is a secret
     wait = first
     while True:
         yield wait * jitter.uniform(0.5, 1.0)
