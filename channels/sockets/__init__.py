@@ -1,5 +1,5 @@
-"""What the channels that speak JSON over a WebSocket share: frames, the hub of open sockets, and the endpoint."""
+"""What the channels that speak JSON over a WebSocket share: frames, the hub of open sockets, and the channel itself."""
 
-from channels.sockets.endpoint import SocketEndpoint
+from channels.sockets.channel import SocketChannel
 
-__all__ = ["SocketEndpoint"]
+__all__ = ["SocketChannel"]

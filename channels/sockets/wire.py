@@ -30,8 +30,8 @@ __all__ = [
     "parse",
 ]
 
-MAX_FRAME_SIZE = 64 * 1024
-"""In bytes, as it comes over the wire."""
+MAX_FRAME_SIZE = 256 * 1024
+"""In bytes, as it comes over the wire: room for the longest message that the core takes, in any script."""
 MAX_HISTORY = 500
 
 

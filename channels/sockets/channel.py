@@ -1,4 +1,4 @@
-"""A channel whose clients come over WebSockets, but for its name and looks."""
+"""A channel whose clients come over WebSockets; where they come in is for its heirs to say."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -10,9 +10,9 @@ from channels.sockets.conversation import Conversation, Desk, Render, TooInsiste
 from channels.sockets.hub import Hub, TooManyConnections
 from channels.sockets.outlet import Outlet
 from channels.sockets.wire import Draft, Message
-from gateway.contract import Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt
+from gateway.contract import Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt, TextLimit
 
-__all__ = ["SocketEndpoint"]
+__all__ = ["SocketChannel"]
 
 MAX_MESSAGE_SIZE = 1024 * 1024
 """Above it the connection is closed with 1009 before the rest is read."""
@@ -25,13 +25,18 @@ REST = 3
 """After a slow draft none is made for so many times as long, so that long answers leave the processor to others."""
 
 
-class SocketEndpoint:
+class SocketChannel:
     """Takes WebSockets, hands to the core what they say, and gives to all sockets of a peer what the core answers.
 
     With `render`, frames carry HTML beside the text.
     """
 
+    text_limit = TextLimit(size=1_000_000)
+    draft_pace = 0.03
+
     def __init__(self, context: ChannelContext, *, render: Render | None = None) -> None:
+        self.name = context.name
+        self.account = context.account
         self._context = context
         self._render = render
         self._rests_until = 0.0

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.test_utils import TestClient
 
-from channels.sockets import SocketEndpoint
+from channels.sockets import SocketChannel
+from channels.sockets.channel import MAX_MESSAGE_SIZE
 from channels.sockets.conversation import FRAMES_AT_ONCE, PATIENCE
-from channels.sockets.endpoint import MAX_MESSAGE_SIZE
 from channels.sockets.hub import MAX_CONNECTIONS
 from channels.sockets.outlet import MAX_FRAMES
 from channels.sockets.wire import MAX_FRAME_SIZE
@@ -34,7 +34,7 @@ from tests.channels.sockets.serving import (
 
 @dataclass(slots=True, kw_only=True)
 class Served:
-    endpoint: SocketEndpoint
+    endpoint: SocketChannel
     core: Core
     browser: StubBrowser
     pulse: StubPulse
@@ -51,7 +51,7 @@ class Served:
 @asynccontextmanager
 async def an_endpoint() -> AsyncIterator[Served]:
     browser, pulse = StubBrowser(), StubPulse()
-    endpoint = SocketEndpoint(context(browser, pulse), render=lambda text: f"<p>{text}</p>")
+    endpoint = SocketChannel(context(browser, pulse), render=lambda text: f"<p>{text}</p>")
     handlers: list[asyncio.Task[Any]] = []
 
     async def handle(request: web.Request, caller: Caller) -> web.StreamResponse:
@@ -175,7 +175,7 @@ async def test_drafts_that_are_slow_to_render_become_fewer() -> None:
         time.sleep(0.05)
         return text
 
-    endpoint = SocketEndpoint(context(StubBrowser(), StubPulse()), render=render)
+    endpoint = SocketChannel(context(StubBrowser(), StubPulse()), render=render)
     for word in ("one", "one two", "one two three"):
         await endpoint.draft(outbound(word), key="k")
     await endpoint.send(outbound("the end"), key="k")
