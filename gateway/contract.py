@@ -125,7 +125,10 @@ class Button:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbound:
-    """One thing to say. `session` is the number of the session it belongs to, for channels that show several."""
+    """One thing to say. `session` is the number of the session it belongs to, for channels that show several.
+
+    A reply with `is_failure` tells why there is no answer.
+    """
 
     address: Address
     text: str
@@ -133,6 +136,7 @@ class Outbound:
     reply_to: str | None = None
     session: int | None = None
     buttons: tuple[Button, ...] = ()
+    is_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

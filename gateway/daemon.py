@@ -71,12 +71,12 @@ class Daemon:
         self._hurrying = asyncio.Event()
         self._live = Live(settings)
         self._sessions = sessions
-        self._roster = Roster(settings)
+        self.roster = Roster(settings)
         self.channels = Channels(SessionBrowser(self._live, sessions))
         self._delivery = Delivery(self.channels.by_identity)
         turns = Turns(
             live=self._live,
-            roster=lambda: self._roster,
+            roster=lambda: self.roster,
             sessions=sessions,
             delivery=self._delivery,
             memory=settings.gateway.data_dir / "memory",
@@ -122,7 +122,7 @@ class Daemon:
         roster = Roster(settings)
         self.channels.open(settings)
         _warn_of_restart(self._live.settings, settings)
-        self._roster = roster
+        self.roster = roster
         self._live.settings = settings
 
     def health(self) -> Health:

@@ -1,5 +1,6 @@
 """The roster: which agents there are, each with its provider, prompt, tools and workspace."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,10 @@ class Roster:
 
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
+
+    def replace(self, name: str, change: Callable[[Agent], Agent]) -> None:
+        """Put another agent in place of `name`, from its next turn on: for programs that embed the gateway."""
+        self._agents[name] = change(self._agents[name])
 
 
 def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:

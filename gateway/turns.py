@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
@@ -178,7 +178,8 @@ class Turns:
     async def _finish(self, job: Job, course: _Course) -> None:
         if course.has_begun:
             await self._write_end(job, course)
-        delivered = await self._delivery.say(_reply(job, course.text), key=job.turn)
+        reply = replace(_reply(job, course.text), is_failure=course.outcome is TurnOutcome.FAILED)
+        delivered = await self._delivery.say(reply, key=job.turn)
         log.info(
             "message_handled",
             outcome=course.outcome,

@@ -68,6 +68,7 @@ class SocketChannel:
             reply_to=message.reply_to,
             html=None if is_notice else await self._rendered(message.text),
             buttons=message.buttons,
+            is_failure=message.is_failure,
         )
         is_anybody_there = self._hub.broadcast(message.address.peer, frame)
         if is_notice and not is_anybody_there:

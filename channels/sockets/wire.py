@@ -152,6 +152,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     reply_to: str | None = None
     html: str | None = None
     buttons: tuple[Button, ...] = ()
+    is_failure: bool = False
+    """It tells why there is no answer."""
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):

@@ -74,7 +74,9 @@ class Exchange:
             self._settle(Outcome(is_answer=self._is_answered_by(self._answer), text=self._answer.text))
 
     def _is_answered_by(self, message: Message) -> bool:
-        """Tell an answer from the gateway's word that there will be none: only commands are answered by notices."""
+        """Tell an answer from a word that there will be none: only commands are answered by notices."""
+        if message.is_failure:
+            return False
         is_command = self.text.lstrip().startswith(("/", "!")) and not self.text.lstrip().startswith("//")
         return message.kind == OutboundKind.REPLY or is_command
 

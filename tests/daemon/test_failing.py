@@ -1,0 +1,87 @@
+"""Turns that go wrong: whatever happens, the person hears of it, and the next message is answered."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from config import GatewaySettings
+from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta
+from gateway.daemon import Daemon
+from gateway.errors import ProviderFailed
+from tests.daemon.test_conversation import gateway, settings
+
+
+class Scripted:
+    """A model at the edge of the gateway that fails as told, and then answers."""
+
+    def __init__(self, *failures: Exception | float) -> None:
+        self.failures = list(failures)
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        yield TextDelta(text="Half an ")
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            await asyncio.sleep(failure)
+        yield TextDelta(text="answer.")
+
+
+def use(daemon: Daemon, provider: Provider) -> None:
+    daemon.roster.replace("main", lambda agent: replace(agent, provider=provider))
+
+
+@pytest.mark.parametrize(
+    ("failure", "sentence"),
+    [
+        (ProviderFailed("The model is out of credit."), "*The model is out of credit.*"),
+        (ZeroDivisionError(), "*Something went wrong inside Gatehouse."),
+    ],
+)
+async def test_a_failing_model_is_told_and_the_next_message_answered(
+    tmp_path: Path, failure: Exception, sentence: str
+) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        use(daemon, Scripted(failure))
+        await chat.say("hello")
+        reply = await chat.hear_message()
+        assert reply.is_failure
+        assert reply.text.startswith(f"Half an \n\n{sentence}")
+        await chat.say("again")
+        assert (await chat.hear_message()).text == "Half an answer."
+
+
+async def test_a_hanging_model_does_not_hold_the_lane_for_ever(tmp_path: Path) -> None:
+    quick = GatewaySettings(data_dir=tmp_path / "data", turn_timeout=0.2)
+    async with gateway(settings(tmp_path, gateway=quick)) as (daemon, chat):
+        use(daemon, Scripted(3600.0))
+        await chat.say("hello")
+        reply = await chat.hear_message()
+        assert reply.is_failure
+        assert "longer than 0.2 seconds" in reply.text
+        await chat.say("again")
+        assert (await chat.hear_message()).text == "Half an answer."
+
+
+def unlinked(folder: Path) -> None:
+    for transcript in (folder / "data/sessions/transcripts").iterdir():
+        transcript.unlink()
+
+
+@pytest.mark.parametrize("damage", [unlinked])
+async def test_a_session_that_is_gone_from_the_disk_is_told_and_replaced(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        use(daemon, Scripted())
+        await chat.say("hello")
+        await chat.hear_message()
+        damage(tmp_path)
+        texts = []
+        for _ in range(3):
+            await chat.say("still there?")
+            texts.append((await chat.hear_message()).text)
+        assert texts[-1] == "Half an answer."
