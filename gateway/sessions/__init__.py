@@ -7,18 +7,30 @@ from gateway.sessions import entries
 from gateway.sessions.entries import Entry, SessionStatus, TurnOutcome
 from gateway.sessions.fold import Spoken, history, last_turn, lines
 from gateway.sessions.manager import SessionManager
-from gateway.sessions.meta import Session, SessionMeta
+from gateway.sessions.meta import Session, SessionMeta, Undone
 from gateway.sessions.recovery import RecoveryReport
+from gateway.sessions.search import Hit, SearchResult
+from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
+from gateway.sessions.verification import Problem, VerifyReport
 
 __all__ = [
     "Entry",
+    "Hit",
+    "IsBusy",
+    "Leaving",
+    "OnLeaving",
+    "Problem",
     "RecoveryReport",
+    "SearchResult",
     "Session",
     "SessionManager",
     "SessionMeta",
     "SessionStatus",
     "Spoken",
+    "SweepReport",
     "TurnOutcome",
+    "Undone",
+    "VerifyReport",
     "entries",
     "history",
     "last_turn",

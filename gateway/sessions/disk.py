@@ -97,6 +97,21 @@ class Disk:
         reading.entries.extend(waiting)
         return reading
 
+    def snapshot(self, key: str) -> tuple[int, bytes]:
+        """Return the size of a transcript and the lines that wait to be appended to it."""
+        backlog = self._backlogs.get(key, _Backlog())
+        return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
+
+    def delete(self, key: str, heir: str | None) -> None:
+        """Delete a transcript, once what its `heir` knows is durable. `OSError` when the disk will not let it go."""
+        self._give_up(key)
+        self._dirty.discard(key)
+        self._checked.discard(key)
+        if heir is not None and heir in self._dirty:
+            self._sync(heir)
+        self.path(key).unlink(missing_ok=True)
+        self._has_new_names = True
+
     def flush(self, members: Sequence[bytes] | None) -> bool:
         """Make every transcript durable, then write the index of `members`, if given; tell whether all of it worked."""
         before, self._flush_trouble = self.trouble, None

@@ -14,13 +14,16 @@ from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, SessionState
 from gateway.text import excerpt
 
-__all__ = ["INTERRUPTED", "Spoken", "advance", "begin", "fold", "history", "last_turn", "lines"]
+__all__ = ["IDLE", "INTERRUPTED", "Spoken", "advance", "begin", "fold", "history", "last_turn", "lines"]
 
 TITLE_WIDTH = 80
 
 INTERRUPTED = (
     "This call was interrupted before its result was recorded. It may have taken effect: check before repeating it."
 )
+
+IDLE = "idle"
+"""Who completes a session in which nobody has said anything for long."""
 
 _SUMMARY = "Summary of the earlier conversation:\n\n"
 
@@ -61,7 +64,14 @@ def begin(header: e.Header) -> SessionState:
 def advance(state: SessionState, entry: Entry) -> SessionState:
     """Add one entry to what all before it add up to."""
     seq = max(state.seq, entry.seq)
-    return msgspec.structs.replace(state, seq=seq, last_accessed=entry.ts, **_change(state, entry))
+    # A clock that was set back must not make a session look old enough to be removed.
+    accessed = max(state.last_accessed, entry.ts) if _touches(entry) else state.last_accessed
+    return msgspec.structs.replace(state, seq=seq, last_accessed=accessed, **_change(state, entry))
+
+
+def _touches(entry: Entry) -> bool:
+    """Tell whether somebody did something, rather than we ourselves for want of it."""
+    return not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE)
 
 
 def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C901, PLR0911 - a table of types.
@@ -97,7 +107,11 @@ def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]
     title = state.title
     if not title and isinstance(entry, e.User):
         title = excerpt(entry.content, TITLE_WIDTH)
-    return {"title": title, "messages": state.messages + _is_visible(entry), "updated_at": entry.ts}
+    return {
+        "title": title,
+        "messages": state.messages + _is_visible(entry),
+        "updated_at": max(state.updated_at, entry.ts),
+    }
 
 
 def _is_visible(entry: Entry) -> bool:

@@ -9,7 +9,7 @@ import structlog
 
 from gateway.sessions.entries import SessionState, UtcTime
 
-__all__ = ["EMPTY", "INDEX_VERSION", "Scope", "assemble", "encode_scope", "newest_first", "read", "set_aside"]
+__all__ = ["EMPTY", "INDEX_VERSION", "Scope", "assemble", "decode", "encode_scope", "newest_first", "read", "set_aside"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -78,13 +78,17 @@ def read(path: Path, now: datetime) -> Mapping[str, Scope] | None:
     except FileNotFoundError:
         return None
     try:
-        index = _decoder.decode(data)
+        return decode(data)
     except (ValueError, RecursionError) as trouble:
         set_aside(path, now, reason=str(trouble))
         return None
+
+
+def decode(data: bytes) -> Mapping[str, Scope]:
+    """Read a whole index; `ValueError` when it is none, or one of another version."""
+    index = _decoder.decode(data)
     if index.version != INDEX_VERSION:
-        set_aside(path, now, reason=f"it has version {index.version}, this Gatehouse reads {INDEX_VERSION}")
-        return None
+        raise ValueError(f"it has version {index.version}, this Gatehouse reads {INDEX_VERSION}")
     return index.scopes
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 from uuid import uuid4
 
@@ -21,16 +23,20 @@ from gateway.contract import Address
 from gateway.dialogue import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
-from gateway.sessions import fold, index, recovery
+from gateway.sessions import fold, index, recovery, upkeep
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Entry, SessionState, SessionStatus
 from gateway.sessions.fold import Spoken
 from gateway.sessions.hot import HotSessions
 from gateway.sessions.index import Scope
-from gateway.sessions.meta import Session, SessionMeta, meta_of
+from gateway.sessions.meta import Session, SessionMeta, Undone, meta_of
 from gateway.sessions.names import parse_key, session_key
+from gateway.sessions.portable import BLOCK, Arrival, Departure
 from gateway.sessions.recovery import RecoveryReport
+from gateway.sessions.search import Searched, SearchResult, search
 from gateway.sessions.transcript import Newer, Reading, Unreadable
+from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
+from gateway.sessions.verification import VerifyReport, verify
 
 __all__ = ["SessionManager"]
 
@@ -38,6 +44,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _WAITING_LIMIT = 64 * 1024 * 1024
 """Bytes that may wait for a disk that refuses them; beyond that appends are refused."""
+
+_SWEPT_PER_CALL = 2000
+_SWEPT_AT_ONCE = 50
+"""Scopes that are looked at before others get their turn on the event loop."""
 
 _REOPENED = (SessionStatus.COMPLETED, SessionStatus.CANCELLED)
 
@@ -60,11 +70,24 @@ class SessionManager:
     done by one thread, in the order in which it was asked for. Nobody else writes these files or allots `seq`.
     """
 
-    def __init__(self, disk: Disk, settings: SessionSettings, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        settings: SessionSettings,
+        clock: Callable[[], datetime],
+        *,
+        is_busy: IsBusy = upkeep.never_busy,
+        on_leaving: OnLeaving = upkeep.nobody_takes,
+    ) -> None:
+        self.settings = settings
+        """May be replaced at any time."""
         self._disk = disk
-        self._settings = settings
         self._clock = clock
+        self._is_busy = is_busy
+        self._on_leaving = on_leaving
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions-reader")
+        """For what reads much and may take its time."""
         self._scopes: dict[str, Scope] = {}
         self._members: dict[str, bytes] = {}
         self._changed: set[str] = set()
@@ -72,11 +95,25 @@ class SessionManager:
         self._is_recovered = False
         self._hot = HotSessions()
         self._loading: dict[str, _Loading] = {}
+        self._to_sweep: builtins.list[str] = []
+        self._doomed: set[str] = set()
+        """Keys of deleted sessions whose files are still there."""
 
     @classmethod
-    async def open(cls, directory: Path, settings: SessionSettings, clock: Callable[[], datetime]) -> SessionManager:
-        """Make the folders. `CannotStart` when they cannot be used."""
-        manager = cls(Disk(directory), settings, clock)
+    async def open(
+        cls,
+        directory: Path,
+        settings: SessionSettings,
+        clock: Callable[[], datetime],
+        *,
+        is_busy: IsBusy = upkeep.never_busy,
+        on_leaving: OnLeaving = upkeep.nobody_takes,
+    ) -> SessionManager:
+        """Make the folders. `CannotStart` when they cannot be used.
+
+        `is_busy` tells which sessions have turns in flight, and are not to be pruned; `on_leaving` is the archiver.
+        """
+        manager = cls(Disk(directory), settings, clock, is_busy=is_busy, on_leaving=on_leaving)
         try:
             await manager._on_disk(manager._disk.prepare)
         except OSError as trouble:
@@ -91,6 +128,7 @@ class SessionManager:
         """Flush, and end the disk thread. Nothing may be called afterwards."""
         await self.flush()
         await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._reader.shutdown)
 
     @property
     def trouble(self) -> str | None:
@@ -142,6 +180,8 @@ class SessionManager:
         self._update(key, state, is_active=True)
         self._hot.put(key, sealed, len(data))
         await self._persist(key, data, is_new=True)
+        await self._rotated(scope, found.active_session_key)
+        await self.prune(scope)
         return meta_of(key, state)
 
     async def resume(self, scope: str, number: int) -> SessionMeta:
@@ -163,7 +203,140 @@ class SessionManager:
         if steps:
             _, data = self._take(key, steps, is_active=True)
             await self._persist(key, data)
+        if found.active_session_key != key:
+            await self._rotated(scope, found.active_session_key)
         return meta_of(key, self._state(key))
+
+    async def set_title(self, key: str, title: str) -> SessionMeta:
+        return await self._note(key, e.Title(value=title))
+
+    async def set_workspace(self, key: str, workspace: str) -> SessionMeta:
+        return await self._note(key, e.Workspace(value=workspace))
+
+    async def set_status(self, key: str, status: SessionStatus, *, by: str = "", why: str = "") -> SessionMeta:
+        return await self._note(key, e.Status(value=status, by=by, why=why))
+
+    async def clear(self, key: str) -> SessionMeta:
+        """Let the history start afresh. Nothing is destroyed: it stays in the transcript, and in what is exported."""
+        return await self._note(key, e.Clear())
+
+    async def undo(self, key: str) -> Undone | None:
+        """Take back the newest turn that counts; None when there is none."""
+        session = await self.load(key)
+        undo = fold.last_turn(session.entries)
+        if undo is None:
+            return None
+        await self.append(key, [undo])
+        said = (x.content for x in session.entries if isinstance(x, e.User) and x.turn == undo.undone)
+        return Undone(turn=undo.undone, said="\n\n".join(said))
+
+    async def _note(self, key: str, entry: Entry) -> SessionMeta:
+        await self.append(key, [entry])
+        return meta_of(key, self._state(key))
+
+    async def delete(self, key: str) -> None:
+        """Remove a session for good: file, memory and index. `Refused` when there is none.
+
+        A turn that still runs in it cannot write to it any more. When it was the active one, the newest other of its
+        scope becomes active.
+        """
+        self._state(key)
+        await self._remove(key, Leaving.DELETED)
+
+    async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy | None = None) -> builtins.list[str]:
+        """Delete the least recently used sessions beyond `limit`, or `backlog_limit`; return their keys.
+
+        Neither the active session goes nor one with a turn in flight. `start_new` does this by itself.
+        """
+        wanted = self.settings.backlog_limit if limit is None else limit
+        victims = upkeep.surplus(self._scopes.get(scope, index.EMPTY), wanted, is_busy or self._is_busy)
+        for key in victims:
+            await self._remove(key, Leaving.PRUNED)
+        return victims
+
+    async def sweep(self, *, is_busy: IsBusy | None = None) -> SweepReport:
+        """Remove what is older than `ttl_days`, complete what is idle, and try again to delete what would not go.
+
+        One call looks at some thousand scopes at most; the next one goes on from there.
+        """
+        busy = is_busy or self._is_busy
+        removed: builtins.list[str] = []
+        completed: builtins.list[str] = []
+        names = self._next_to_sweep()
+        for at, name in enumerate(names):
+            if at % _SWEPT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            scope, now = self._scopes.get(name, index.EMPTY), self._clock()
+            for key in upkeep.expired(scope, self.settings, now, busy):
+                await self._remove(key, Leaving.EXPIRED)
+                removed.append(key)
+            for key in upkeep.idle(self._scopes.get(name, index.EMPTY), self.settings, now, busy):
+                await self.set_status(key, SessionStatus.COMPLETED, by=fold.IDLE, why="Nobody wrote for a while.")
+                completed.append(key)
+        await self._delete_doomed()
+        return SweepReport(
+            expired=tuple(removed),
+            completed=tuple(completed),
+            undeletable=len(self._doomed),
+            is_done=not self._to_sweep,
+        )
+
+    def _next_to_sweep(self) -> builtins.list[str]:
+        if not self._to_sweep:
+            self._to_sweep = builtins.list(self._scopes)
+        names = self._to_sweep[-_SWEPT_PER_CALL:]
+        del self._to_sweep[-_SWEPT_PER_CALL:]
+        return names
+
+    async def _rotated(self, scope: str, before: str | None) -> None:
+        """Tell the archiver that another session took the place of `before`."""
+        state = self._sessions(scope).get(before) if before else None
+        if before and state:
+            await self._on_leaving(meta_of(before, state), Leaving.ROTATED)
+
+    async def _remove(self, key: str, why: Leaving) -> None:
+        """Take a session out of index and memory at once, then off the disk, after what others have to know of it."""
+        name, _ = parse_key(key)
+        await self._on_leaving(meta_of(key, self._state(key)), why)
+        if key not in self._sessions(name):
+            return
+        was = self._scopes[name]
+        self._scopes[name] = was.without(key)
+        self._changed.add(name)
+        self._hot.drop(key)
+        heir = await self._pass_on(name, was)
+        await self._delete_file(key, heir)
+        log.info("session_removed", session=key, why=why)
+
+    async def _pass_on(self, name: str, was: Scope) -> str | None:
+        """Let a session that stays know the highest number, and be the active one if there is none; return its key."""
+        left = self._scopes[name]
+        heir = left.active_session_key or next(iter(left.ordered_sessions), None)
+        if heir is None:
+            return None
+        knows = max(state.highest_number for state in left.sessions.values()) >= left.highest_number
+        if knows and was.active_session_key == heir:
+            return None
+        step = e.Activated(key=heir, epoch=left.epoch + 1, highest_number=left.highest_number)
+        try:
+            _, data = self._take(heir, [step], is_active=True)
+            await self._persist(heir, data)
+        except Refused as trouble:
+            log.warning("number_not_passed_on", session=heir, reason=str(trouble))
+        return heir
+
+    async def _delete_file(self, key: str, heir: str | None) -> None:
+        try:
+            await self._on_disk(self._disk.delete, key, heir)
+        except OSError as trouble:
+            self._doomed.add(key)
+            log.error("transcript_not_deleted", session=key, reason=str(trouble))  # noqa: TRY400 - says it all
+        else:
+            self._doomed.discard(key)
+
+    async def _delete_doomed(self) -> None:
+        for key in [key for key in self._doomed if key not in self._sessions(parse_key(key)[0])]:
+            await self._delete_file(key, None)
 
     async def load(self, key: str) -> Session:
         """Return a session with its entries. `Refused` when it is not there or cannot be read."""
@@ -176,7 +349,7 @@ class SessionManager:
     async def history(self, key: str, *, turn: str | None = None) -> builtins.list[Message]:
         """Return what the model is to see of a session, the whole of `turn` included."""
         session = await self.load(key)
-        chosen = self._settings
+        chosen = self.settings
         limit = min(chosen.max_messages, chosen.context_messages or chosen.max_messages)
         return fold.history(session.entries, limit, turn=turn, max_chars=chosen.context_chars)
 
@@ -195,6 +368,108 @@ class SessionManager:
         if sealed:
             await self._persist(key, data)
         return sealed
+
+    def scopes(self) -> Iterator[str]:
+        """Return the names of all scopes that there are now; `list` tells the sessions of each."""
+        return iter(tuple(self._scopes))
+
+    async def search(
+        self,
+        scope: str,
+        words: str,
+        *,
+        limit: int = 10,
+        max_bytes: int = 64 * 1024 * 1024,
+        max_seconds: float = 3.0,
+    ) -> SearchResult:
+        """Find lines of this scope's sessions that hold all of `words`, whatever their case, newest first."""
+        states = sorted(self._sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
+        files = [Searched(path=self._disk.path(key), number=state.number, title=state.title) for key, state in states]
+        cancelled = threading.Event()
+        deadline = monotonic() + max_seconds
+        try:
+            return await self._on_reader(
+                partial(
+                    search,
+                    files,
+                    words.split(),
+                    limit=limit,
+                    max_bytes=max_bytes,
+                    is_over=lambda: cancelled.is_set() or monotonic() > deadline,
+                )
+            )
+        finally:
+            cancelled.set()
+
+    async def export_lines(self, key: str) -> AsyncIterator[bytes]:
+        """Yield the lines of a transcript as they are, newlines included, damaged and unknown ones too.
+
+        What is appended meanwhile is not among them.
+        """
+        self._state(key)
+        size, waiting = await self._on_disk(self._disk.snapshot, key)
+        if size:
+            departure = await self._on_reader(Departure, self._disk.path(key), size)
+            try:
+                while lines := await self._on_reader(departure.lines):
+                    for line in lines:
+                        yield line
+            finally:
+                departure.close()
+        for line in waiting.splitlines(keepends=True):
+            yield line
+
+    async def entries(self, key: str) -> AsyncIterator[Entry]:
+        """Yield all entries of a session from its first, but for damaged ones, without holding them all in memory."""
+        async for line in self.export_lines(key):
+            try:
+                yield e.decode(line)
+            except e.Damaged:
+                continue
+
+    async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
+        """Take in what `export_lines` gave, byte for byte; it keeps its key, its number and its id.
+
+        `Refused` when there is such a session already, when it is of another scope than `scope`, or no session at
+        all. It becomes the active session only where its scope has none.
+        """
+        self._insist_on_recovery()
+        arrival = await self._on_reader(Arrival, self._disk.transcripts)
+        try:
+            async for data in _in_blocks(lines):
+                await self._on_reader(arrival.write, data)
+            header, state = await self._on_reader(arrival.finish)
+            self._insist_on_place(scope, header)
+            was = self._scopes.get(header.scope, index.EMPTY)
+            self._update(header.key, state, is_active=was.active_session_key is None)
+            await self._place(arrival, header.key, was)
+        finally:
+            await self._on_reader(arrival.close)
+        return meta_of(header.key, self._state(header.key))
+
+    async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
+        try:
+            await self._on_disk(arrival.place, self._disk.path(key))
+        except OSError as trouble:
+            self._scopes[parse_key(key)[0]] = was
+            raise Refused(f"The session could not be stored: {trouble.strerror}.") from trouble
+        active = was.active_session_key
+        if active is not None and self._state(key).epoch > was.epoch:
+            # By its epoch the arrival would pass for the active one, should the index ever be lost.
+            found = self._scopes[parse_key(key)[0]]
+            step = e.Activated(key=active, epoch=found.epoch + 1, highest_number=found.highest_number)
+            await self.append(active, [step])
+
+    def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
+        if scope is not None and header.scope != scope:
+            raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
+        if header.key in self._sessions(header.scope) or header.key in self._doomed:
+            raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
+
+    async def verify(self) -> VerifyReport:
+        """Look over index and transcripts, after a flush; before `recover`, over what an earlier run has left."""
+        await self.flush()
+        return await self._on_reader(verify, self._disk.index_path, self._disk.transcripts)
 
     def _take(
         self, key: str, entries: Sequence[Entry], *, is_active: bool = False
@@ -326,6 +601,22 @@ class SessionManager:
     async def _on_disk(self, work: Callable[..., _T], *arguments: object) -> _T:
         """Do `work` in the disk thread. It is done even when the one who waits for it is cancelled."""
         return await asyncio.shield(self._submit(work, *arguments))
+
+    async def _on_reader(self, work: Callable[..., _T], *arguments: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, partial(work, *arguments))
+
+
+async def _in_blocks(lines: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Put many short lines together to fewer long pieces."""
+    block: builtins.list[bytes] = []
+    size = 0
+    async for line in lines:
+        block.append(line)
+        size += len(line)
+        if size >= BLOCK:
+            yield b"".join(block)
+            block, size = [], 0
+    yield b"".join(block)
 
 
 def _origin(address: Address) -> e.Origin:

@@ -6,7 +6,7 @@ from datetime import datetime
 from gateway.sessions.entries import Entry, SessionState, SessionStatus
 from gateway.sessions.names import parse_key
 
-__all__ = ["Session", "SessionMeta", "meta_of"]
+__all__ = ["Session", "SessionMeta", "Undone", "meta_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class SessionMeta:
     turns: int
     created_at: datetime
     updated_at: datetime
+    last_accessed: datetime
     status: SessionStatus
     agent: str
     model: str | None
@@ -37,6 +38,14 @@ class Session:
     entries: tuple[Entry, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """A turn that does not count any more; `said` is the message that had begun it, for one who wants to try again."""
+
+    turn: str
+    said: str
+
+
 def meta_of(key: str, state: SessionState) -> SessionMeta:
     scope, number = parse_key(key)
     return SessionMeta(
@@ -48,6 +57,7 @@ def meta_of(key: str, state: SessionState) -> SessionMeta:
         turns=state.turns,
         created_at=state.created_at,
         updated_at=state.updated_at,
+        last_accessed=state.last_accessed,
         status=state.status,
         agent=state.agent,
         model=state.model,

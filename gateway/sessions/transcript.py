@@ -3,6 +3,7 @@
 Everything here blocks, so it runs in the disk thread of `SessionManager`.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,12 +16,24 @@ import structlog
 from gateway.sessions.entries import FORMAT, Activated, Damaged, Entry, Header, decode
 from gateway.sessions.names import file_name, parse_key
 
-__all__ = ["Newer", "Outline", "Reading", "Unreadable", "append", "check", "read", "set_aside", "sync"]
+__all__ = [
+    "Newer",
+    "Outline",
+    "Reading",
+    "Unreadable",
+    "append",
+    "check",
+    "lines_backwards",
+    "lines_forwards",
+    "read",
+    "set_aside",
+    "sync",
+]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _PRIVATE = 0o600
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 _TAIL_STEP = 64 * 1024
 
 
@@ -94,6 +107,37 @@ def read(path: Path) -> Reading:
     return Reading(entries=entries, size=size, damaged=damaged, is_torn=size < before)
 
 
+def lines_forwards(path: Path) -> Iterator[bytes]:
+    """Yield every line as it is, newline included; the last may lack it. Nothing is mended."""
+    with path.open("rb") as file:
+        yield from file
+
+
+def lines_backwards(path: Path) -> Iterator[bytes]:
+    """Yield every line without its newline, the last one first."""
+    with _opened(path, access=os.O_RDONLY) as descriptor:
+        yield from _lines_before(descriptor, os.fstat(descriptor).st_size)
+
+
+def _lines_before(descriptor: int, end: int) -> Iterator[bytes]:
+    """Yield the lines of the first `end` bytes, the last one first, reading block by block."""
+    rest: list[bytes] = []
+    while end > 0:
+        begin = max(0, end - _TAIL_STEP)
+        block = _read_from(descriptor, begin, end)
+        if len(block) < end - begin:
+            raise OSError(errno.EIO, "short read")
+        end = begin
+        head, *lines = block.split(b"\n")
+        if not lines:
+            rest.append(head)
+            continue
+        lines[-1] += b"".join(reversed(rest))
+        rest = [head]
+        yield from reversed(lines)
+    yield b"".join(reversed(rest))
+
+
 def check(path: Path) -> None:
     """Raise `Newer` for a file that must not be appended to."""
     with _opened(path) as descriptor:
@@ -126,8 +170,8 @@ def _has_content(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, flags: int = 0) -> Iterator[int]:
-    descriptor = os.open(path, _OPEN | flags, _PRIVATE)
+def _opened(path: Path, flags: int = 0, *, access: int = os.O_RDWR | os.O_APPEND) -> Iterator[int]:
+    descriptor = os.open(path, access | _OPEN | flags, _PRIVATE)
     try:
         yield descriptor
     finally:

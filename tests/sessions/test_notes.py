@@ -1,0 +1,50 @@
+"""Titles, status, clearing and undoing: all of them entries, so nothing is destroyed."""
+
+from pathlib import Path
+
+from gateway.sessions import SessionManager, SessionStatus, TurnOutcome, Undone
+from gateway.sessions import entries as e
+from gateway.sessions.names import file_name
+from tests.sessions.conftest import ANN, SCOPE, OpenManager
+
+
+async def talk(manager: SessionManager, turns: int) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    for turn in (f"t{number}" for number in range(1, turns + 1)):
+        said = [e.User(content=f"question {turn}", turn=turn), e.Assistant(content=f"answer {turn}", turn=turn)]
+        await manager.append(SCOPE, [*said, e.TurnEnd(outcome=TurnOutcome.ANSWERED, turn=turn)])
+
+
+async def lines(manager: SessionManager) -> list[str]:
+    return [line.text for line in await manager.lines(SCOPE, 50)]
+
+
+async def test_a_title_a_status_and_a_workspace_last(manager: SessionManager, open_manager: OpenManager) -> None:
+    await talk(manager, 1)
+    await manager.set_title(SCOPE, "Trip to Lisbon")
+    await manager.set_workspace(SCOPE, "trip")
+    meta = await manager.set_status(SCOPE, SessionStatus.CANCELLED, by="ann", why="rain")
+    assert (meta.title, meta.workspace, meta.status) == ("Trip to Lisbon", "trip", SessionStatus.CANCELLED)
+    assert (await open_manager()).list(SCOPE) == [meta]
+
+
+async def test_clearing_hides_and_destroys_nothing(manager: SessionManager, directory: Path) -> None:
+    await talk(manager, 2)
+    before = (directory / "transcripts" / file_name(SCOPE)).read_bytes()
+    assert (await manager.clear(SCOPE)).messages == 0
+    assert await lines(manager) == []
+    assert await manager.history(SCOPE) == []
+    assert (directory / "transcripts" / file_name(SCOPE)).read_bytes().startswith(before)
+
+
+async def test_undoing_takes_back_turn_after_turn_and_tells_what_was_said(
+    manager: SessionManager, open_manager: OpenManager
+) -> None:
+    await talk(manager, 2)
+    assert await manager.undo(SCOPE) == Undone(turn="t2", said="question t2")
+    assert await lines(manager) == ["question t1", "answer t1"]
+    assert await manager.undo(SCOPE) == Undone(turn="t1", said="question t1")
+    assert await manager.undo(SCOPE) is None
+    again = await open_manager()
+    assert await lines(again) == []
+    assert again.list(SCOPE)[0].turns == 0

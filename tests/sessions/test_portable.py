@@ -1,0 +1,98 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from config import SessionSettings
+from gateway.errors import Refused
+from gateway.sessions import SessionManager
+from gateway.sessions import entries as e
+from gateway.sessions.names import file_name
+from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
+from tests.sessions.samples import encoded, header
+
+
+async def given(data: bytes) -> AsyncIterator[bytes]:
+    for line in data.splitlines(keepends=True):
+        yield line
+
+
+async def exported(manager: SessionManager, key: str = SCOPE) -> bytes:
+    return b"".join([line async for line in manager.export_lines(key)])
+
+
+@pytest.fixture
+async def elsewhere(tmp_path: Path) -> AsyncIterator[SessionManager]:
+    manager = await SessionManager.open(tmp_path / "elsewhere", SessionSettings(), Clock())
+    await manager.recover()
+    yield manager
+    await manager.close()
+
+
+async def test_what_is_exported_and_imported_is_the_same_to_the_byte(
+    manager: SessionManager, elsewhere: SessionManager, directory: Path
+) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    await manager.append(SCOPE, [e.User(content=f"{number} \u2028\r\x85") for number in range(3000)])
+    path = directory / "transcripts" / file_name(SCOPE)
+    with path.open("ab") as file:
+        file.write(b'\xff damaged\r \n{"type":"dream","seq":3003,"ts":"2026-03-01T00:00:00Z"}\n')
+    whole = await exported(manager)
+    assert whole == path.read_bytes()
+    meta = await elsewhere.import_lines(None, given(whole))
+    assert await exported(elsewhere) == whole
+    assert (meta.key, meta.messages) == (SCOPE, 3000)
+    assert elsewhere.active(SCOPE) == meta
+    assert (await elsewhere.append(SCOPE, [e.User(content="on")]))[0].seq == 3004
+    assert not list((directory.parent / "elsewhere").rglob(".arriving*"))
+
+
+async def test_a_session_that_is_there_already_is_refused(manager: SessionManager) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    before = await exported(manager)
+    with pytest.raises(Refused, match="session 1 there already"):
+        await manager.import_lines(SCOPE, given(before))
+    assert await exported(manager) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "no header"),
+        (b"nonsense\n", "no header"),
+        (encoded([e.User(content="hi")]), "no header"),
+        (encoded([header(key="#2")]), "no header"),
+        (encoded([header(version=2)]), "update Gatehouse"),
+        (encoded([header(key="agent:main:web:direct:bob")]), "another chat"),
+    ],
+)
+async def test_what_is_no_session_of_this_chat_is_refused(
+    manager: SessionManager, directory: Path, data: bytes, sentence: str
+) -> None:
+    with pytest.raises(Refused, match=sentence):
+        await manager.import_lines(SCOPE, given(data))
+    assert list((directory / "transcripts").iterdir()) == []
+
+
+async def test_an_import_does_not_take_the_place_of_the_active_session(
+    manager: SessionManager, open_manager: OpenManager, directory: Path
+) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    await manager.import_lines(SCOPE, given(encoded([header(key=f"{SCOPE}#7", number=7)])))
+    await manager.flush()
+    (directory / "index.json").unlink()
+    for found in (manager, await open_manager()):
+        assert [meta.number for meta in found.list(SCOPE)] == [7, 1]
+        assert found.active(SCOPE) == found.list(SCOPE)[1]
+    assert (await found.start_new(SCOPE, agent="main", origin=ANN)).number == 8
+
+
+async def test_entries_are_read_one_after_the_other(manager: SessionManager) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    await manager.append(SCOPE, [e.User(content="hi")])
+    assert [entry.seq async for entry in manager.entries(SCOPE)] == [1, 2, 3]
+
+
+async def test_a_session_that_never_was_cannot_be_exported(manager: SessionManager) -> None:
+    with pytest.raises(Refused):
+        await exported(manager)
