@@ -1,0 +1,13 @@
+"""The Telegram channel: a bot that is talked to in private chats, groups and forum topics.
+
+Nothing here imports aiogram before `run` does, in a thread: it costs seconds and more than a hundred megabytes.
+"""
+
+from channels.telegram.channel import TelegramChannel
+from gateway.contract import Channel, ChannelContext
+
+__all__ = ["open_channel"]
+
+
+def open_channel(context: ChannelContext) -> Channel:
+    return TelegramChannel(context)

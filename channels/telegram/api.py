@@ -1,0 +1,223 @@
+"""The Bot API, one method for each call this channel makes; what it raises is ours, and never holds the token."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from aiogram import Bot
+from aiogram.client.session.aiohttp import AiohttpSession
+from aiogram.client.telegram import PRODUCTION, TelegramAPIServer
+from aiogram.exceptions import (
+    ClientDecodeError,
+    TelegramBadRequest,
+    TelegramConflictError,
+    TelegramMigrateToChat,
+    TelegramNotFound,
+)
+from aiogram.methods import GetUpdates
+from aiogram.types import (
+    BotCommand,
+    InlineKeyboardMarkup,
+    LinkPreviewOptions,
+    ReplyParameters,
+    Update,
+    User,
+)
+from pydantic import ValidationError
+
+from channels.telegram.errors import translated
+from config import Secret
+from gateway.errors import AuthRejected, ChannelError
+
+__all__ = ["BotApi", "Letter", "Place"]
+
+log = structlog.get_logger()
+
+TIMEOUT = 30
+SIGN_TIMEOUT = 5
+"""A sign of life that takes longer is out of date."""
+POLL_SLACK = 10
+"""How much later than agreed an empty answer may come; after that the connection is taken for dead."""
+WANTED = ["message", "edited_message", "callback_query"]
+# A preview makes Telegram fetch whatever address the agent has written, with all that may be in it.
+NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    chat: int
+    thread: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A text on its way out; formatted as Telegram's HTML, or plain."""
+
+    text: str
+    is_html: bool = False
+    reply_to: int | None = None
+    keyboard: InlineKeyboardMarkup | None = None
+
+    @property
+    def parse_mode(self) -> str | None:
+        return "HTML" if self.is_html else None
+
+
+class BotApi:
+    """Open from `async with` on; it makes its connection when it is first used."""
+
+    def __init__(self, token: Secret, base: str | None) -> None:
+        server = TelegramAPIServer.from_base(base) if base else PRODUCTION
+        self._token = token
+        self._bot = Bot(token.reveal(), session=AiohttpSession(api=server, timeout=TIMEOUT))
+        self._has_deleted_webhook = False
+        _build_models(self._bot)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._bot.session.close()
+
+    async def me(self) -> User:
+        with translated(self._token):
+            try:
+                return await self._bot.get_me()
+            except TelegramNotFound as unknown:  # What a token gets that never was one.
+                raise AuthRejected(
+                    "Telegram does not know this bot's token. @BotFather shows the right one."
+                ) from unknown
+
+    async def set_menu(self, commands: Mapping[str, str]) -> None:
+        with translated(self._token):
+            menu = [BotCommand(command=name, description=summary) for name, summary in commands.items()]
+            await self._bot.set_my_commands(menu)
+
+    async def updates(self, offset: int | None, *, wait: int) -> list[tuple[int, Update | None]]:
+        """Acknowledge what lies before `offset` and return what follows, by id; None is one that cannot be read."""
+        with translated(self._token):
+            try:
+                updates = await self._bot.get_updates(
+                    offset=offset, timeout=wait, allowed_updates=WANTED, request_timeout=wait + POLL_SLACK
+                )
+            except ClientDecodeError as unreadable:
+                return _one_by_one(unreadable, self._bot)
+            except TelegramConflictError as conflict:
+                if "webhook" not in conflict.message or self._has_deleted_webhook:
+                    raise
+                await self._delete_webhook()
+                return []
+        return [(update.update_id, update) for update in updates]
+
+    async def acknowledge(self, offset: int) -> None:
+        """Tell Telegram to forget what lies before `offset`, without taking anything."""
+        with translated(self._token), suppress(ClientDecodeError):
+            await self._bot.get_updates(
+                offset=offset, limit=1, timeout=0, allowed_updates=WANTED, request_timeout=SIGN_TIMEOUT
+            )
+
+    async def send(self, place: Place, letter: Letter) -> tuple[int, int]:
+        """Return the chat and the message's id in it."""
+        with translated(self._token):
+            try:
+                return place.chat, await self._send(place.chat, place.thread, letter)
+            except TelegramMigrateToChat as moved:
+                return moved.migrate_to_chat_id, await self._send(moved.migrate_to_chat_id, None, letter)
+
+    async def edit(self, chat: int, message: int, letter: Letter) -> None:
+        with translated(self._token):
+            try:
+                await self._bot.edit_message_text(
+                    chat_id=chat,
+                    message_id=message,
+                    text=letter.text,
+                    parse_mode=letter.parse_mode,
+                    link_preview_options=NO_PREVIEW,
+                    reply_markup=letter.keyboard,
+                )
+            except TelegramBadRequest as refusal:
+                if "message is not modified" not in refusal.message:
+                    raise
+
+    async def draft(self, place: Place, number: int, letter: Letter) -> None:
+        with translated(self._token):
+            await self._bot.send_message_draft(
+                chat_id=place.chat,
+                draft_id=number,
+                message_thread_id=place.thread,
+                text=letter.text,
+                parse_mode=letter.parse_mode,
+                request_timeout=SIGN_TIMEOUT,
+            )
+
+    async def show_typing(self, place: Place) -> None:
+        with translated(self._token):
+            await self._bot.send_chat_action(
+                place.chat, "typing", message_thread_id=place.thread, request_timeout=SIGN_TIMEOUT
+            )
+
+    async def release_button(self, callback: str) -> None:
+        """Stop the spinner on a pressed button; nothing depends on whether that works."""
+        with suppress(ChannelError), translated(self._token):
+            await self._bot.answer_callback_query(callback, request_timeout=SIGN_TIMEOUT)
+
+    async def _delete_webhook(self) -> None:
+        self._has_deleted_webhook = True
+        await self._bot.delete_webhook(drop_pending_updates=False)
+        log.warning("webhook_deleted", reason="a bot with a webhook cannot be polled")
+
+    async def _send(self, chat: int, thread: int | None, letter: Letter) -> int:
+        reply = letter.reply_to and ReplyParameters(message_id=letter.reply_to, allow_sending_without_reply=True)
+        try:
+            message = await self._bot.send_message(
+                chat,
+                letter.text,
+                message_thread_id=thread,
+                parse_mode=letter.parse_mode,
+                link_preview_options=NO_PREVIEW,
+                reply_parameters=reply or None,
+                reply_markup=letter.keyboard,
+            )
+        except ClientDecodeError as unreadable:
+            return _accepted(unreadable)
+        return message.message_id
+
+
+def _build_models(bot: Bot) -> None:
+    """Let pydantic build now what it would build at the first answer, on the event loop."""
+    bot.session.check_response(bot, GetUpdates(), 200, '{"ok": true, "result": []}')
+
+
+def _one_by_one(unreadable: ClientDecodeError, bot: Bot) -> list[tuple[int, Update | None]]:
+    """Read each update by itself: one that is newer than aiogram must not hold up the others for ever."""
+    return [(number, _read(raw, number, bot)) for number, raw in _raw_updates(unreadable)]
+
+
+def _raw_updates(unreadable: ClientDecodeError) -> list[tuple[int, dict[str, Any]]]:
+    match unreadable.data:
+        case {"ok": True, "result": [*updates]}:
+            found = [(raw["update_id"], raw) for raw in updates if isinstance(raw, dict) and "update_id" in raw]
+            if found and all(isinstance(number, int) for number, _ in found):
+                return found
+    raise unreadable
+
+
+def _read(raw: dict[str, Any], number: int, bot: Bot) -> Update | None:
+    try:
+        return Update.model_validate(raw, context={"bot": bot})
+    except ValidationError:
+        log.warning("update_skipped", update=number, reason="aiogram cannot read it")
+        return None
+
+
+def _accepted(unreadable: ClientDecodeError) -> int:
+    """Find the id of a message that was sent, though aiogram could not read the rest: sending again would repeat it."""
+    match unreadable.data:
+        case {"ok": True, "result": {"message_id": int(message)}}:
+            return message
+    raise unreadable

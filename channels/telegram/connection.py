@@ -1,0 +1,80 @@
+"""Everything that needs aiogram, as one: imported in a thread, so that nothing else waits for it."""
+
+import re
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from channels.telegram.api import BotApi
+from channels.telegram.channel import TEXT_LIMIT
+from channels.telegram.outlet import Outlet
+from channels.telegram.polling import Poller
+from channels.telegram.wire import BotIdentity
+from config import Secret
+from gateway.contract import ChannelContext, CommandInfo, Deliver
+from gateway.errors import AuthRejected, ChannelError
+from gateway.text import excerpt
+
+__all__ = ["Connection", "connect"]
+
+log = structlog.get_logger()
+
+_MENU_NAME = re.compile(r"[a-z0-9_]{1,32}")
+SUMMARY_WIDTH = 256
+
+
+class Connection:
+    """One bot's connection; leaving the `async with` closes it."""
+
+    def __init__(self, context: ChannelContext, api: BotApi) -> None:
+        self._context = context
+        self._api = api
+        self.outlet = Outlet(api, TEXT_LIMIT)
+
+    async def __aenter__(self) -> Self:
+        await self._api.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._api.__aexit__(kind, error, trace)
+
+    async def poll(self, deliver: Deliver) -> None:
+        await Poller(self._api, self._identify, self._context.pulse).run(deliver)
+
+    async def _identify(self) -> BotIdentity:
+        """Ask who we are, and hang up the menu."""
+        me = await self._api.me()
+        await self._set_menu()
+        return BotIdentity(
+            channel=self._context.name,
+            account=self._context.account,
+            id=me.id,
+            username=me.username or "",
+            must_be_mentioned=self._context.settings.require_mention,
+        )
+
+    async def _set_menu(self) -> None:
+        try:
+            await self._api.set_menu(_menu(self._context.browser.commands()))
+        except AuthRejected:
+            raise
+        except ChannelError as trouble:  # The commands work without it.
+            log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
+
+
+def connect(context: ChannelContext, token: Secret) -> Connection:
+    """Prepare a connection. It takes long and touches no event loop, so it can be called in a thread."""
+    return Connection(context, BotApi(token, context.settings.api_base))
+
+
+def _menu(commands: Iterable[CommandInfo]) -> dict[str, str]:
+    """Choose the commands that Telegram's menu can hold: it knows single words only."""
+    return {
+        command.name: excerpt(command.summary, SUMMARY_WIDTH)
+        for command in commands
+        if _MENU_NAME.fullmatch(command.name)
+    }

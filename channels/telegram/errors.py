@@ -1,0 +1,74 @@
+"""What aiogram raises, as what the gateway does about it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from aiogram import exceptions as theirs
+
+from config import Secret
+from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
+
+__all__ = ["TABLE", "MarkupRefused", "translate", "translated"]
+
+
+class MarkupRefused(Undeliverable):
+    """Telegram cannot make sense of the formatting; the plain text may still pass."""
+
+
+_SAYS = "Telegram says: {0.message}"
+_FAILED = "The call to Telegram failed."
+_BROKEN = "The connection to Telegram broke."
+
+TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
+    theirs.TelegramUnauthorizedError: (
+        AuthRejected,
+        "Telegram refused the bot's token. @BotFather shows the one that is valid now.",
+    ),
+    theirs.TelegramConflictError: (
+        Transient,
+        "Another program is receiving this bot's messages. Stop it, or give each its own bot.",
+    ),
+    theirs.TelegramRetryAfter: (Transient, "Telegram asked for a pause of {0.retry_after} s."),
+    theirs.TelegramNetworkError: (Transient, "Telegram cannot be reached ({0.message})."),
+    theirs.TelegramServerError: (Transient, _SAYS),
+    theirs.RestartingTelegram: (Transient, _SAYS),
+    theirs.ClientDecodeError: (Transient, "Telegram's answer could not be read."),
+    theirs.TelegramBadRequest: (Undeliverable, _SAYS),
+    theirs.TelegramNotFound: (Undeliverable, _SAYS),
+    theirs.TelegramForbiddenError: (Undeliverable, _SAYS),
+    theirs.TelegramMigrateToChat: (Undeliverable, _SAYS),
+    theirs.TelegramEntityTooLarge: (Undeliverable, "Telegram found the message too large."),
+    theirs.TelegramAPIError: (Undeliverable, _SAYS),
+    # What only a dispatcher or a filter raises, neither of which is used here.
+    theirs.CallbackAnswerException: (Undeliverable, _FAILED),
+    theirs.SceneException: (Undeliverable, _FAILED),
+    theirs.UnsupportedKeywordArgument: (Undeliverable, _FAILED),
+    theirs.DataNotDictLikeError: (Undeliverable, _FAILED),
+    theirs.DetailedAiogramError: (Undeliverable, _FAILED),
+    theirs.AiogramError: (Undeliverable, _FAILED),
+    # What slips through aiogram: a broken socket, an answer in no known encoding.
+    OSError: (Transient, _BROKEN),
+    UnicodeError: (Transient, _BROKEN),
+}
+
+_MARKUP_TROUBLES = ("can't parse entities", "message is too long", "text must be non-empty", "text is empty")
+
+
+@contextmanager
+def translated(token: Secret) -> Iterator[None]:
+    """Let only `ChannelError`s out, and `token` with none of them: aiohttp quotes URLs, and Telegram's hold it."""
+    try:
+        yield
+    except (theirs.AiogramError, OSError, UnicodeError) as error:
+        leaks = token.reveal() in f"{error}{error!r}{error.__cause__}{error.__cause__!r}"
+        raise translate(error, token) from (None if leaks else error)
+
+
+def translate(error: Exception, token: Secret) -> ChannelError:
+    reaction, template = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+    sentence = template.format(error).replace(token.reveal(), "***")
+    if isinstance(error, theirs.TelegramRetryAfter):
+        return Transient(sentence, retry_after=float(error.retry_after))
+    if isinstance(error, theirs.TelegramBadRequest) and any(text in error.message for text in _MARKUP_TROUBLES):
+        return MarkupRefused(sentence)
+    return reaction(sentence)

@@ -1,0 +1,135 @@
+"""Markdown to the little HTML that Telegram knows: https://core.telegram.org/bots/api#html-style."""
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
+
+from gateway.text import utf16_length
+
+__all__ = ["Formatted", "render"]
+
+_SCHEMES = ("http://", "https://", "mailto:", "tg://")
+_TAGS = {"strong": "b", "em": "i", "s": "s"}
+_TAG = re.compile(r"<[^>]*>")
+_LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    html: str
+
+    @property
+    def length(self) -> int:
+        """What Telegram will count. Text is escaped, so whatever looks like a tag is one."""
+        return utf16_length(html.unescape(_TAG.sub("", self.html)).strip())
+
+
+def render(markdown: str) -> Formatted:
+    """Render CommonMark with tables and strikethrough; HTML in it is shown as text."""
+    return Formatted(_blocks(SyntaxTreeNode(_parser.parse(markdown)).children))
+
+
+def _blocks(nodes: Sequence[SyntaxTreeNode], *, is_quoted: bool = False) -> str:
+    return "\n\n".join(text for node in nodes if (text := _block(node, is_quoted=is_quoted)))
+
+
+def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:  # noqa: PLR0911 - one case for each kind of block.
+    match node.type:
+        case "heading":
+            return f"<b>{_inlines(node)}</b>"
+        case "bullet_list" | "ordered_list":
+            return "\n".join(_items(node, depth=0, is_quoted=is_quoted))
+        case "blockquote":
+            inside = _blocks(node.children, is_quoted=True)
+            return inside if is_quoted else f"<blockquote>{inside}</blockquote>"  # Telegram has no quotes in quotes.
+        case "fence" | "code_block":
+            return _code(node)
+        case "table":
+            return f"<pre>{html.escape(_table(node))}</pre>"
+        case "hr":
+            return "———"
+        case _:
+            return _inlines(node)
+
+
+def _items(node: SyntaxTreeNode, *, depth: int, is_quoted: bool) -> Iterator[str]:
+    """Yield the lines of a list; Telegram has none, so they are drawn."""
+    first = int(node.attrs.get("start", 1))
+    indent = "   " * depth
+    for number, item in enumerate(node.children, first):
+        marker = f"{number}." if node.type == "ordered_list" else "•"
+        lead = f"{indent}{marker} "
+        if not item.children:
+            yield lead.rstrip()
+        for child in item.children:
+            if child.type.endswith("_list"):
+                yield from ([lead.rstrip()] if lead.strip() else [])
+                yield from _items(child, depth=depth + 1, is_quoted=is_quoted)
+            else:
+                yield f"{lead}{_block(child, is_quoted=is_quoted)}"
+            lead = f"{indent}   "
+
+
+def _code(node: SyntaxTreeNode) -> str:
+    code = html.escape(node.content.removesuffix("\n"))
+    language = node.info.split(maxsplit=1)[0] if node.info.strip() else ""
+    if _LANGUAGE.fullmatch(language):
+        return f'<pre><code class="language-{language}">{code}</code></pre>'
+    return f"<pre>{code}</pre>"
+
+
+def _table(node: SyntaxTreeNode) -> str:
+    rows = [[_plain(cell) for cell in row.children] for part in node.children for row in part.children]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([head, "  ".join("─" * width for width in widths), *body])
+
+
+def _plain(node: SyntaxTreeNode) -> str:
+    return html.unescape(_TAG.sub("", _inlines(node))).replace("\n", " ")
+
+
+def _inlines(node: SyntaxTreeNode) -> str:
+    return "".join(_inline(child) for child in node.children)
+
+
+def _inline(node: SyntaxTreeNode) -> str:  # noqa: PLR0911 - one case for each kind of node.
+    match node.type:
+        case "text":
+            return html.escape(node.content)
+        case "softbreak" | "hardbreak":
+            return "\n"
+        case "code_inline":
+            return f"<code>{html.escape(node.content)}</code>"
+        case "link":
+            return _link(str(node.attrs.get("href", "")), _inlines(node))
+        case "image":
+            source = str(node.attrs.get("src", ""))
+            label = html.escape(node.content or source)
+            return label if node.parent is not None and node.parent.type == "link" else _link(source, label)
+        case kind if kind in _TAGS:
+            return f"<{_TAGS[kind]}>{_inlines(node)}</{_TAGS[kind]}>"
+        case _:
+            return _inlines(node)
+
+
+def _link(target: str, label: str) -> str:
+    return f'<a href="{html.escape(target)}">{label}</a>'
+
+
+def _is_safe_link(url: str) -> bool:
+    return url.strip().lower().startswith(_SCHEMES)
+
+
+def _build_parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False})
+    parser.enable(["table", "strikethrough"])
+    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # The documented way to choose the schemes.
+    return parser
+
+
+_parser = _build_parser()

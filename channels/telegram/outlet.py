@@ -1,0 +1,101 @@
+"""The way out: what is to be said, formatted for Telegram, and plain where Telegram does not take the formatting."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+from zlib import crc32
+
+from channels.telegram.api import BotApi, Letter, Place
+from channels.telegram.errors import MarkupRefused
+from channels.telegram.markup import render
+from channels.telegram.wire import keyboard
+from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
+from gateway.errors import AuthRejected, Transient, Undeliverable
+from gateway.text import clean, split
+
+__all__ = ["Outlet"]
+
+REMEMBERED = 512
+
+
+class Outlet:
+    def __init__(self, api: BotApi, limit: TextLimit, *, clock: Callable[[], float] = monotonic) -> None:
+        self._api = api
+        self._limit = limit
+        self._clock = clock
+        self._sent: OrderedDict[str, Receipt] = OrderedDict()
+        self._has_drafts = True
+        self._no_drafts_before = 0.0
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        """Send, unless `key` was sent lately: Telegram itself would not notice a repetition."""
+        if key in self._sent:
+            return self._sent[key]
+        letter, plain = await self._letters(message)
+        place = _place(message.address)
+        try:
+            chat, number = await self._api.send(place, letter)
+        except MarkupRefused:
+            chat, number = await self._api.send(place, plain)
+        except AuthRejected as refusal:  # The poller hears the same and retires the channel; this message is lost.
+            raise Undeliverable(str(refusal)) from refusal
+        return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
+
+    async def edit(self, receipt: Receipt, message: Outbound) -> None:
+        chat, _, number = receipt.message_id.partition(":")
+        letter, plain = await self._letters(message)
+        try:
+            await self._api.edit(int(chat), int(number), letter)
+        except MarkupRefused:
+            await self._api.edit(int(chat), int(number), plain)
+
+    async def draft(self, message: Outbound, *, key: str) -> None:
+        """Show a preview in a private chat; elsewhere, and on a server that has no drafts, there is none."""
+        is_possible = self._has_drafts and message.address.kind is PeerKind.DIRECT
+        if not is_possible or self._clock() < self._no_drafts_before:
+            return
+        text = (split(message.text, self._limit.size, self._limit.measure) or [""])[-1]
+        letter = await asyncio.to_thread(self._formatted, text)
+        try:
+            await self._api.draft(_place(message.address), crc32(key.encode()) or 1, letter)
+        except MarkupRefused:
+            return
+        except Transient as trouble:
+            self._no_drafts_before = self._clock() + (trouble.retry_after or 0.0)
+        except Undeliverable:
+            self._has_drafts = False
+
+    async def show_typing(self, address: Address) -> None:
+        await self._api.show_typing(_place(address))
+
+    async def _letters(self, message: Outbound) -> tuple[Letter, Letter]:
+        """Return the letter as it should look, and the plain one to fall back on."""
+        is_reply = message.address.kind is PeerKind.GROUP and (message.reply_to or "").isdecimal()
+        reply_to = int(message.reply_to or 0) if is_reply else None
+        buttons = keyboard(message.buttons)
+        plain = Letter(text=clean(message.text), reply_to=reply_to, keyboard=buttons)
+        if message.kind is OutboundKind.NOTICE:
+            return plain, plain
+        formatted = await asyncio.to_thread(self._formatted, plain.text)
+        return Letter(text=formatted.text, is_html=formatted.is_html, reply_to=reply_to, keyboard=buttons), plain
+
+    def _formatted(self, text: str) -> Letter:
+        """Format `text`, unless nothing or too much would be seen: a table drawn in columns may outgrow its source."""
+        formatted = render(text)
+        if not 0 < formatted.length <= self._limit.size:
+            return Letter(text=text)
+        return Letter(text=formatted.html, is_html=True)
+
+    def _remember(self, key: str, receipt: Receipt) -> Receipt:
+        self._sent[key] = receipt
+        if len(self._sent) > REMEMBERED:
+            self._sent.popitem(last=False)
+        return receipt
+
+
+def _place(address: Address) -> Place:
+    try:
+        return Place(chat=int(address.peer), thread=int(address.thread) if address.thread else None)
+    except ValueError as wrong:
+        raise Undeliverable(f"{address.peer} is no chat on Telegram.") from wrong

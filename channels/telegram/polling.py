@@ -1,0 +1,95 @@
+"""The polling loop: takes updates one by one, and acknowledges each only when the core has it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from itertools import chain, repeat
+
+from aiogram.types import Update
+
+from channels.telegram.api import BotApi
+from channels.telegram.wire import BotIdentity, read
+from gateway.contract import Deliver, Pulse
+from gateway.errors import AuthRejected, ChannelError, Transient
+
+__all__ = ["Poller"]
+
+WAIT = 50
+"""Seconds that Telegram may hold back an empty answer."""
+
+
+class Poller:
+    """Telegram forgets what lies before the offset that it is asked for, so that one moves only behind what is taken.
+
+    `identify` is asked again until it succeeds: Telegram may be away when we start.
+    """
+
+    def __init__(
+        self,
+        api: BotApi,
+        identify: Callable[[], Awaitable[BotIdentity]],
+        pulse: Pulse,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._identify = identify
+        self._pulse = pulse
+        self._sleep = sleep
+        self._bot: BotIdentity | None = None
+        self._offset: int | None = None
+        self._wait = 0
+
+    async def run(self, deliver: Deliver) -> None:
+        """Poll until cancelled or until the token is refused; any other trouble ends in another try."""
+        pauses = _pauses()
+        while True:
+            try:
+                await self._round(deliver)
+            except AuthRejected:
+                raise
+            except ChannelError as trouble:
+                self._wait = 0
+                self._pulse.down(str(trouble))
+                await self._sleep(_asked(trouble) or next(pauses))
+            else:
+                # Only the first answer is wanted at once, as a proof that messages can come in.
+                self._wait = WAIT
+                self._pulse.up()
+                pauses = _pauses()
+
+    async def _round(self, deliver: Deliver) -> None:
+        self._bot = self._bot or await self._identify()
+        updates = await self._api.updates(self._offset, wait=self._wait)
+        if not updates:
+            # All before it is acknowledged by now. After a quiet week the next id may be lower: ask for any.
+            self._offset = None
+        try:
+            for number, update in updates:
+                await self._take(update, self._bot, deliver)
+                self._offset = number + 1
+        except Transient:
+            await self._acknowledge()
+            raise
+
+    async def _take(self, update: Update | None, bot: BotIdentity, deliver: Deliver) -> None:
+        if update is None:
+            return
+        inbound = read(update, bot, now=datetime.now(UTC))
+        if update.callback_query is not None:
+            await self._api.release_button(update.callback_query.id)
+        if inbound is not None:
+            await deliver(inbound)
+
+    async def _acknowledge(self) -> None:
+        """Acknowledge what was taken before the trouble, lest it come again after a restart."""
+        if self._offset is not None:
+            await self._api.acknowledge(self._offset)
+
+
+def _asked(trouble: ChannelError) -> float | None:
+    return trouble.retry_after if isinstance(trouble, Transient) else None
+
+
+def _pauses() -> Iterator[float]:
+    return chain((1.0, 2.0, 5.0, 10.0), repeat(30.0))

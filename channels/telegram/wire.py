@@ -1,0 +1,198 @@
+"""Telegram's updates as our messages, and our buttons as Telegram's. Pure: an update is read or skipped."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from aiogram.types import (
+    CallbackQuery,
+    Chat,
+    InaccessibleMessage,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    Message,
+    MessageEntity,
+    MessageOriginChannel,
+    MessageOriginChat,
+    MessageOriginHiddenUser,
+    MessageOriginUser,
+    Update,
+)
+
+from channels.telegram.media import media
+from gateway.contract import Address, Button, Inbound, PeerKind, Sender
+from gateway.text import excerpt
+
+__all__ = ["BotIdentity", "keyboard", "read"]
+
+MAX_BUTTON_BYTES = 64
+"""https://core.telegram.org/bots/api#inlinekeyboardbutton"""
+LABEL_WIDTH = 48
+NAME_WIDTH = 64
+
+_KINDS = {"private": PeerKind.DIRECT, "group": PeerKind.GROUP, "supergroup": PeerKind.GROUP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotIdentity:
+    """Who the bot is, to the core and to Telegram."""
+
+    channel: str
+    account: str
+    id: int
+    username: str
+    must_be_mentioned: bool = True
+
+
+def read(update: Update, bot: BotIdentity, *, now: datetime) -> Inbound | None:
+    """Translate what a person said or pressed; None for all else. `now` is when a button counts as pressed."""
+    if update.callback_query is not None:
+        return _pressed(update.callback_query, bot, now)
+    if update.message is not None:
+        return _said(update.message, bot, is_edit=False)
+    if update.edited_message is not None:
+        return _said(update.edited_message, bot, is_edit=True)
+    return None
+
+
+def keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
+    """One button a row, since labels are long. A command that is too long for a button stays out: the text has it."""
+    rows = [
+        [InlineKeyboardButton(text=excerpt(button.label, LABEL_WIDTH), callback_data=button.command)]
+        for button in buttons
+        if len(button.command.encode()) <= MAX_BUTTON_BYTES
+    ]
+    return InlineKeyboardMarkup(inline_keyboard=rows) if rows else None
+
+
+def _pressed(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound | None:
+    """Pressing is saying the command. Who presses may have sent other bytes, so nothing but a command is taken."""
+    if query.message is None or query.data is None or not query.data.startswith("/") or query.from_user.is_bot:
+        return None
+    thread = None if isinstance(query.message, InaccessibleMessage) else _thread(query.message)
+    address = _address(query.message.chat, thread, bot)
+    if address is None:
+        return None
+    return Inbound(
+        address=address,
+        sender=Sender(id=str(query.from_user.id), name=query.from_user.full_name),
+        event_id=f"button:{query.id}",
+        text=query.data,
+        sent_at=now,
+        message_id=str(query.message.message_id),
+    )
+
+
+def _said(message: Message, bot: BotIdentity, *, is_edit: bool) -> Inbound | None:
+    address = _address(message.chat, _thread(message), bot)
+    sender = _sender(message)
+    text = message.text or message.caption or ""
+    attachments, notes = media(message)
+    # Telegram also calls it an edit when a live location moves.
+    if address is None or sender is None or not (text or (notes and not is_edit)) or _is_for_another(message, bot):
+        return None
+    return Inbound(
+        address=address,
+        sender=sender,
+        event_id=f"{message.chat.id}:{message.message_id}" + (f":{message.edit_date}" if is_edit else ""),
+        text="\n".join([_marked(_without_mention(text, bot), message, is_edit=is_edit), *notes]).strip(),
+        sent_at=_when(message.edit_date, message.date) if is_edit else message.date,
+        message_id=str(message.message_id),
+        attachments=attachments,
+        is_addressed=address.kind is PeerKind.DIRECT or _is_addressed(message, bot),
+    )
+
+
+def _address(chat: Chat, thread: str | None, bot: BotIdentity) -> Address | None:
+    kind = _KINDS.get(chat.type)
+    if kind is None:
+        return None
+    return Address(channel=bot.channel, account=bot.account, kind=kind, peer=str(chat.id), thread=thread)
+
+
+def _thread(message: Message) -> str | None:
+    """Name the topic. Plain replies have a thread id too, which is no place to write to."""
+    return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
+
+
+def _sender(message: Message) -> Sender | None:
+    """Name who wrote: a person, or an administrator who writes as the group. Bots and channels are not answered."""
+    if message.sender_chat is not None:
+        writes_as_group = message.sender_chat.id == message.chat.id and not message.is_automatic_forward
+        return Sender(id=str(message.chat.id), name=message.chat.title or "") if writes_as_group else None
+    if message.from_user is None or message.from_user.is_bot:
+        return None
+    return Sender(id=str(message.from_user.id), name=message.from_user.full_name)
+
+
+def _marked(text: str, message: Message, *, is_edit: bool) -> str:
+    """Say whose words these are not. A forwarded command is thus no command; a corrected one still is."""
+    if message.forward_origin is not None:
+        return f"[forwarded from {excerpt(_origin(message), NAME_WIDTH) or 'somebody'}] {text}"
+    return f"[edited] {text}" if is_edit and not text.startswith(("/", "!")) else text
+
+
+def _origin(message: Message) -> str:
+    match message.forward_origin:
+        case MessageOriginUser(sender_user=user):
+            return user.full_name
+        case MessageOriginHiddenUser(sender_user_name=name):
+            return name
+        case MessageOriginChat(sender_chat=chat):
+            return chat.title or ""
+        case MessageOriginChannel(chat=chat):
+            return chat.title or ""
+    return ""
+
+
+def _without_mention(text: str, bot: BotIdentity) -> str:
+    """Drop the bot's name from the start, so that `@bot /new` is a command."""
+    name = f"@{bot.username}"
+    head, rest = text[: len(name)], text[len(name) :]
+    return rest.lstrip(" ,:\n") if head.lower() == name.lower() and rest[:1].isspace() else text
+
+
+def _is_addressed(message: Message, bot: BotIdentity) -> bool:
+    return not bot.must_be_mentioned or _is_reply_to(message, bot) or any(_calls(message, bot))
+
+
+def _is_reply_to(message: Message, bot: BotIdentity) -> bool:
+    """Whatever is written in a topic is formally a reply to the notice that opened it; that one does not count."""
+    replied = message.reply_to_message
+    if replied is None or replied.from_user is None or replied.forum_topic_created is not None:
+        return False
+    return replied.from_user.id == bot.id
+
+
+def _calls(message: Message, bot: BotIdentity) -> Iterator[bool]:
+    """For each thing in the text that may call the bot, tell whether it does."""
+    for entity, words in _entities(message):
+        match entity.type:
+            case "mention":
+                yield words.lower() == f"@{bot.username}".lower()
+            case "text_mention":
+                yield entity.user is not None and entity.user.id == bot.id
+            case "bot_command":
+                yield entity.offset == 0
+
+
+def _is_for_another(message: Message, bot: BotIdentity) -> bool:
+    """Whether it is a command with another bot's name behind it."""
+    for entity, words in _entities(message):
+        if entity.type == "bot_command" and entity.offset == 0:
+            _, at, name = words.partition("@")
+            return bool(at) and name.lower() != bot.username.lower()
+    return False
+
+
+def _entities(message: Message) -> Iterator[tuple[MessageEntity, str]]:
+    text = message.text or message.caption or ""
+    for entity in message.entities or message.caption_entities or ():
+        yield entity, entity.extract_from(text)
+
+
+def _when(seconds: int | None, otherwise: datetime) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds or 0, UTC) if seconds else otherwise
+    except (OverflowError, OSError, ValueError):
+        return otherwise

@@ -1,0 +1,208 @@
+"""A Bot API server for tests: it speaks Telegram's wire format, keeps its promises, and misbehaves when told to."""
+
+import asyncio
+import json
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+from aiohttp import web
+
+TOKEN = "123456:canary-AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
+BOT = {"id": 123456, "is_bot": True, "first_name": "Gate", "username": "gate_bot"}
+ADA = {"id": 42, "is_bot": False, "first_name": "Ada", "last_name": "L"}
+BOB = {"id": 77, "is_bot": False, "first_name": "Bob"}
+GROUP = {"id": -1001, "type": "supergroup", "title": "The group"}
+KNOWN_TAGS = {"b", "i", "s", "a", "code", "pre", "blockquote"}
+PATIENCE = 30.0
+
+Json = dict[str, Any]  # What travels is of any shape.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    method: str
+    fields: dict[str, str]
+
+    def json(self, name: str) -> Any:  # noqa: ANN401 - as `Json`.
+        return json.loads(self.fields[name])
+
+
+def refusal(status: int, description: str, **parameters: int) -> tuple[int, Json]:
+    return status, {"ok": False, "error_code": status, "description": description, "parameters": parameters}
+
+
+CONFLICT = refusal(409, "Conflict: terminated by other getUpdates request; make sure that only one bot is running")
+WEBHOOK_IS_SET = refusal(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
+UNPARSABLE = refusal(400, "Bad Request: can't parse entities: Unsupported start tag")
+DROP: tuple[int, Json] = (0, {})
+"""As a scripted answer: the connection is cut."""
+
+
+@dataclass(slots=True)
+class FakeBotApi:
+    """`scripted[method]` are answers given, first in first out, before the method works; `lacks` are unknown to it."""
+
+    url: str = ""
+    scripted: defaultdict[str, deque[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(deque))
+    lacks: set[str] = field(default_factory=set)
+    webhook: str = ""
+    pending: list[Json] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _next_update: int = 500
+    _next_message: int = 100
+
+    async def say(self, text: str, *, chat: Json | None = None, sender: Json = ADA, **fields: object) -> Json:
+        """Let a person write, by default directly to the bot."""
+        chat = chat or {"id": sender["id"], "type": "private", "first_name": sender["first_name"]}
+        message = {"message_id": self._message_id(), "date": 1_772_366_400, "chat": chat, "from": sender, **fields}
+        return await self.update(message={**message, "text": text} if text else message)
+
+    async def press(self, message: Json, data: str, *, sender: Json = ADA) -> None:
+        query = {"id": f"q{self._message_id()}", "from": sender, "chat_instance": "1", "message": message, "data": data}
+        await self.update(callback_query=query)
+
+    async def update(self, **content: Json) -> Json:
+        update = {"update_id": self._next_update, **content}
+        self._next_update += 1
+        async with self._changed:
+            self.pending.append(update)
+            self._changed.notify_all()
+        return update
+
+    async def acknowledged(self) -> None:
+        """Return once the bot has told that it needs nothing again."""
+        await self._until(lambda: not self.pending)
+
+    async def called(self, method: str, *, times: int = 1) -> Call:
+        """Return the `times`-th call of `method`, waiting for it."""
+        await self._until(lambda: len(self.calls_of(method)) >= times)
+        return self.calls_of(method)[times - 1]
+
+    def calls_of(self, method: str) -> list[Call]:
+        return [call for call in self.calls if call.method == method]
+
+    async def _until(self, is_true: Any) -> None:  # noqa: ANN401 - a predicate.
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(is_true)
+
+    def _message_id(self) -> int:
+        self._next_message += 1
+        return self._next_message
+
+    async def serve(self, request: web.Request) -> web.Response:
+        method = request.match_info["method"]
+        fields = {name: str(value) for name, value in (await request.post()).items()}
+        async with self._changed:
+            self.calls.append(Call(method=method, fields=fields))
+            self._changed.notify_all()
+        status, body = await self._answer(method, fields, request.match_info["token"])
+        if (status, body) == DROP and request.transport is not None:
+            request.transport.abort()
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status or 500, text=text, content_type="application/json")
+
+    async def _answer(self, method: str, fields: dict[str, str], token: str) -> tuple[int, Any]:
+        if self.scripted[method]:
+            return self.scripted[method].popleft()
+        if token != TOKEN:
+            return refusal(401, "Unauthorized")
+        if method in self.lacks:
+            return refusal(404, "Not Found: method not found")
+        if method == "getUpdates":
+            return await self._get_updates(fields)
+        return self._result(method, fields)
+
+    def _result(self, method: str, fields: dict[str, str]) -> tuple[int, Json]:
+        result: object = True
+        if method == "getMe":
+            result = BOT
+        elif method in {"sendMessage", "editMessageText", "sendMessageDraft"}:
+            if fields.get("parse_mode") == "HTML" and not is_html(fields["text"]):
+                return UNPARSABLE
+            result = True if method == "sendMessageDraft" else self._sent(fields)
+        elif method == "deleteWebhook":
+            self.webhook = ""
+        return 200, {"ok": True, "result": result}
+
+    def _sent(self, fields: dict[str, str]) -> Json:
+        chat = {"id": int(fields["chat_id"]), "type": "private"}
+        number = int(fields.get("message_id") or self._message_id())
+        return {"message_id": number, "date": 1_772_366_400, "chat": chat, "from": BOT, "text": fields["text"]}
+
+    async def _get_updates(self, fields: dict[str, str]) -> tuple[int, Json]:
+        if self.webhook:
+            return WEBHOOK_IS_SET
+        offset = int(fields.get("offset", 0))
+        async with self._changed:
+            self.pending[:] = [update for update in self.pending if update["update_id"] >= offset]
+            self._changed.notify_all()
+            try:
+                async with asyncio.timeout(int(fields.get("timeout", 0))):
+                    await self._changed.wait_for(lambda: self.pending)
+            except TimeoutError:
+                pass
+            return 200, {"ok": True, "result": self.pending[: int(fields.get("limit", 100))]}
+
+
+@asynccontextmanager
+async def bot_api() -> AsyncIterator[FakeBotApi]:
+    fake = FakeBotApi()
+    app = web.Application()
+    app.router.add_post("/bot{token}/{method}", fake.serve)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        fake.url = f"http://{host}:{port}"
+        yield fake
+    finally:
+        await runner.cleanup()
+
+
+def is_html(text: str) -> bool:
+    """Tell whether Telegram would parse `text`: known tags only, each closed where it should be."""
+    parser = _Checker()
+    parser.feed(text)
+    parser.close()
+    return parser.is_good and not parser.open
+
+
+def visible(text: str) -> str:
+    parser = _Checker()
+    parser.feed(text)
+    parser.close()
+    return "".join(parser.shown)
+
+
+class _Checker(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.shown: list[str] = []
+        self.links: list[str] = []
+        self.is_good = True
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.is_good &= tag in KNOWN_TAGS and not (tag == "blockquote" and tag in self.open)
+        self.open.append(tag)
+        self.links += [value or "" for name, value in attrs if name == "href"]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.is_good &= bool(self.open) and self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.shown.append(data)
+
+
+def links(text: str) -> list[str]:
+    parser = _Checker()
+    parser.feed(text)
+    parser.close()
+    return parser.links
