@@ -1,0 +1,145 @@
+"""Opening the spool's file: private from birth, checked, migrated, and replaced when it is damaged."""
+
+import contextlib
+import os
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from config.files import fsync_directory
+from gateway.errors import CannotStart
+from gateway.spool import schema
+from gateway.spool.trouble import Kind, kind_of, sentence
+
+__all__ = ["Opened", "log_of", "open_file"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_PRIVATE = 0o600
+
+_PRAGMAS = (
+    # A second process that opens the file is turned away. The index of the log is then kept in memory instead of in a
+    # third file, which could not grow on a full disk.
+    "locking_mode = EXCLUSIVE",
+    "auto_vacuum = INCREMENTAL",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "temp_store = MEMORY",
+    "secure_delete = FAST",
+    # The writer does it by itself, after it has answered: SQLite would hide its errors.
+    "wal_autocheckpoint = 0",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """`set_aside` is the damaged file that was there before."""
+
+    connection: sqlite3.Connection
+    set_aside: Path | None = None
+
+
+class _Damaged(Exception):
+    pass
+
+
+def log_of(path: Path) -> Path:
+    """Return SQLite's own write-ahead log of the file."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def open_file(path: Path) -> Opened:
+    """Open or make the spool. `CannotStart` for what a restart cannot mend; a damaged file is set aside."""
+    try:
+        return Opened(connection=_open(path))
+    except _Damaged as damage:
+        reason = str(damage)
+    target = _set_aside(path)
+    log.error("spool_set_aside", file=str(target), reason=reason)
+    return Opened(connection=_open(path), set_aside=target)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    if log_of(path).exists() and not path.exists():
+        # Somebody has removed the file, or a start was cut while it set both aside.
+        raise _Damaged("its log is there, but not the file itself")
+    try:
+        _make_private(path)
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+    except (OSError, sqlite3.Error) as trouble:
+        raise CannotStart(_unusable(path, str(trouble))) from trouble
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise _Damaged(verdict)
+        schema.migrate(connection)
+    except schema.Newer as newer:
+        raise CannotStart(
+            f"The spool {path} was written by a newer Gatehouse (its format is {newer}, this one knows "
+            f"{len(schema.MIGRATIONS)}). Start the newer one, or move the file away; it was not changed."
+        ) from newer
+    except schema.NotOurs as foreign:
+        raise _Damaged("it is a database, but not a spool") from foreign
+    except sqlite3.Error as trouble:
+        raise _translated(trouble, path) from trouble
+
+
+def _translated(trouble: sqlite3.Error, path: Path) -> Exception:
+    match kind_of(trouble):
+        case Kind.DAMAGED:
+            return _Damaged(str(trouble))
+        case Kind.TAKEN:
+            return CannotStart(f"The spool {path} is in use by another process. Stop that one first.")
+        case Kind.READ_ONLY:
+            return CannotStart(_unusable(path, str(trouble)))
+        case _:
+            return sentence(trouble)
+
+
+def _unusable(path: Path, reason: str) -> str:
+    return (
+        f"The spool {path} cannot be used ({reason}). "
+        "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
+    )
+
+
+def _make_private(path: Path) -> None:
+    """Create the file with mode 0600; SQLite gives the same mode to the files it makes beside it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+    except FileExistsError:
+        for file in (path, log_of(path)):
+            with contextlib.suppress(FileNotFoundError):
+                file.chmod(_PRIVATE)
+        return
+    try:
+        os.fchmod(descriptor, _PRIVATE)
+    finally:
+        os.close(descriptor)
+    fsync_directory(path.parent)
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename the file and its log, so that they can still be opened together under the new name."""
+    target = path.with_name(f"{path.name}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
+    # The file first: without its log it might look sound to the next start, and what the log held would be missing.
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(target)
+    with contextlib.suppress(FileNotFoundError):
+        log_of(path).rename(log_of(target))
+    fsync_directory(path.parent)
+    return target

@@ -1,0 +1,175 @@
+"""What can be committed to the spool: plain values, applied in the writer's thread."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.contract import Inbound, Outbound, Receipt
+from gateway.spool.states import InboxState
+
+__all__ = [
+    "Accept",
+    "Begin",
+    "Bury",
+    "Delivered",
+    "DropDraft",
+    "Forgive",
+    "KeepDraft",
+    "Note",
+    "Operation",
+    "Postpone",
+    "Remember",
+    "Replace",
+    "Revive",
+    "Send",
+    "Sending",
+    "Settle",
+    "Take",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """Mark an event as seen. `Duplicate` when it was seen before."""
+
+    channel: str
+    account: str
+    event_id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Put a message into the inbox. `Duplicate` when the turn is there already."""
+
+    turn: str
+    inbound: Inbound
+    scope: str
+    session: str
+    number: int
+    agent: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """The turn starts, or goes on after a crash; each time counts as an attempt."""
+
+    turn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgive:
+    """Forget the attempts of an unfinished turn: it was not the turn that ended the daemon."""
+
+    turn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """Move a message to another state. `answered_by` is the turn that answered it, when it is not its own."""
+
+    turn: str
+    state: InboxState
+    answered_by: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """The message was edited before its turn has started; afterwards `WrongState`."""
+
+    turn: str
+    inbound: Inbound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Entries of a transcript. The same again does nothing; other bytes under the same seq are a `Conflict`."""
+
+    session: str
+    first_seq: int
+    lines: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Put one part of a reply into the outbox, behind all that is there. `Duplicate` when the key is there already."""
+
+    key: str
+    turn: str | None
+    message: Outbound
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    key: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    key: str
+    receipt: Receipt
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postpone:
+    """The send is known to have failed, and will be tried again."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bury:
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revive:
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepDraft:
+    """The platform's id of a half-streamed answer, the newest in place of an older one."""
+
+    turn: str
+    receipt: Receipt
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDraft:
+    turn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remember:
+    """A small named fact; None removes it."""
+
+    name: str
+    value: str | None
+
+
+Operation = (
+    Take
+    | Accept
+    | Begin
+    | Forgive
+    | Settle
+    | Replace
+    | Note
+    | Send
+    | Sending
+    | Delivered
+    | Postpone
+    | Bury
+    | Revive
+    | KeepDraft
+    | DropDraft
+    | Remember
+)

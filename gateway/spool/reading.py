@@ -1,0 +1,150 @@
+"""What is read from the tables, all of it in the writer's thread and in order with the commits."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.contract import Receipt
+from gateway.spool.applying import listed
+from gateway.spool.file import log_of
+from gateway.spool.rows import (
+    Found,
+    InboxRow,
+    Listing,
+    OutboxRow,
+    Stats,
+    from_micros,
+    inbound_of,
+    outbound_of,
+    receipt_of,
+)
+from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
+
+__all__ = ["forget", "listing", "noted", "recover", "stats"]
+
+Connection = sqlite3.Connection
+Columns = tuple[Any, ...]  # Any: SQLite gives what was stored.
+
+_INBOX = """
+    SELECT turn, state, scope, session, number, agent, accepted_at, attempts, answered_by, note, inbound FROM inbox
+"""
+_OUTBOX = "SELECT key, turn, state, created_at, sending_at, attempts, reason, message FROM outbox"
+
+# The conditions name the partial indexes, so that SQLite uses them.
+_INBOX_OPEN = f"WHERE state NOT IN ('answered', 'abandoned') AND state IN ({listed(INBOX_OPEN)}) ORDER BY id"
+_OUTBOX_OPEN = f"WHERE state <> 'delivered' AND state IN ({listed(OUTBOX_OPEN)}) ORDER BY id"
+_INBOX_LISTED = "WHERE state NOT IN ('answered', 'abandoned') AND state = 'dead' ORDER BY id LIMIT ?"
+_OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
+
+_NOTED = "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?"
+_NEXT_SESSION = "SELECT session FROM notes WHERE session > ? ORDER BY session LIMIT 1"
+_FORGET = "DELETE FROM notes WHERE session = ? AND seq <= ?"
+
+_Row = TypeVar("_Row", InboxRow, OutboxRow)
+
+
+def recover(connection: Connection) -> Found:
+    """Return all that is unfinished. Rows that cannot be read are set to dead on the way, and kept as they are."""
+    inbox, lost_turns = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_OPEN}"))
+    outbox, lost_keys = _readable(_outbox_row, connection.execute(f"{_OUTBOX} {_OUTBOX_OPEN}"))
+    why = "This version of Gatehouse cannot read it."
+    connection.executemany("UPDATE inbox SET state = 'dead', note = ? WHERE turn = ?", [(why, t) for t in lost_turns])
+    connection.executemany("UPDATE outbox SET state = 'dead', reason = ? WHERE key = ?", [(why, k) for k in lost_keys])
+    return Found(
+        inbox=tuple(inbox),
+        outbox=tuple(outbox),
+        drafts=_drafts(connection),
+        facts=dict(connection.execute("SELECT name, value FROM facts")),
+        unreadable=(*lost_turns, *lost_keys),
+    )
+
+
+def listing(connection: Connection, limit: int) -> Listing:
+    """Return what was set aside and what has not been delivered, oldest first."""
+    inbox, lost_turns = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_LISTED}", (limit,)))
+    outbox, lost_keys = _readable(_outbox_row, connection.execute(f"{_OUTBOX} {_OUTBOX_LISTED}", (limit,)))
+    return Listing(inbox=tuple(inbox), outbox=tuple(outbox), unreadable=(*lost_turns, *lost_keys))
+
+
+def noted(connection: Connection, session: str, after: int, limit: int) -> tuple[str, list[tuple[int, bytes]]] | None:
+    """Return the next noted entries behind that of `session` with seq `after`: its own, or the next session's."""
+    lines = connection.execute(_NOTED, (session, after, limit)).fetchall()
+    if lines:
+        return session, lines
+    following = connection.execute(_NEXT_SESSION, (session,)).fetchone()
+    return None if following is None else noted(connection, following[0], -1, limit)
+
+
+def forget(connection: Connection, upto: Mapping[str, int]) -> None:
+    connection.executemany(_FORGET, upto.items())
+
+
+def stats(connection: Connection, path: Path) -> Stats:
+    inbox = connection.execute(
+        "SELECT state, count(*) FROM inbox WHERE state NOT IN ('answered', 'abandoned') GROUP BY state"
+    )
+    outbox = connection.execute("SELECT state, count(*) FROM outbox WHERE state <> 'delivered' GROUP BY state")
+    # The oldest go first, so there are no gaps.
+    (seen,) = connection.execute("SELECT coalesce(max(id) - min(id) + 1, 0) FROM seen").fetchone()
+    return Stats(
+        inbox={InboxState(state): count for state, count in inbox},
+        outbox={OutboxState(state): count for state, count in outbox},
+        seen=seen,
+        file_bytes=sum(file.stat().st_size for file in (path, log_of(path)) if file.exists()),
+    )
+
+
+def _readable(read: Callable[[Columns], _Row], rows: Iterable[Columns]) -> tuple[list[_Row], list[str]]:
+    """Return the rows that can be read, and the names of the others."""
+    good: list[_Row] = []
+    bad: list[str] = []
+    for row in rows:
+        try:
+            good.append(read(row))
+        except (msgspec.DecodeError, ValueError):
+            bad.append(row[0])
+    return good, bad
+
+
+def _inbox_row(row: Columns) -> InboxRow:
+    turn, state, scope, session, number, agent, accepted_at, attempts, answered_by, note, inbound = row
+    return InboxRow(
+        turn=turn,
+        state=InboxState(state),
+        inbound=inbound_of(inbound),
+        scope=scope,
+        session=session,
+        number=number,
+        agent=agent,
+        accepted_at=from_micros(accepted_at),
+        attempts=attempts,
+        answered_by=answered_by,
+        note=note,
+    )
+
+
+def _outbox_row(row: Columns) -> OutboxRow:
+    key, turn, state, created_at, sending_at, attempts, reason, message = row
+    return OutboxRow(
+        key=key,
+        turn=turn,
+        state=OutboxState(state),
+        message=outbound_of(message),
+        created_at=from_micros(created_at),
+        sending_at=None if sending_at is None else from_micros(sending_at),
+        attempts=attempts,
+        reason=reason,
+    )
+
+
+def _drafts(connection: Connection) -> dict[str, Receipt]:
+    drafts: dict[str, Receipt] = {}
+    for turn, receipt in connection.execute("SELECT turn, receipt FROM drafts"):
+        try:
+            drafts[turn] = receipt_of(receipt)
+        except msgspec.DecodeError:
+            continue  # A draft that cannot be named cannot be edited either; its answer is sent anew.
+    return drafts

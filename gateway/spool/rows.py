@@ -1,0 +1,108 @@
+"""What the spool gives back: the rows of inbox and outbox, and how messages and times are stored in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from gateway.contract import Inbound, Outbound, Receipt
+from gateway.spool.states import InboxState, OutboxState
+
+__all__ = [
+    "Found",
+    "InboxRow",
+    "Listing",
+    "OutboxRow",
+    "Stats",
+    "encode",
+    "from_micros",
+    "inbound_of",
+    "outbound_of",
+    "receipt_of",
+    "to_micros",
+]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+encode = msgspec.json.Encoder().encode
+inbound_of = msgspec.json.Decoder(Inbound).decode
+outbound_of = msgspec.json.Decoder(Outbound).decode
+receipt_of = msgspec.json.Decoder(Receipt).decode
+
+
+def to_micros(at: datetime) -> int:
+    """Return the microseconds since 1970, exactly; a time without a zone raises `TypeError`."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    return _EPOCH + micros * _MICROSECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRow:
+    """An accepted message. `attempts` is how often its turn was begun since it was last forgiven."""
+
+    turn: str
+    state: InboxState
+    inbound: Inbound
+    scope: str
+    session: str
+    number: int
+    agent: str
+    accepted_at: datetime
+    attempts: int
+    answered_by: str | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRow:
+    """One part of a reply. `attempts` is how many sends of it are known to have failed."""
+
+    key: str
+    turn: str | None
+    state: OutboxState
+    message: Outbound
+    created_at: datetime
+    sending_at: datetime | None
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a start has to go on with, in the order in which it was accepted.
+
+    `unreadable` names the turns and keys of rows that this version cannot read. They were set to dead, and what they
+    hold was kept. `set_aside` is the damaged file in whose place a new spool was made; what it held is lost.
+    """
+
+    inbox: tuple[InboxRow, ...]
+    outbox: tuple[OutboxRow, ...]
+    drafts: Mapping[str, Receipt]
+    facts: Mapping[str, str]
+    unreadable: tuple[str, ...] = ()
+    set_aside: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a person may want to see, oldest first. `unreadable` names rows that only another version can show."""
+
+    inbox: tuple[InboxRow, ...]
+    outbox: tuple[OutboxRow, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """How full the spool is. Finished rows are not counted; `file_bytes` is the file with its log."""
+
+    inbox: Mapping[InboxState, int]
+    outbox: Mapping[OutboxState, int]
+    seen: int
+    file_bytes: int

@@ -1,0 +1,96 @@
+"""The tables of the spool, as the steps that lead from each version to the next.
+
+A step that has been released is never changed; what a newer version needs is a step behind it.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+__all__ = ["MIGRATIONS", "Newer", "NotOurs", "migrate"]
+
+Step = tuple[str, ...]
+
+# Times are microseconds since 1970. Rows are ordered by `id`, never by time: clocks jump.
+# Autovacuum and the partial indexes keep the cost of looking and tidying away from the number of finished rows.
+_FIRST: Step = (
+    """
+    CREATE TABLE seen (
+        id INTEGER PRIMARY KEY,
+        channel TEXT NOT NULL,
+        account TEXT NOT NULL,
+        event_id TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        UNIQUE (channel, account, event_id)
+    )
+    """,
+    """
+    CREATE TABLE inbox (
+        id INTEGER PRIMARY KEY,
+        turn TEXT NOT NULL UNIQUE,
+        state TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        session TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        agent TEXT NOT NULL,
+        accepted_at INTEGER NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        answered_by TEXT,
+        note TEXT NOT NULL DEFAULT '',
+        inbound BLOB NOT NULL
+    )
+    """,
+    "CREATE INDEX inbox_unanswered ON inbox (state) WHERE state NOT IN ('answered', 'abandoned')",
+    """
+    CREATE TABLE outbox (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL UNIQUE,
+        turn TEXT,
+        state TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        sending_at INTEGER,
+        delivered_at INTEGER,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        reason TEXT NOT NULL DEFAULT '',
+        receipt BLOB,
+        message BLOB NOT NULL
+    )
+    """,
+    "CREATE INDEX outbox_undelivered ON outbox (state) WHERE state <> 'delivered'",
+    """
+    CREATE TABLE notes (
+        session TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        line BLOB NOT NULL,
+        PRIMARY KEY (session, seq)
+    ) WITHOUT ROWID
+    """,
+    "CREATE TABLE drafts (turn TEXT PRIMARY KEY, receipt BLOB NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST,)
+
+
+class Newer(Exception):
+    """The file was written by a newer version."""
+
+
+class NotOurs(Exception):
+    """The file is a database, but not a spool."""
+
+
+def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> None:
+    """Bring the tables to the newest version, in one transaction."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(steps):
+        raise Newer(version)
+    if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise NotOurs
+    if version == len(steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for step in steps[version:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {len(steps)}")
+    connection.execute("COMMIT")

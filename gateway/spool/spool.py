@@ -1,0 +1,145 @@
+"""`Spool`: the write-ahead log of the whole gateway, as the rest of the gateway sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from gateway.spool import reading, tidying
+from gateway.spool.applying import apply
+from gateway.spool.operations import Operation
+from gateway.spool.rows import Found, Listing, Stats
+from gateway.spool.writer import Job, Writer
+
+__all__ = ["Spool"]
+
+_QUEUE_LIMIT = 2_048
+"""Calls that may wait for the writer; whoever comes then waits for a place in the queue."""
+
+_NOTED_AT_ONCE = 500
+_FORGOTTEN_AT_ONCE = 200
+_LISTED = 1_000
+
+_T = TypeVar("_T")
+
+
+class Spool:
+    """Open it once per data directory, under its lock, and use it from the event loop that opened it.
+
+    All calls take effect in the order in which they were made. Once one has been queued, cancelling whoever waits for
+    it does not take it back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broken = asyncio.Event()
+        """Set when nothing can be stored any more: the daemon has to end, and not with success."""
+        self.set_aside: Path | None = None
+        self._places = asyncio.Semaphore(_QUEUE_LIMIT)
+        self._writer = Writer(path, on_settled=self._make_room, on_broken=self.broken.set)
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, data_dir: Path) -> Spool:
+        """Open `spool.db`, or make it. `CannotStart` when it is a newer version's, or cannot be used."""
+        spool = cls(data_dir / "spool.db")
+        spool.set_aside = await spool._writer.start()
+        return spool
+
+    async def close(self) -> None:
+        """Store what was committed before, then close the file. Commits fail afterwards."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._writer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps the spool from being written, as a sentence for the operator; None when all is well."""
+        return None if self._writer.trouble is None else str(self._writer.trouble)
+
+    @property
+    def transactions(self) -> int:
+        """How many were committed; fewer than calls, when the gateway is busy."""
+        return self._writer.batches
+
+    def busy_for(self) -> float:
+        """Return for how many seconds the disk has been at the transaction at hand."""
+        return self._writer.busy_for()
+
+    async def commit(self, *operations: Operation) -> None:
+        """Store all of them or none, and return when they will survive a power cut.
+
+        `Refusal`: nothing of this call was stored. `SpoolFull`: likewise; try again later. `SpoolBroken`: nobody knows
+        until the next start.
+        """
+        await self._do(partial(apply, operations=operations))
+
+    async def recover(self) -> Found:
+        """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
+        return replace(await self._do(reading.recover), set_aside=self.set_aside)
+
+    async def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
+        """Yield the transcript entries that no flush has made durable yet, by session and seq.
+
+        A session with many entries comes in several parts, one after the other.
+        """
+        session, after = "", -1
+        while part := await self._do(partial(reading.noted, session=session, after=after, limit=_NOTED_AT_ONCE)):
+            yield part
+            session, after = part[0], part[1][-1][0]
+
+    async def forget(self, upto: Mapping[str, int]) -> None:
+        """Drop the noted entries of each session up to the given seq: they are durable elsewhere now."""
+        sessions = list(upto.items())
+        for start in range(0, len(sessions), _FORGOTTEN_AT_ONCE):
+            await self._do(partial(reading.forget, upto=dict(sessions[start : start + _FORGOTTEN_AT_ONCE])))
+
+    async def tidy(self, now: datetime, *, keep: timedelta = timedelta(hours=48), at_most: int = 200_000) -> None:
+        """Drop old events and finished rows, and give their room back, in steps between which commits go on."""
+        limits = tidying.Limits(now=now, keep=keep, at_most=at_most)
+        for step in tidying.STEPS:
+            while await self._do(partial(_tidy, step=step, limits=limits)):
+                pass
+
+    async def listing(self, *, limit: int = _LISTED) -> Listing:
+        """Return messages that were set aside and replies that were not delivered, oldest first."""
+        return await self._do(partial(reading.listing, limit=limit))
+
+    async def stats(self) -> Stats:
+        return await self._do(partial(reading.stats, path=self.path))
+
+    async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Have `work` done in the writer's thread; wait for a place in the queue when there is none."""
+        await self._places.acquire()
+        if self._is_closed:
+            self._places.release()
+            raise RuntimeError("the spool is closed")
+        waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._writer.put(Job(work, waiter))
+        return await waiter
+
+    def _make_room(self, places: int) -> None:
+        for _ in range(places):
+            self._places.release()
+
+
+def _tidy(connection: sqlite3.Connection, *, step: tidying.Step, limits: tidying.Limits) -> bool:
+    return step(connection, limits)

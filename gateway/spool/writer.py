@@ -1,0 +1,202 @@
+"""The one thread that owns the database: whatever has queued up becomes one transaction, paid by one fsync."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import structlog
+
+from gateway.spool.errors import SpoolBroken, SpoolFull
+from gateway.spool.file import log_of, open_file
+from gateway.spool.trouble import Kind, kind_of, sentence
+
+__all__ = ["Job", "Writer"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+Work = Callable[[sqlite3.Connection], Any]  # Any: a job's answer is as its caller's work has it.
+
+_BATCH_LIMIT = 512
+"""Calls in one transaction: whoever comes behind them waits for no more than these."""
+
+_CHANGES_PER_CHECKPOINT = 2_000
+_LOG_LIMIT = 16 * 1024 * 1024
+"""SQLite writes its log from the start again after a checkpoint; one that has grown beyond this is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work to be done inside the next transaction, and who waits for it. A cancelled `waiter` takes nothing back."""
+
+    work: Work
+    waiter: asyncio.Future[Any]  # Any: as for `Work`.
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    job: Job
+    answer: object = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Jobs take effect in the order in which they were put. Each is a savepoint, so that one's refusal hurts no other.
+
+    A waiter hears only after COMMIT has returned. On a full disk a whole batch fails and the next one tries anew; after
+    any other trouble with the file nothing is tried any more.
+    """
+
+    def __init__(self, path: Path, *, on_settled: Callable[[int], None], on_broken: Callable[[], None]) -> None:
+        self._path = path
+        self._on_settled = on_settled
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="spool", daemon=True)
+        self._opened: asyncio.Future[Path | None] = self._loop.create_future()
+        self._checkpointed_at = 0
+        self._busy_since: float | None = None
+        self.trouble: SpoolFull | SpoolBroken | None = None
+        self.batches = 0
+
+    async def start(self) -> Path | None:
+        """Open the file; return what was set aside for being damaged."""
+        self._thread.start()
+        return await self._opened
+
+    def put(self, job: Job) -> None:
+        self._queue.put(job)
+
+    async def close(self) -> None:
+        """Finish what was put before, and close the file."""
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def busy_for(self) -> float:
+        """Return for how many seconds the batch at hand has been at it: a stuck disk shows here."""
+        since = self._busy_since
+        return 0.0 if since is None else monotonic() - since
+
+    def _run(self) -> None:
+        try:
+            opened = open_file(self._path)
+        except BaseException as failure:  # noqa: BLE001 - raised where the spool is opened
+            self._tell(_fail, self._opened, failure)
+            return
+        self._tell(_succeed, self._opened, opened.set_aside)
+        with contextlib.closing(opened.connection) as connection:
+            while batch := self._take():
+                self._busy_since = monotonic()
+                self._tell(self._resolve, self._commit(connection, batch))
+                self._checkpoint(connection)
+                self._busy_since = None
+
+    def _take(self) -> list[Job]:
+        """Wait for a job, and take what has come with it. Nothing means: that was all."""
+        batch: list[Job] = []
+        job = self._queue.get()
+        while job is not None:
+            batch.append(job)
+            if len(batch) == _BATCH_LIMIT:
+                return batch
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                return batch
+        if batch:
+            self._queue.put(None)
+        return batch
+
+    def _commit(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> list[_Outcome]:
+        if isinstance(self.trouble, SpoolBroken):
+            return _all_failed(batch, self.trouble)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            outcomes = [self._do(connection, job) for job in batch]
+            connection.execute("COMMIT")
+        except Exception as trouble:  # noqa: BLE001 - whatever it is, every waiter has to hear of it
+            return _all_failed(batch, self._failed(connection, trouble))
+        self._recovered()
+        return outcomes
+
+    def _do(self, connection: sqlite3.Connection, job: Job) -> _Outcome:
+        """Do one job. Raise only what concerns the file and thereby all jobs."""
+        connection.execute("SAVEPOINT job")
+        try:
+            answer = job.work(connection)
+        except Exception as error:
+            if kind_of(error) is not Kind.CALLERS_OWN or not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+            return _Outcome(job, error=error)
+        connection.execute("RELEASE job")
+        return _Outcome(job, answer=answer)
+
+    def _failed(self, connection: sqlite3.Connection, trouble: BaseException) -> SpoolFull | SpoolBroken:
+        """Undo the batch, and remember why for those who come behind it."""
+        error = sentence(trouble)
+        if isinstance(error, SpoolFull):
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            except sqlite3.Error as worse:
+                error = sentence(worse)
+        tell = log.debug if self.trouble else log.error
+        tell("spool_not_written", reason=str(trouble))
+        self.trouble = error
+        if isinstance(error, SpoolBroken):
+            self._tell(self._on_broken)
+        return error
+
+    def _recovered(self) -> None:
+        self.batches += 1
+        if self.trouble is not None:
+            self.trouble = None
+            log.info("spool_written_again")
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Bring the log into the file now and then, after the answer was given: nobody waits for this."""
+        if self.trouble or connection.total_changes - self._checkpointed_at < _CHANGES_PER_CHECKPOINT:
+            return
+        try:
+            mode = "TRUNCATE" if log_of(self._path).stat().st_size > _LOG_LIMIT else "PASSIVE"
+            connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        except (sqlite3.Error, MemoryError, OSError) as trouble:
+            self._failed(connection, trouble)
+            return
+        self._checkpointed_at = connection.total_changes
+
+    def _resolve(self, outcomes: Sequence[_Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.error is None:
+                _succeed(outcome.job.waiter, outcome.answer)
+            else:
+                _fail(outcome.job.waiter, outcome.error)
+        self._on_settled(len(outcomes))
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more, and what is stored is.
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _all_failed(batch: Sequence[Job], error: SpoolFull | SpoolBroken) -> list[_Outcome]:
+    """Give each its own error: they are raised in different tasks."""
+    return [_Outcome(job, error=type(error)(str(error))) for job in batch]
+
+
+def _succeed(waiter: asyncio.Future[Any], answer: object) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)
+
+
+def _fail(waiter: asyncio.Future[Any], error: BaseException) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
