@@ -27,7 +27,7 @@ port = 0
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment that knows nothing of the machine's own configuration."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
+    kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"} or name.startswith("COV")}
     return {**kept, "HOME": str(home), **(extra or {})}
 
 

@@ -1,77 +1,85 @@
-"""The page against the real daemon: what a person does in the first five minutes."""
+"""The whole way: a browser, the page, the daemon as it is installed, and the offline agent."""
 
-import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
 from tests.page.conftest import shoot
-from tests.running import Running, running, write_config
-
-PATIENCE_MS = 30_000
-
-
-@pytest.fixture
-async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
-    with running(tmp_path) as daemon:
-        yield daemon
+from tests.page.daemon import Daemon
+from tests.page.test_chat import HELLO, write
 
 
 @pytest.fixture
-def page_url(daemon: Running) -> str:
-    return daemon.link
+async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
+    daemon = Daemon(tmp_path)
+    yield daemon
+    await daemon.stop()
 
 
-async def say(page: Page, text: str) -> None:
-    await page.get_by_role("textbox").fill(text)
-    await page.keyboard.press("Enter")
+@pytest.fixture
+async def page_url(daemon: Daemon) -> str:
+    return await daemon.start()
 
 
-async def test_the_first_five_minutes(page: Page) -> None:
-    log = page.get_by_role("log")
-    await say(page, "my name is Ada")
-    await expect(log).to_contain_text("Ada", timeout=PATIENCE_MS)
-    await say(page, "what is my name?")
-    await expect(log.get_by_text("Your name is")).to_be_visible(timeout=PATIENCE_MS)
-    await page.reload()
-    await expect(log.get_by_text("Your name is")).to_be_visible(timeout=PATIENCE_MS)
-    await say(page, "/new Trip to Lisbon")
-    await expect(page.get_by_role("heading", name="Trip to Lisbon")).to_be_visible(timeout=PATIENCE_MS)
-    await expect(log.get_by_text("Your name is")).to_be_hidden()
-    await page.get_by_role("button", name="my name is Ada").click()
-    await expect(log.get_by_text("Your name is")).to_be_visible(timeout=PATIENCE_MS)
+async def test_a_conversation_from_the_first_word_to_the_next_session(page: Page) -> None:
+    await expect(page.get_by_text("What is on your mind?")).to_be_visible()
+    await write(page, HELLO)
+    await expect(page.locator(".user .body")).to_have_text([HELLO])
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
+    answer = await page.locator(".reply .body").inner_text()
     await shoot(page, "daemon")
+    await page.reload()
+    await expect(page.locator(".user .body")).to_have_text([HELLO])
+    assert await page.locator(".reply .body").inner_text() == answer
+    await write(page, "/new Second talk")
+    await expect(page.locator(".session")).to_have_count(2)
+    await expect(page.locator("#title")).to_have_text("Second talk")
+    await expect(page.locator(".log")).not_to_contain_text(HELLO)
+    await write(page, "What time is it?")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await page.locator(".session:not([aria-current])").click()
+    await expect(page.locator(".user .body")).to_have_text([HELLO])
+    await expect(page.locator("#title")).not_to_have_text("Second talk")
 
 
-async def test_the_answer_streams(page: Page) -> None:
-    """The page is watched while the answer grows: there must be more than one state of it before the last."""
+async def test_an_answer_is_seen_growing(page: Page) -> None:
     await page.evaluate(
         """() => {
-            window.lengths = new Set();
-            new MutationObserver(() => window.lengths.add(document.querySelector('[role=log]').innerText.length))
-                .observe(document.querySelector('[role=log]'), {subtree: true, childList: true, characterData: true});
+            window.sizes = new Set();
+            const look = () => window.sizes.add(document.querySelector('.reply .body')?.textContent.length ?? 0);
+            new MutationObserver(look).observe(
+                document.getElementById('log'), { childList: true, subtree: true, characterData: true }
+            );
         }"""
     )
-    await say(page, "hello")
-    await expect(page.get_by_role("log")).to_contain_text("offline", timeout=PATIENCE_MS)
-    await page.wait_for_function("() => window.lengths.size > 4")
+    await write(page, "What can you do?")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    assert len(await page.evaluate("[...window.sizes].filter(Boolean)")) >= 2
 
 
-async def test_a_kill_9_is_survived_by_page_and_conversation(page: Page, daemon: Running, browser: Browser) -> None:
-    await say(page, "my name is Ada")
-    await expect(page.get_by_role("log")).to_contain_text("Ada", timeout=PATIENCE_MS)
-    await asyncio.to_thread(daemon.wait_for, "message_handled")
-    port = daemon.url.rpartition(":")[2]
-    daemon.process.kill()
-    daemon.process.wait()
-    await expect(page.get_by_text("Connected", exact=True)).to_be_hidden(timeout=PATIENCE_MS)
-    config = f'[gateway]\ndata_dir = "{{home}}/data"\n[http]\nport = {port}\n'
-    write_config(daemon.home, config)
-    with Running(daemon.home) as second:
-        await asyncio.to_thread(second.ready)
-        await expect(page.get_by_text("Connected", exact=True)).to_be_visible(timeout=PATIENCE_MS)
-        await say(page, "what is my name?")
-        await expect(page.get_by_role("log").get_by_text("Your name is")).to_be_visible(timeout=PATIENCE_MS)
-    assert browser.is_connected()
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_page_outlives_the_daemon(page: Page, daemon: Daemon, how: signal.Signals) -> None:
+    await write(page, "Before")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await daemon.stop(how)
+    await expect(page.get_by_text("Waiting for connection")).to_be_visible()
+    await write(page, "After")
+    await expect(page.locator(".user.pending .body")).to_have_text("After")
+    await daemon.start()
+    await expect(page.locator(".user:not(.pending) .body")).to_have_text(["Before", "After"])
+    await expect(page.locator(".reply:not(.live)")).to_have_count(2)
+
+
+async def test_on_a_narrow_screen(page: Page) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await write(page, "/help")
+    await expect(page.locator(".notice")).to_contain_text("/new")
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await shoot(page, "daemon-narrow")
+    await page.get_by_role("button", name="Show the list of conversations").click()
+    await page.get_by_role("button", name="New chat").click()
+    await expect(page.locator(".notice")).to_have_count(0)
