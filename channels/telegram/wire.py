@@ -30,6 +30,7 @@ MAX_BUTTON_BYTES = 64
 LABEL_WIDTH = 48
 NAME_WIDTH = 64
 
+_AFTER_NAME = " ,:\t\n"
 _KINDS = {"private": PeerKind.DIRECT, "group": PeerKind.GROUP, "supergroup": PeerKind.GROUP}
 
 
@@ -149,7 +150,7 @@ def _without_mention(text: str, bot: BotIdentity) -> str:
     """Drop the bot's name from the start, so that `@bot /new` is a command."""
     name = f"@{bot.username}"
     head, rest = text[: len(name)], text[len(name) :]
-    return rest.lstrip(" ,:\n") if head.lower() == name.lower() and rest[:1].isspace() else text
+    return rest.lstrip(_AFTER_NAME) if head.lower() == name.lower() and rest[:1] in tuple(_AFTER_NAME) else text
 
 
 def _is_addressed(message: Message, bot: BotIdentity) -> bool:

@@ -1,0 +1,111 @@
+"""A Telegram bot from end to end: the real daemon, the real aiogram, a server that speaks the Bot API."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from config import GatewaySettings, HttpSettings, Settings
+from gateway.daemon import Daemon, opened
+from tests.channels.telegram.bot_api import ADA, BOB, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
+
+PATIENCE = 60
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeBotApi]:
+    async with bot_api() as api:
+        yield api
+
+
+@asynccontextmanager
+async def gateway(folder: Path, api: FakeBotApi, **more: object) -> AsyncIterator[Daemon]:
+    telegram = {"token": TOKEN, "api_base": api.url, "allow": [ADA["id"]], "group_allow": [GROUP["id"]], **more}
+    settings = Settings.model_validate(
+        {
+            "gateway": GatewaySettings(data_dir=folder / "data"),
+            "http": HttpSettings(port=0),
+            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "telegram": telegram},
+        }
+    )
+    async with asyncio.timeout(PATIENCE), opened(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+        started = asyncio.Event()
+        tasks.create_task(daemon.run(started.set), name="daemon")
+        await started.wait()
+        yield daemon
+        daemon.stop()
+
+
+async def heard(api: FakeBotApi, number: int) -> Call:
+    """Return the `number`-th message that the bot has sent."""
+    return await api.called("sendMessage", times=number)
+
+
+async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(tmp_path, api):
+        await api.say("hello")
+        answer = await heard(api, 1)
+        assert answer.fields["chat_id"] == "42"
+        assert answer.fields["parse_mode"] == "HTML"
+        assert api.calls_of("sendChatAction")
+
+
+async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(tmp_path, api):
+        await api.say("hello")
+        await heard(api, 1)
+        await api.say("/new Trip")
+        said = await api.say("/session list")
+        listed = await heard(api, 3)
+        rows = listed.json("reply_markup")["inline_keyboard"]
+        commands = [row[0]["callback_data"] for row in rows]
+        assert commands == ["/session resume 2", "/session resume 1"]
+        await api.press({**said["message"], "text": "the list"}, commands[1])
+        assert "Back in session 1" in (await heard(api, 4)).fields["text"]
+
+
+async def test_a_stranger_is_told_their_id(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(tmp_path, api):
+        await api.say("let me in", sender=BOB)
+        assert "77" in (await heard(api, 1)).fields["text"]
+
+
+async def test_in_a_group_it_answers_who_calls_it_and_nobody_else(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(tmp_path, api):
+        await api.say("just talking", chat=GROUP, sender=BOB)
+        await api.say("/whoami", chat={**GROUP, "id": -666}, sender=BOB)
+        command = [{"type": "bot_command", "offset": 0, "length": 16}]
+        asked = await api.say("/whoami@gate_bot", chat=GROUP, sender=BOB, entities=command)
+        answer = await heard(api, 1)
+        assert answer.fields["chat_id"] == str(GROUP["id"])
+        assert answer.json("reply_parameters")["message_id"] == asked["message"]["message_id"]
+        await api.acknowledged()
+    assert len(api.calls_of("sendMessage")) == 1
+
+
+async def test_a_restart_loses_nothing_that_was_not_acknowledged(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(tmp_path, api):
+        await api.say("/new One")
+        await heard(api, 1)
+        await api.acknowledged()
+    await api.say("/new Two")
+    await api.say("/sessions")
+    async with gateway(tmp_path, api):
+        assert "Two" in (await heard(api, 2)).fields["text"]
+        listed = (await heard(api, 3)).fields["text"]
+        await api.acknowledged()
+    assert "One" in listed
+    assert "Two" in listed
+    assert len(api.calls_of("sendMessage")) == 3
+
+
+async def test_a_refused_token_retires_telegram_and_readiness_says_so(tmp_path: Path, api: FakeBotApi) -> None:
+    api.scripted["getMe"].append(refusal(401, "Unauthorized"))
+    async with gateway(tmp_path, api) as daemon:
+        (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "channel:telegram:default"]
+        await running
+        health = daemon.health()
+        assert not health.ready
+        assert (health.channels[0].state, "BotFather" in health.channels[0].reason) == ("retired", True)

@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.telegram.markup import render
+from gateway.text import utf16_length
+from tests.channels.telegram.bot_api import is_html, links, visible
+
+PIECES = st.sampled_from(
+    [
+        *("**", "*", "_", "~~", "`", "```", "```py\n", "\n", "\n\n", "> ", ">> ", "- ", "1. ", "   ", "# ", "---\n"),
+        *("| a | b |\n|---|---|\n| 1 |\n", "[x](https://a.b/?c&d)", "[x](javascript:alert(1))", "![i](http://a/b.png)"),
+        *(
+            "<b>",
+            "</b>",
+            "&amp;",
+            "<!--",
+            "\\",
+            "😀",
+            "word",
+            " ",
+            "[![i](http://a)](http://b)",
+            '"',
+            "[x](tg://user?id=1)",
+        ),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("markdown", "html"),
+    [
+        ("**a** *b* ~~c~~ `d<`", "<b>a</b> <i>b</i> <s>c</s> <code>d&lt;</code>"),
+        ("# Title\ntext", "<b>Title</b>\n\ntext"),
+        ("```py title\nif a < b:\n```", '<pre><code class="language-py">if a &lt; b:</code></pre>'),
+        ("```\ncode\n```", "<pre>code</pre>"),
+        ('```a"b\ncode\n```', "<pre>code</pre>"),
+        ("[a *b*](https://c.d/?e&f)", '<a href="https://c.d/?e&amp;f">a <i>b</i></a>'),
+        ("[a](javascript:b)", "[a](javascript:b)"),
+        ("![picture](https://a/b.png)", '<a href="https://a/b.png">picture</a>'),
+        ("> quote\n> > inner\n\nafter", "<blockquote>quote\n\ninner</blockquote>\n\nafter"),
+        ("- a\n- b\n  - c\n\n  more", "• a\n• b\n   • c\n   more"),
+        ("3. a\n4. b", "3. a\n4. b"),
+        ("- - a\n-", "•\n   • a\n•"),
+        ("| a | long |\n|---|---|\n| `1` | 2 |", "<pre>a  long\n─  ────\n1  2</pre>"),
+        ("<script>x</script> & y", "&lt;script&gt;x&lt;/script&gt; &amp; y"),
+        ("a\nb  \nc\n\n---", "a\nb\nc\n\n———"),
+        ("", ""),
+    ],
+)
+def test_markdown_becomes_what_telegram_knows(markdown: str, html: str) -> None:
+    assert render(markdown).html == html
+
+
+@given(st.lists(PIECES | st.text(max_size=5), max_size=30).map("".join))
+def test_whatever_the_agent_writes_is_html_that_telegram_parses(markdown: str) -> None:
+    formatted = render(markdown)
+    assert is_html(formatted.html)
+    assert all(link.startswith(("http://", "https://", "mailto:", "tg://")) for link in links(formatted.html))
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_the_length_is_that_of_what_is_seen(markdown: str) -> None:
+    formatted = render(markdown)
+    assert formatted.length == utf16_length(visible(formatted.html).strip())

@@ -1,0 +1,276 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiogram.types import Update
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from channels.telegram.wire import BotIdentity, keyboard, read
+from gateway.contract import AttachmentKind, Button, Inbound, PeerKind
+from tests.channels.telegram.bot_api import ADA, BOB, BOT, GROUP
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+IDENTITY = BotIdentity(channel="telegram", account="default", id=123456, username="gate_bot")
+PRIVATE = {"id": 42, "type": "private", "first_name": "Ada"}
+SENT = 1_772_366_400
+MENTION = {"type": "mention", "offset": 3, "length": 9}
+NEWS = {"id": -5, "type": "channel", "title": "News"}
+
+Json = dict[str, Any]  # What travels is of any shape.
+
+
+def message(text: str | None = None, **fields: object) -> Json:
+    told = {} if text is None else {"text": text}
+    return {"message_id": 5, "date": SENT, "chat": PRIVATE, "from": ADA, **told, **fields}
+
+
+def parsed(content: Json, kind: str = "message", bot: BotIdentity = IDENTITY) -> Inbound | None:
+    return read(Update.model_validate({"update_id": 1, kind: content}), bot, now=NOW)
+
+
+def taken(content: Json, kind: str = "message", bot: BotIdentity = IDENTITY) -> Inbound:
+    inbound = parsed(content, kind, bot)
+    assert inbound is not None
+    return inbound
+
+
+def in_group(text: str, *entities: tuple[str, int, int], **fields: object) -> Json:
+    found = [{"type": kind, "offset": offset, "length": length} for kind, offset, length in entities]
+    return message(text, chat=GROUP, entities=found, **fields)
+
+
+def test_a_private_message() -> None:
+    inbound = taken(message("hello"))
+    assert (inbound.address.kind, inbound.address.peer, inbound.address.thread) == (PeerKind.DIRECT, "42", None)
+    assert (inbound.event_id, inbound.message_id, inbound.is_addressed) == ("42:5", "5", True)
+    assert inbound.sent_at == datetime.fromtimestamp(SENT, UTC)
+
+
+def test_a_topic_is_a_thread_and_a_chain_of_replies_is_none() -> None:
+    assert taken(message("a", chat=GROUP, is_topic_message=True, message_thread_id=7)).address.thread == "7"
+    assert taken(message("a", chat=GROUP, message_thread_id=7)).address.thread is None
+
+
+def test_an_edit_is_an_event_of_its_own_and_marked() -> None:
+    inbound = taken(message("hello", edit_date=SENT + 60), "edited_message")
+    assert (inbound.event_id, inbound.text) == (f"42:5:{SENT + 60}", "[edited] hello")
+    assert inbound.sent_at == datetime.fromtimestamp(SENT + 60, UTC)
+    assert taken(message("/new", edit_date=SENT), "edited_message").text == "/new"
+
+
+def test_a_live_location_speaks_once() -> None:
+    moving = message(location={"latitude": 1.5, "longitude": 2, "live_period": 60}, edit_date=SENT)
+    assert taken(moving).text == "[location: 1.500000, 2.000000]"
+    assert parsed(moving, "edited_message") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "is_addressed"),
+    [
+        (in_group("hello"), False),
+        (in_group("hello @gate_bot", ("mention", 6, 9)), True),
+        (in_group("😀 @Gate_Bot", ("mention", 3, 9)), True),
+        (in_group("hello @gate_bot2", ("mention", 6, 10)), False),
+        (in_group("/status", ("bot_command", 0, 7)), True),
+        (in_group("/status@Gate_bot", ("bot_command", 0, 16)), True),
+        (in_group("see /status", ("bot_command", 4, 7)), False),
+        (in_group("yes", reply_to_message={"message_id": 4, "date": 1, "chat": GROUP, "from": BOT}), True),
+        (in_group("yes", reply_to_message={"message_id": 4, "date": 1, "chat": GROUP, "from": BOB}), False),
+        (
+            message(
+                caption="look @gate_bot", caption_entities=[{"type": "mention", "offset": 5, "length": 9}], chat=GROUP
+            ),
+            True,
+        ),
+        (
+            message("Gate, hi", entities=[{**MENTION, "type": "text_mention", "user": BOT}], chat=GROUP),
+            True,
+        ),
+    ],
+)
+def test_in_a_group_it_must_be_called(content: Json, is_addressed: bool) -> None:  # noqa: FBT001 - a table's column.
+    assert taken(content).is_addressed is is_addressed
+
+
+def test_a_topic_that_the_bot_opened_does_not_make_every_word_a_reply() -> None:
+    opening = {"message_id": 4, "date": 1, "chat": GROUP, "from": BOT}
+    opening["forum_topic_created"] = {"name": "t", "icon_color": 1}
+    assert not taken(in_group("hello", reply_to_message=opening)).is_addressed
+
+
+def test_without_the_need_for_a_mention_everything_is_addressed_but_other_bots_commands() -> None:
+    eager = BotIdentity(channel="telegram", account="default", id=1, username="gate_bot", must_be_mentioned=False)
+    assert taken(in_group("hello"), bot=eager).is_addressed
+    assert parsed(in_group("/new@other_bot", ("bot_command", 0, 14)), bot=eager) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@gate_bot /new", "/new"),
+        ("@Gate_Bot, hi", "hi"),
+        ("@gate_bottle hi", "@gate_bottle hi"),
+        ("@gate_bot", "@gate_bot"),
+    ],
+)
+def test_the_bots_name_in_front_is_no_part_of_what_is_said(text: str, expected: str) -> None:
+    assert taken(in_group(text)).text == expected
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ({"type": "user", "date": 1, "sender_user": BOB}, "Bob"),
+        ({"type": "hidden_user", "date": 1, "sender_user_name": "Somebody  else"}, "Somebody else"),
+        ({"type": "chat", "date": 1, "sender_chat": GROUP}, "The group"),
+        (
+            {"type": "channel", "date": 1, "chat": NEWS, "message_id": 1},
+            "News",
+        ),
+    ],
+)
+def test_forwarded_words_are_marked_and_are_no_command(origin: Json, name: str) -> None:
+    assert taken(message("/new", forward_origin=origin)).text == f"[forwarded from {name}] /new"
+
+
+POINT = {"latitude": 1, "longitude": 2}
+VENUE = {"location": POINT, "title": "Inn", "address": "Road"}
+STILL = {"type": "regular", "is_animated": False, "is_video": False}
+FLAT = {"width": 1, "height": 1}
+FILE = {"file_id": "F", "file_unique_id": "U", "file_size": 10}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "text"),
+    [
+        ({"photo": [{**FILE, **FLAT}], "caption": "look"}, AttachmentKind.IMAGE, "look\n[image: photo.jpg]"),
+        ({"document": {**FILE, "file_name": "../../etc/x"}}, AttachmentKind.FILE, "[file: _.._etc_x]"),
+        ({"voice": {**FILE, "duration": 1}}, AttachmentKind.VOICE, "[voice: voice.ogg]"),
+        ({"audio": {**FILE, "duration": 1, "file_name": "a.mp3"}}, AttachmentKind.AUDIO, "[audio: a.mp3]"),
+        ({"video": {**FILE, **FLAT, "duration": 1}}, AttachmentKind.VIDEO, "[video: video.mp4]"),
+        ({"video_note": {**FILE, "length": 1, "duration": 1}}, AttachmentKind.VIDEO, "[video: video.mp4]"),
+        ({"animation": {**FILE, **FLAT, "duration": 1}, "document": FILE}, AttachmentKind.VIDEO, "[video: video.mp4]"),
+    ],
+)
+def test_files_are_attached_and_noted(content: Json, kind: AttachmentKind, text: str) -> None:
+    inbound = taken(message(**content))
+    (attachment,) = inbound.attachments
+    assert (attachment.kind, attachment.ref, attachment.size) == (kind, "F", 10)
+    assert inbound.text == text
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"sticker": {**FILE, **FLAT, **STILL, "emoji": "😀"}}, "[sticker 😀]"),
+        ({"contact": {"phone_number": "1", "first_name": "Bob"}}, "[contact: Bob, 1]"),
+        ({"dice": {"emoji": "🎲", "value": 4}}, "[dice 🎲: 4]"),
+        (
+            {"venue": VENUE, "location": POINT},
+            "[place: Inn, Road at 1.000000, 2.000000]",
+        ),
+    ],
+)
+def test_what_is_no_file_is_noted(content: Json, text: str) -> None:
+    inbound = taken(message(**content))
+    assert (inbound.text, inbound.attachments) == (text, ())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        message("hi", **{"from": BOT}),
+        message(new_chat_title="x"),
+        message("hi", chat=NEWS),
+        message("hi", chat=GROUP, sender_chat=NEWS),
+        message("hi", chat=GROUP, sender_chat=GROUP, is_automatic_forward=True),
+    ],
+)
+def test_who_is_no_person_is_passed_over(content: Json) -> None:
+    assert parsed(content) is None
+
+
+def test_an_administrator_may_write_as_the_group_but_never_as_a_person() -> None:
+    assert taken(message("hi", chat=GROUP, sender_chat=GROUP)).sender.id == str(GROUP["id"])
+
+
+def button(data: str | None, **fields: object) -> Json:
+    return {"id": "q1", "from": BOB, "chat_instance": "1", "message": message("list"), "data": data, **fields}
+
+
+def test_a_button_is_pressed_by_the_one_who_presses() -> None:
+    inbound = taken(button("/session resume 2"), "callback_query")
+    assert (inbound.text, inbound.sender.id, inbound.event_id, inbound.sent_at) == (
+        "/session resume 2",
+        "77",
+        "button:q1",
+        NOW,
+    )
+
+
+def test_a_button_on_a_message_that_is_gone_still_works() -> None:
+    gone = {"message_id": 5, "date": 0, "chat": PRIVATE}
+    assert taken(button("/new", message=gone), "callback_query").address.peer == "42"
+
+
+@pytest.mark.parametrize("content", [button(None), button("not a command"), button("/new", message=None)])
+def test_what_no_button_of_ours_sends_is_passed_over(content: Json) -> None:
+    assert parsed(content, "callback_query") is None
+
+
+def test_a_button_is_as_long_as_telegram_allows() -> None:
+    fits, too_long = Button(label="a" * 99, command="/" + "x" * 63), Button(label="b", command="/" + "ü" * 32)
+    markup = keyboard([fits, too_long])
+    assert markup is not None
+    assert [[key.callback_data for key in row] for row in markup.inline_keyboard] == [[fits.command]]
+    assert keyboard([too_long]) is None
+
+
+numbers = st.integers(-(10**15), 10**15)
+words = st.text(max_size=20)
+people = st.fixed_dictionaries({"id": numbers, "is_bot": st.booleans(), "first_name": words})
+chats = st.fixed_dictionaries(
+    {"id": numbers, "type": st.sampled_from(["private", "group", "supergroup", "channel", "other"])}
+)
+entities = st.fixed_dictionaries(
+    {"type": st.sampled_from(["mention", "bot_command", "text_mention", "url"]), "offset": numbers, "length": numbers}
+)
+messages = st.fixed_dictionaries(
+    {"message_id": numbers, "date": st.integers(0, 2**31), "chat": chats},
+    optional={
+        "from": people,
+        "sender_chat": chats,
+        "text": words,
+        "caption": words,
+        "entities": st.lists(entities, max_size=3),
+        "caption_entities": st.lists(entities, max_size=3),
+        "edit_date": st.integers(-(10**30), 10**30),
+        "is_topic_message": st.booleans(),
+        "message_thread_id": numbers,
+        "document": st.fixed_dictionaries({"file_id": words, "file_unique_id": words, "file_name": words}),
+        "forward_origin": st.fixed_dictionaries({"type": st.just("user"), "date": st.just(1), "sender_user": people}),
+    },
+)
+queries = st.fixed_dictionaries(
+    {"id": words, "from": people, "chat_instance": words}, optional={"message": messages, "data": words}
+)
+updates = st.one_of(
+    st.fixed_dictionaries({"update_id": numbers, "message": messages}),
+    st.fixed_dictionaries({"update_id": numbers, "edited_message": messages}),
+    st.fixed_dictionaries({"update_id": numbers, "callback_query": queries}),
+    st.fixed_dictionaries({"update_id": numbers}),
+)
+
+
+@given(updates)
+def test_an_update_is_read_or_skipped(raw: Json) -> None:
+    try:
+        update = Update.model_validate(raw)
+    except ValidationError:
+        return
+    inbound = read(update, IDENTITY, now=NOW)
+    assert inbound is None or (
+        inbound.event_id and inbound.address.peer and inbound.sender.id and inbound.sent_at.tzinfo
+    )
