@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 from gateway.spool import reading, tidying
 from gateway.spool.applying import apply
-from gateway.spool.operations import Operation
+from gateway.spool.operations import Accept, Operation
 from gateway.spool.rows import Found, Listing, Stats
 from gateway.spool.writer import Job, Writer
 
@@ -88,9 +88,10 @@ class Spool:
         """Store all of them or none, and return when they will survive a power cut.
 
         `Refusal`: nothing of this call was stored. `SpoolFull`: likewise; try again later. `SpoolBroken`: nobody knows
-        until the next start.
+        until the next start. On a full disk a call with an `Accept` is the first to be refused.
         """
-        await self._do(partial(apply, operations=operations))
+        is_intake = any(isinstance(operation, Accept) for operation in operations)
+        await self._do(partial(apply, operations=operations), is_intake=is_intake)
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
@@ -126,14 +127,14 @@ class Spool:
     async def stats(self) -> Stats:
         return await self._do(partial(reading.stats, path=self.path))
 
-    async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def _do(self, work: Callable[[sqlite3.Connection], _T], *, is_intake: bool = False) -> _T:
         """Have `work` done in the writer's thread; wait for a place in the queue when there is none."""
         await self._places.acquire()
         if self._is_closed:
             self._places.release()
             raise RuntimeError("the spool is closed")
         waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._writer.put(Job(work, waiter))
+        self._writer.put(Job(work, waiter, is_intake))
         return await waiter
 
     def _make_room(self, places: int) -> None:

@@ -5,7 +5,9 @@ from enum import Enum, auto
 
 from gateway.spool.errors import SpoolBroken, SpoolFull
 
-__all__ = ["Kind", "kind_of", "sentence"]
+__all__ = ["NO_ROOM", "Kind", "kind_of", "sentence"]
+
+NO_ROOM = "The disk is full, so nothing can be accepted until there is room again."
 
 
 class Kind(Enum):
@@ -51,7 +53,7 @@ def kind_of(trouble: BaseException) -> Kind:
 def sentence(trouble: BaseException) -> SpoolFull | SpoolBroken:
     """Return what to raise for trouble with the file itself."""
     if kind_of(trouble) is Kind.FULL:
-        return SpoolFull("The disk is full, so nothing can be accepted or answered until there is room again.")
+        return SpoolFull(NO_ROOM)
     name = getattr(trouble, "sqlite_errorname", type(trouble).__name__)
     return SpoolBroken(
         f"The spool cannot be written any more ({trouble}, {name}). "

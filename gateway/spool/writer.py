@@ -15,7 +15,8 @@ import structlog
 
 from gateway.spool.errors import SpoolBroken, SpoolFull
 from gateway.spool.file import log_of, open_file
-from gateway.spool.trouble import Kind, kind_of, sentence
+from gateway.spool.reserve import Reserve
+from gateway.spool.trouble import NO_ROOM, Kind, kind_of, sentence
 
 __all__ = ["Job", "Writer"]
 
@@ -37,6 +38,8 @@ class Job:
 
     work: Work
     waiter: asyncio.Future[Any]  # Any: as for `Work`.
+    is_intake: bool = False
+    """Brings in something new; while the disk is full, room is left for what was begun before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,9 @@ class _Outcome:
 class Writer:
     """Jobs take effect in the order in which they were put. Each is a savepoint, so that one's refusal hurts no other.
 
-    A waiter hears only after COMMIT has returned. On a full disk a whole batch fails and the next one tries anew; after
-    any other trouble with the file nothing is tried any more.
+    A waiter hears only after COMMIT has returned. On a full disk the reserve is given up and nothing new is taken until
+    there is room for it again; when even that is used up, whole batches fail and each next one tries anew. After any
+    other trouble with the file nothing is tried any more.
     """
 
     def __init__(self, path: Path, *, on_settled: Callable[[int], None], on_broken: Callable[[], None]) -> None:
@@ -61,6 +65,7 @@ class Writer:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="spool", daemon=True)
         self._opened: asyncio.Future[Path | None] = self._loop.create_future()
+        self._reserve = Reserve(path.with_name("spool.reserve"))
         self._checkpointed_at = 0
         self._busy_since: float | None = None
         self.trouble: SpoolFull | SpoolBroken | None = None
@@ -117,13 +122,26 @@ class Writer:
     def _commit(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> list[_Outcome]:
         if isinstance(self.trouble, SpoolBroken):
             return _all_failed(batch, self.trouble)
+        has_room = self._reserve.hold()
+        refused = [] if has_room else [job for job in batch if job.is_intake]
+        admitted = batch if has_room else [job for job in batch if not job.is_intake]
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            outcomes = [self._do(connection, job) for job in batch]
-            connection.execute("COMMIT")
+            outcomes = self._transact(connection, admitted)
         except Exception as trouble:  # noqa: BLE001 - whatever it is, every waiter has to hear of it
-            return _all_failed(batch, self._failed(connection, trouble))
-        self._recovered()
+            error = self._failed(connection, trouble)
+            if isinstance(error, SpoolFull) and self._reserve.release():
+                return self._commit(connection, batch)
+            return _all_failed(batch, error)
+        self._note_room(has_room=has_room)
+        return [*outcomes, *_all_failed(refused, SpoolFull(NO_ROOM))]
+
+    def _transact(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> list[_Outcome]:
+        if not batch:
+            return []
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [self._do(connection, job) for job in batch]
+        connection.execute("COMMIT")
+        self.batches += 1
         return outcomes
 
     def _do(self, connection: sqlite3.Connection, job: Job) -> _Outcome:
@@ -145,8 +163,7 @@ class Writer:
         error = sentence(trouble)
         if isinstance(error, SpoolFull):
             try:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                _make_room(connection)
             except sqlite3.Error as worse:
                 error = sentence(worse)
         tell = log.debug if self.trouble else log.error
@@ -156,11 +173,13 @@ class Writer:
             self._tell(self._on_broken)
         return error
 
-    def _recovered(self) -> None:
-        self.batches += 1
-        if self.trouble is not None:
-            self.trouble = None
+    def _note_room(self, *, has_room: bool) -> None:
+        """Log the end of a full disk, and its beginning where that is found before anything has failed."""
+        if has_room and self.trouble:
             log.info("spool_written_again")
+        elif not has_room and not self.trouble:
+            log.error("spool_not_written", reason="There is no room left for the reserve.")
+        self.trouble = None if has_room else SpoolFull(NO_ROOM)
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         """Bring the log into the file now and then, after the answer was given: nobody waits for this."""
@@ -190,6 +209,17 @@ class Writer:
 def _all_failed(batch: Sequence[Job], error: SpoolFull | SpoolBroken) -> list[_Outcome]:
     """Give each its own error: they are raised in different tasks."""
     return [_Outcome(job, error=type(error)(str(error))) for job in batch]
+
+
+def _make_room(connection: sqlite3.Connection) -> None:
+    """Undo what is half done, and bring the log into the file, which may need less room than both."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.Error as trouble:
+        if kind_of(trouble) is not Kind.FULL:
+            raise
 
 
 def _succeed(waiter: asyncio.Future[Any], answer: object) -> None:
