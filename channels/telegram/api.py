@@ -14,6 +14,7 @@ from aiogram.exceptions import (
     ClientDecodeError,
     TelegramBadRequest,
     TelegramConflictError,
+    TelegramForbiddenError,
     TelegramMigrateToChat,
     TelegramNotFound,
 )
@@ -145,7 +146,8 @@ class BotApi:
                     raise
 
     async def draft(self, place: Place, number: int, letter: Letter) -> None:
-        with translated(self._token):
+        """Show a preview; one who has blocked the bot sees none, which says nothing about drafts."""
+        with translated(self._token), suppress(TelegramForbiddenError):
             await self._bot.send_message_draft(
                 chat_id=place.chat,
                 draft_id=number,

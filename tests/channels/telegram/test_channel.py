@@ -3,8 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -42,30 +41,11 @@ from tests.channels.telegram.bot_api import (
     bot_api,
     refusal,
 )
+from tests.channels.telegram.running import Beats, opened, running
 
 HERE = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
 THERE = Address(channel="telegram", kind=PeerKind.GROUP, peer="-1001", thread="7")
 REPLY = Outbound(address=HERE, text="**good** day", kind=OutboundKind.REPLY, reply_to="9")
-
-
-@dataclass(slots=True)
-class Beats:
-    """A pulse that remembers."""
-
-    heard: list[str] = field(default_factory=list)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def up(self) -> None:
-        self.down("up")
-
-    def down(self, reason: str) -> None:
-        self.heard.append(reason)
-        self._changed.set()
-
-    async def wait_for(self, is_there: Callable[[str], bool]) -> None:
-        while not any(map(is_there, self.heard)):
-            self._changed.clear()
-            await self._changed.wait()
 
 
 @dataclass(slots=True)
@@ -102,26 +82,10 @@ def beats() -> Beats:
     return Beats()
 
 
-def opened(api: FakeBotApi, beats: Beats, token: str = TOKEN) -> Channel:
-    settings = ChannelSettings(token=Secret(token), api_base=api.url)
-    return open_channel(
-        ChannelContext(name="telegram", account="default", settings=settings, browser=StubBrowser(), pulse=beats)
-    )
-
-
-@asynccontextmanager
-async def running(channel: Channel, core: Core, beats: Beats) -> AsyncIterator[None]:
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(channel.run(core.deliver), name="channel")
-        await beats.wait_for("up".__eq__)
-        yield
-        task.cancel()
-
-
 @pytest.fixture
 async def channel(api: FakeBotApi, core: Core, beats: Beats) -> AsyncIterator[Channel]:
     channel = opened(api, beats)
-    async with running(channel, core, beats):
+    async with running(channel, core.deliver, beats):
         yield channel
 
 
@@ -292,6 +256,14 @@ async def test_a_server_without_drafts_is_asked_once(channel: Channel, api: Fake
     assert len(api.calls_of("sendMessageDraft")) == 1
 
 
+async def test_one_who_has_blocked_the_bot_costs_nobody_else_their_drafts(channel: Channel, api: FakeBotApi) -> None:
+    assert isinstance(channel, Drafts)
+    api.scripted["sendMessageDraft"].append(refusal(403, "Forbidden: bot was blocked by the user"))
+    await channel.draft(REPLY, key="k1")
+    await channel.draft(REPLY, key="k1")
+    assert len(api.calls_of("sendMessageDraft")) == 2
+
+
 async def test_drafts_pause_as_long_as_telegram_asks(channel: Channel, api: FakeBotApi) -> None:
     assert isinstance(channel, Drafts)
     api.scripted["sendMessageDraft"].append(refusal(429, "Too Many Requests", retry_after=3600))
@@ -320,7 +292,7 @@ async def test_the_menu_is_hung_up(api: FakeBotApi) -> None:
 
 async def test_a_menu_that_is_refused_stops_nothing(api: FakeBotApi, core: Core, beats: Beats) -> None:
     api.scripted["setMyCommands"].append(refusal(400, "Bad Request: BOT_COMMAND_INVALID"))
-    async with running(opened(api, beats), core, beats):
+    async with running(opened(api, beats), core.deliver, beats):
         await api.say("hello")
         assert (await core.heard()).text == "hello"
 
@@ -389,7 +361,7 @@ async def test_trouble_while_polling_is_told_and_passes(
 ) -> None:
     api.scripted["getUpdates"].append(answer)
     await api.say("hello")
-    async with running(opened(api, beats), core, beats):
+    async with running(opened(api, beats), core.deliver, beats):
         assert (await core.heard()).text == "hello"
     assert len(beats.heard) == 2
     assert not any(TOKEN in reason for reason in beats.heard)
@@ -398,7 +370,7 @@ async def test_trouble_while_polling_is_told_and_passes(
 async def test_a_webhook_is_removed_without_losing_what_waits(api: FakeBotApi, core: Core, beats: Beats) -> None:
     api.webhook = "https://elsewhere.example/hook"
     await api.say("hello")
-    async with running(opened(api, beats), core, beats):
+    async with running(opened(api, beats), core.deliver, beats):
         assert (await core.heard()).text == "hello"
     assert (await api.called("deleteWebhook")).fields["drop_pending_updates"] == "false"
 

@@ -1,6 +1,7 @@
 """A Telegram bot from end to end: the real daemon, the real aiogram, a server that speaks the Bot API."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from config import GatewaySettings, HttpSettings, Settings
 from gateway.daemon import Daemon, opened
-from tests.channels.telegram.bot_api import ADA, BOB, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
+from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
+from tests.running import DEFAULTS, Running, write_config
 
 PATIENCE = 60
 
@@ -109,3 +111,26 @@ async def test_a_refused_token_retires_telegram_and_readiness_says_so(tmp_path: 
         health = daemon.health()
         assert not health.ready
         assert (health.channels[0].state, "BotFather" in health.channels[0].reason) == ("retired", True)
+
+
+async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotApi) -> None:
+    """With every kind of trouble that makes libraries quote URLs, and at the most talkative level."""
+    quoting = refusal(500, f"no /bot{TOKEN}/")
+    api.scripted["getMe"].append(DROP)
+    api.scripted["getUpdates"] += [quoting, (200, f"no json {TOKEN}")]
+    api.scripted["sendMessage"] += [DROP, quoting]
+    (tmp_path / "token").write_text(TOKEN)
+    config = DEFAULTS.replace("[gateway]", '[gateway]\nlog_level = "debug"')
+    write_config(
+        tmp_path, f'{config}\n[channels.telegram]\ntoken = "file:token"\napi_base = "{api.url}"\nallow = [42]\n'
+    )
+    with Running(tmp_path) as daemon:
+        await asyncio.to_thread(daemon.wait_for, "channel_up", channel="telegram")
+        await api.say("hello")
+        await asyncio.to_thread(daemon.wait_for, "message_handled")
+        assert await asyncio.to_thread(daemon.stop) == 0
+        assert TOKEN not in json.dumps(daemon.log) + daemon.errors()
+    assert len(api.calls_of("sendMessage")) == 3
+    files = [file for file in daemon.data.rglob("*") if file.is_file()]
+    assert files
+    assert not [file for file in files if TOKEN.encode() in file.read_bytes()]
