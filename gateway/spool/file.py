@@ -20,11 +20,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _PRIVATE = 0o600
 
+_ALONE = "locking_mode = EXCLUSIVE"
+"""A second process that opens the file is turned away. The index of the log is then kept in memory instead of in a
+third file, which could not grow on a full disk."""
+
+_AT_BIRTH = "auto_vacuum = INCREMENTAL"
 _PRAGMAS = (
-    # A second process that opens the file is turned away. The index of the log is then kept in memory instead of in a
-    # third file, which could not grow on a full disk.
-    "locking_mode = EXCLUSIVE",
-    "auto_vacuum = INCREMENTAL",
     "journal_mode = WAL",
     "synchronous = FULL",
     "temp_store = MEMORY",
@@ -81,11 +82,10 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     try:
-        for pragma in _PRAGMAS:
+        _check(connection)
+        is_new = schema.version_of(connection) == 0
+        for pragma in (_AT_BIRTH, *_PRAGMAS) if is_new else _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}").fetchall()
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise _Damaged(verdict)
         schema.migrate(connection)
     except schema.Newer as newer:
         raise CannotStart(
@@ -96,6 +96,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise _Damaged("it is a database, but not a spool") from foreign
     except sqlite3.Error as trouble:
         raise _translated(trouble, path) from trouble
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Look whether the file is sound, before anything in it is changed."""
+    connection.execute(f"PRAGMA {_ALONE}").fetchall()
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _Damaged(verdict)
 
 
 def _translated(trouble: sqlite3.Error, path: Path) -> Exception:

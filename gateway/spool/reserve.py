@@ -54,6 +54,7 @@ class Reserve:
         except OSError:
             return False
         try:
+            os.fchmod(descriptor, _PRIVATE)
             os.posix_fallocate(descriptor, 0, SIZE)
         except OSError:
             self.release()

@@ -6,7 +6,7 @@ A step that has been released is never changed; what a newer version needs is a 
 import sqlite3
 from collections.abc import Sequence
 
-__all__ = ["MIGRATIONS", "Newer", "NotOurs", "migrate"]
+__all__ = ["MIGRATIONS", "Newer", "NotOurs", "migrate", "version_of"]
 
 Step = tuple[str, ...]
 
@@ -79,13 +79,19 @@ class NotOurs(Exception):
     """The file is a database, but not a spool."""
 
 
-def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> None:
-    """Bring the tables to the newest version, in one transaction."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+def version_of(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> int:
+    """Return how many steps were taken: 0 for a new file. Raise for what is not ours to touch."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(steps):
         raise Newer(version)
     if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
         raise NotOurs
+    return version
+
+
+def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> None:
+    """Bring the tables to the newest version, in one transaction."""
+    version = version_of(connection, steps)
     if version == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
