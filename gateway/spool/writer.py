@@ -119,18 +119,20 @@ class Writer:
             self._queue.put(None)
         return batch
 
-    def _commit(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> list[_Outcome]:
+    def _commit(
+        self, connection: sqlite3.Connection, batch: Sequence[Job], *, is_retry: bool = False
+    ) -> list[_Outcome]:
         if isinstance(self.trouble, SpoolBroken):
             return _all_failed(batch, self.trouble)
-        has_room = self._reserve.hold()
+        has_room = not is_retry and self._reserve.hold()
         refused = [] if has_room else [job for job in batch if job.is_intake]
         admitted = batch if has_room else [job for job in batch if not job.is_intake]
         try:
             outcomes = self._transact(connection, admitted)
         except Exception as trouble:  # noqa: BLE001 - whatever it is, every waiter has to hear of it
             error = self._failed(connection, trouble)
-            if isinstance(error, SpoolFull) and self._reserve.release():
-                return self._commit(connection, batch)
+            if isinstance(error, SpoolFull) and self._reserve.release() and not is_retry:
+                return self._commit(connection, batch, is_retry=True)
             return _all_failed(batch, error)
         self._note_room(has_room=has_room)
         return [*outcomes, *_all_failed(refused, SpoolFull(NO_ROOM))]

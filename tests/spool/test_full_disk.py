@@ -1,0 +1,113 @@
+"""A disk of a few megabytes that is filled up and emptied again."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.spool import Begin, InboxState, Note, Remember, Settle, Spool, SpoolFull
+from tests.spool.samples import accept, send, take
+
+SIZE = 6 * 1024 * 1024
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=700", "tmpfs", str(place)]
+    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is installed
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room there is."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+    return ballast
+
+
+async def accepted_until_full(spool: Spool) -> int:
+    for number in range(10_000):
+        try:
+            await spool.commit(take(f"e{number}"), accept(f"t{number}", text="x" * 1_000))
+        except SpoolFull:
+            return number
+    raise AssertionError("the disk did not get full")
+
+
+async def test_intake_is_refused_while_what_was_begun_can_be_finished(disk: Path) -> None:
+    with capture_logs() as logs:
+        async with await Spool.open(disk) as spool:
+            await spool.commit(take("first"), accept("first"))
+            ballast = fill(disk)
+            stored = await accepted_until_full(spool)
+            assert spool.trouble is not None
+            await spool.commit(Begin(turn="first"), Note(session="s", first_seq=1, lines=(b"said\n",)))
+            await spool.commit(send("answer"), Settle(turn="first", state=InboxState.ANSWERED))
+            with pytest.raises(SpoolFull):
+                await spool.commit(take("late"), accept("late"))
+            ballast.unlink()
+            await spool.commit(take("late"), accept("late"))
+            assert spool.trouble is None
+        async with await Spool.open(disk) as again:
+            turns = [row.turn for row in (await again.recover()).inbox]
+            assert turns == [*(f"t{number}" for number in range(stored)), "late"]
+            assert (await again.stats()).seen == stored + 2, "what was refused can be taken again"
+    assert [line["event"] for line in logs] == ["spool_not_written", "spool_written_again"]
+
+
+async def test_when_the_reserve_is_used_up_too_everything_waits_for_room(disk: Path) -> None:
+    async with await Spool.open(disk) as spool:
+        await spool.commit(take("first"), accept("first"))
+        fill(disk)
+        await accepted_until_full(spool)
+        again = fill_rest(disk)
+        stored = await noted_until_full(spool)
+        with pytest.raises(SpoolFull):
+            await spool.commit(Remember(name="big", value="x" * 100_000))
+        again.unlink()
+        await spool.commit(Remember(name="big", value="x" * 100_000))
+        assert sum([len(entries) async for _, entries in spool.noted()]) == stored
+        assert not spool.broken.is_set()
+
+
+def fill_rest(disk: Path) -> Path:
+    rest = disk / "rest"
+    free = os.statvfs(disk)
+    with rest.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(free.f_bavail * free.f_frsize, 1))
+    return rest
+
+
+async def noted_until_full(spool: Spool) -> int:
+    for seq in range(10_000):
+        try:
+            await spool.commit(Note(session="s", first_seq=seq, lines=(b"x" * 10_000,)))
+        except SpoolFull:
+            return seq
+    raise AssertionError("the disk did not get full")
+
+
+async def test_a_disk_that_is_full_at_start_takes_nothing_until_there_is_room(disk: Path) -> None:
+    async with await Spool.open(disk) as spool:
+        await spool.commit(take("first"), accept("first"))
+    (disk / "spool.reserve").unlink()
+    ballast = fill(disk)
+    with capture_logs():
+        async with await Spool.open(disk) as spool:
+            assert [row.turn for row in (await spool.recover()).inbox] == ["first"]
+            with pytest.raises(SpoolFull):
+                await spool.commit(take("late"), accept("late"))
+            ballast.unlink()
+            await spool.commit(take("late"), accept("late"))
