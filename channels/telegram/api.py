@@ -29,6 +29,7 @@ from aiogram.types import (
 )
 from pydantic import ValidationError
 
+from channels.telegram.albums import Arrived
 from channels.telegram.errors import translated
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError
@@ -99,7 +100,7 @@ class BotApi:
             menu = [BotCommand(command=name, description=summary) for name, summary in commands.items()]
             await self._bot.set_my_commands(menu)
 
-    async def updates(self, offset: int | None, *, wait: int) -> list[tuple[int, Update | None]]:
+    async def updates(self, offset: int | None, *, wait: int) -> list[Arrived]:
         """Acknowledge what lies before `offset` and return what follows, by id; None is one that cannot be read."""
         with translated(self._token):
             try:
@@ -195,7 +196,7 @@ def _build_models(bot: Bot) -> None:
     bot.session.check_response(bot, GetUpdates(), 200, '{"ok": true, "result": []}')
 
 
-def _one_by_one(unreadable: ClientDecodeError, bot: Bot) -> list[tuple[int, Update | None]]:
+def _one_by_one(unreadable: ClientDecodeError, bot: Bot) -> list[Arrived]:
     """Read each update by itself: one that is newer than aiogram must not hold up the others for ever."""
     return [(number, _read(raw, number, bot)) for number, raw in _raw_updates(unreadable)]
 

@@ -5,17 +5,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, repeat
 
-from aiogram.types import Update
-
+from channels.telegram.albums import Arrived, ends_in_album, grouped, merged
 from channels.telegram.api import BotApi
 from channels.telegram.wire import BotIdentity, read
-from gateway.contract import Deliver, Pulse
+from gateway.contract import Deliver, Inbound, Pulse
 from gateway.errors import AuthRejected, ChannelError, Transient
 
 __all__ = ["Poller"]
 
 WAIT = 50
 """Seconds that Telegram may hold back an empty answer."""
+ALBUM_PAUSE = 0.3
+"""The parts of an album are sent in one go, but Telegram answers as soon as it has the first."""
 
 
 class Poller:
@@ -60,26 +61,38 @@ class Poller:
 
     async def _round(self, deliver: Deliver) -> None:
         self._bot = self._bot or await self._identify()
-        updates = await self._api.updates(self._offset, wait=self._wait)
-        if not updates:
+        arrived = await self._fetch()
+        if not arrived:
             # All before it is acknowledged by now. After a quiet week the next id may be lower: ask for any.
             self._offset = None
         try:
-            for number, update in updates:
-                await self._take(update, self._bot, deliver)
-                self._offset = number + 1
+            for group in grouped(arrived):
+                await self._take(group, self._bot, deliver)
+                self._offset = group[-1][0] + 1
         except Transient:
             await self._acknowledge()
             raise
 
-    async def _take(self, update: Update | None, bot: BotIdentity, deliver: Deliver) -> None:
-        if update is None:
-            return
-        inbound = read(update, bot, now=datetime.now(UTC))
-        if update.callback_query is not None:
-            await self._api.release_button(update.callback_query.id)
-        if inbound is not None:
-            await deliver(inbound)
+    async def _fetch(self) -> list[Arrived]:
+        """Ask for updates; when an album comes last, ask for the same again until no more of it comes."""
+        arrived = await self._api.updates(self._offset, wait=self._wait)
+        while ends_in_album(arrived):
+            await self._sleep(ALBUM_PAUSE)
+            before, arrived = arrived, await self._api.updates(self._offset, wait=0)
+            if len(arrived) <= len(before):
+                break
+        return arrived
+
+    async def _take(self, group: list[Arrived], bot: BotIdentity, deliver: Deliver) -> None:
+        parts: list[Inbound] = []
+        for _, update in group:
+            inbound = None if update is None else read(update, bot, now=datetime.now(UTC))
+            if update is not None and update.callback_query is not None:
+                await self._api.release_button(update.callback_query.id)
+            if inbound is not None:
+                parts.append(inbound)
+        if parts:
+            await deliver(merged(parts))
 
     async def _acknowledge(self) -> None:
         """Acknowledge what was taken before the trouble, lest it come again after a restart."""

@@ -22,17 +22,20 @@ async def api() -> AsyncIterator[FakeBotApi]:
         yield api
 
 
-@asynccontextmanager
-async def gateway(folder: Path, api: FakeBotApi, **more: object) -> AsyncIterator[Daemon]:
+def settings(folder: Path, api: FakeBotApi, **more: object) -> Settings:
     telegram = {"token": TOKEN, "api_base": api.url, "allow": [ADA["id"]], "group_allow": [GROUP["id"]], **more}
-    settings = Settings.model_validate(
+    return Settings.model_validate(
         {
             "gateway": GatewaySettings(data_dir=folder / "data"),
             "http": HttpSettings(port=0),
             "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "telegram": telegram},
         }
     )
-    async with asyncio.timeout(PATIENCE), opened(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+
+
+@asynccontextmanager
+async def gateway(configured: Settings) -> AsyncIterator[Daemon]:
+    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()
@@ -46,7 +49,7 @@ async def heard(api: FakeBotApi, number: int) -> Call:
 
 
 async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
-    async with gateway(tmp_path, api):
+    async with gateway(settings(tmp_path, api)):
         await api.say("hello")
         answer = await heard(api, 1)
         assert answer.fields["chat_id"] == "42"
@@ -55,7 +58,7 @@ async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
 
 
 async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_path: Path, api: FakeBotApi) -> None:
-    async with gateway(tmp_path, api):
+    async with gateway(settings(tmp_path, api)):
         await api.say("hello")
         await heard(api, 1)
         await api.say("/new Trip")
@@ -69,13 +72,22 @@ async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_pat
 
 
 async def test_a_stranger_is_told_their_id(tmp_path: Path, api: FakeBotApi) -> None:
-    async with gateway(tmp_path, api):
+    async with gateway(settings(tmp_path, api)):
         await api.say("let me in", sender=BOB)
         assert "77" in (await heard(api, 1)).fields["text"]
 
 
+async def test_who_is_let_in_by_a_reload_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(settings(tmp_path, api)) as daemon:
+        await api.say("let me in", sender=BOB)
+        await heard(api, 1)
+        daemon.reload(settings(tmp_path, api, allow=[BOB["id"]]))
+        await api.say("/whoami", sender=BOB)
+        assert "You are Bob" in (await heard(api, 2)).fields["text"]
+
+
 async def test_in_a_group_it_answers_who_calls_it_and_nobody_else(tmp_path: Path, api: FakeBotApi) -> None:
-    async with gateway(tmp_path, api):
+    async with gateway(settings(tmp_path, api)):
         await api.say("just talking", chat=GROUP, sender=BOB)
         await api.say("/whoami", chat={**GROUP, "id": -666}, sender=BOB)
         command = [{"type": "bot_command", "offset": 0, "length": 16}]
@@ -88,13 +100,13 @@ async def test_in_a_group_it_answers_who_calls_it_and_nobody_else(tmp_path: Path
 
 
 async def test_a_restart_loses_nothing_that_was_not_acknowledged(tmp_path: Path, api: FakeBotApi) -> None:
-    async with gateway(tmp_path, api):
+    async with gateway(settings(tmp_path, api)):
         await api.say("/new One")
         await heard(api, 1)
         await api.acknowledged()
     await api.say("/new Two")
     await api.say("/sessions")
-    async with gateway(tmp_path, api):
+    async with gateway(settings(tmp_path, api)):
         assert "Two" in (await heard(api, 2)).fields["text"]
         listed = (await heard(api, 3)).fields["text"]
         await api.acknowledged()
@@ -105,7 +117,7 @@ async def test_a_restart_loses_nothing_that_was_not_acknowledged(tmp_path: Path,
 
 async def test_a_refused_token_retires_telegram_and_readiness_says_so(tmp_path: Path, api: FakeBotApi) -> None:
     api.scripted["getMe"].append(refusal(401, "Unauthorized"))
-    async with gateway(tmp_path, api) as daemon:
+    async with gateway(settings(tmp_path, api)) as daemon:
         (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "channel:telegram:default"]
         await running
         health = daemon.health()

@@ -1,0 +1,45 @@
+"""Albums: Telegram sends each picture of one as a message of its own, one right behind the other. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from aiogram.types import Update
+
+from gateway.contract import Inbound
+
+__all__ = ["Arrived", "ends_in_album", "grouped", "merged"]
+
+Arrived = tuple[int, Update | None]
+"""An update by its id; None where it could not be read."""
+
+
+def grouped(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
+    """Put together the parts of an album; whatever else has arrived stands alone. The order stays."""
+    for album, members in groupby(arrived, _album):
+        if album is None:
+            yield from ([alone] for alone in members)
+        else:
+            yield list(members)
+
+
+def ends_in_album(arrived: Sequence[Arrived]) -> bool:
+    """Whether the next to come may belong to the last that has come."""
+    return bool(arrived) and _album(arrived[-1]) is not None
+
+
+def merged(parts: Sequence[Inbound]) -> Inbound:
+    """Make one message of an album's parts; it goes by the id of the first."""
+    return replace(
+        parts[0],
+        text="\n".join(part.text for part in parts),
+        attachments=tuple(file for part in parts for file in part.attachments),
+        is_addressed=any(part.is_addressed for part in parts),
+    )
+
+
+def _album(arrived: Arrived) -> tuple[int, str] | None:
+    _, update = arrived
+    if update is None or update.message is None or update.message.media_group_id is None:
+        return None
+    return update.message.chat.id, update.message.media_group_id

@@ -1,0 +1,95 @@
+"""The loop with its pauses in the test's hands; a refused token is what ends it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from channels.telegram.api import BotApi
+from channels.telegram.polling import ALBUM_PAUSE, Poller
+from channels.telegram.wire import BotIdentity
+from config import Secret
+from gateway.contract import Inbound, Verdict
+from gateway.errors import AuthRejected
+from tests.channels.telegram.bot_api import CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
+from tests.channels.telegram.running import Beats
+
+REVOKED = refusal(401, "Unauthorized")
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeBotApi]:
+    async with bot_api() as api:
+        yield api
+
+
+async def identify() -> BotIdentity:
+    return BotIdentity(channel="telegram", account="default", id=123456, username="gate_bot")
+
+
+async def poll(api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]]) -> list[Inbound]:
+    """Poll until the token is revoked; return what was taken."""
+    taken: list[Inbound] = []
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        taken.append(inbound)
+        return Verdict.ACCEPTED
+
+    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot:
+        with pytest.raises(AuthRejected):
+            await Poller(bot, identify, beats, sleep=sleep).run(deliver)
+    return taken
+
+
+def picture(name: str, caption: str) -> Json:
+    photo = {"file_id": name, "file_unique_id": "U", "width": 1, "height": 1}
+    return {"media_group_id": "A", "photo": [photo], "caption": caption}
+
+
+async def test_pauses_grow_while_the_trouble_lasts_and_start_anew_after_it(api: FakeBotApi) -> None:
+    beats, pauses = Beats(), list[float]()
+
+    async def sleep(pause: float) -> None:
+        pauses.append(pause)
+
+    fine = (200, {"ok": True, "result": []})
+    asked = refusal(429, "Too Many Requests", retry_after=17)
+    api.scripted["getUpdates"] += [*[CONFLICT] * 6, asked, fine, CONFLICT, REVOKED]
+    await poll(api, beats, sleep)
+    assert pauses == [1, 2, 5, 10, 30, 30, 17, 1]
+    assert beats.heard.count("up") == 1
+    assert "Another program" in beats.heard[0]
+
+
+async def test_an_album_is_one_message_though_its_parts_come_one_by_one(api: FakeBotApi) -> None:
+    to_come = [picture("two", "at"), picture("three", "these")]
+
+    async def sleep(pause: float) -> None:
+        assert pause == ALBUM_PAUSE
+        if to_come:
+            await api.say("", **to_come.pop(0))
+        else:
+            await api.say("and?")
+
+    await api.say("", **picture("one", "look"))
+    polling = asyncio.create_task(poll(api, Beats(), sleep), name="poll")
+    await api.acknowledged()
+    api.scripted["getUpdates"].append(REVOKED)
+    await api.say("the last")
+    album, *others = await polling
+    assert [file.ref for file in album.attachments] == ["one", "two", "three"]
+    assert album.text.startswith("look\n")
+    assert [other.text for other in others] == ["and?", "the last"]
+
+
+async def test_an_album_that_is_interrupted_is_not_waited_for(api: FakeBotApi) -> None:
+    async def sleep(_: float) -> None:
+        pytest.fail("there is nothing to wait for")
+
+    await api.say("", **picture("one", "look"))
+    await api.say("and?")
+    polling = asyncio.create_task(poll(api, Beats(), sleep), name="poll")
+    await api.acknowledged()
+    api.scripted["getUpdates"].append(REVOKED)
+    await api.say("the last")
+    assert [taken.text for taken in (await polling)[1:]] == ["and?", "the last"]
