@@ -1,18 +1,24 @@
-"""The disk side of `SessionManager`: one thread, so that things happen in the order they were asked for."""
+"""The files of one sessions folder. Everything but `flushing` happens in one thread, in the order it was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from config.files import fsync_directory, write_atomically
 from gateway.sessions import index, transcript
 from gateway.sessions.entries import Entry, decode
+from gateway.sessions.index import Fsync
 from gateway.sessions.names import file_name
-from gateway.sessions.transcript import Reading
+from gateway.sessions.portable import Arrival
+from gateway.sessions.tail import Everything, Sufficiency
+from gateway.sessions.transcript import Reading, Writer
 
 __all__ = ["Disk"]
 
@@ -20,7 +26,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _PRIVATE_DIRECTORY = 0o700
 _OPEN_TO_OTHERS = 0o077
-_CHECKED_LIMIT = 100_000
+_OPEN_LIMIT = 256
+"""Transcripts that are held open."""
+_UNSYNCED_LIMIT = 32 * 1024 * 1024
+"""Bytes kept for the case that a transcript cannot be synced; beyond that, what the file holds has to do."""
 
 
 @dataclass(slots=True)
@@ -31,18 +40,35 @@ class _Backlog:
     is_new: bool = False
 
 
-class Disk:
-    """Writes and reads the files of one sessions folder. `trouble` and `waiting` may be read from any thread."""
+@dataclass(slots=True)
+class _Unsynced:
+    """What was written since the first `durable` bytes of a transcript were last known to be on the disk."""
 
-    def __init__(self, directory: Path) -> None:
+    durable: int
+    parts: list[bytes] = field(default_factory=list)
+
+
+class Disk:
+    """Writes and reads the files of one sessions folder. `trouble` and `waiting` may be read from any thread.
+
+    `fsync` is `os.fsync`, or what a test puts in its place.
+    """
+
+    def __init__(self, directory: Path, *, fsync: Fsync = os.fsync) -> None:
         self.index_path = directory / "index.json"
         self.transcripts = directory / "transcripts"
+        self.fsync = fsync
         self.waiting = 0
+        self.is_marked_clean = True
+        """Whether the index may say that no transcript has changed since."""
         self._directory = directory
+        self._writers: OrderedDict[str, Writer] = OrderedDict()
         self._backlogs: dict[str, _Backlog] = {}
-        self._dirty: set[str] = set()
-        self._has_new_names = False
-        self._checked: set[str] = set()
+        self._unsynced: dict[str, _Unsynced] = {}
+        self._syncing: dict[str, _Unsynced] = {}
+        self._poisoned: dict[str, _Unsynced] = {}
+        self._new_names: set[str] = set()
+        self._kept = 0
         self._append_trouble: str | None = None
         self._flush_trouble: str | None = None
 
@@ -59,8 +85,17 @@ class Disk:
         for directory in (self._directory, self.transcripts):
             if directory.stat().st_mode & _OPEN_TO_OTHERS:
                 directory.chmod(_PRIVATE_DIRECTORY)
+                log.warning("folder_closed_to_others", folder=str(directory))
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         for leftover in self._directory.glob(f".{self.index_path.name}.*"):
             leftover.unlink()
+
+    def expect(self, *, is_marked_clean: bool) -> None:
+        """Know what recovery has found; a mark that does not hold is taken away before it can be believed."""
+        self.is_marked_clean = is_marked_clean
+        if not is_marked_clean:
+            index.unmark(self.index_path)
 
     def path(self, key: str) -> Path:
         return self.transcripts / file_name(key)
@@ -70,28 +105,34 @@ class Disk:
 
         Raises `FileNotFoundError` when the transcript has vanished, `Newer` when it must not be written.
         """
-        backlog = self._backlogs.setdefault(key, _Backlog())
+        backlog = self._backlogs.get(key) or _Backlog(is_new=is_new)
         backlog.data += data
-        backlog.is_new |= is_new
         self.waiting += len(data)
+        self._backlogs[key] = backlog
         try:
             self._write(key, backlog)
         except (FileNotFoundError, transcript.Newer):
             self._give_up(key)
             raise
         except OSError as trouble:
-            self._append_trouble = self._noted("append_failed", trouble, key)
+            self._append_trouble = self.noted("append_failed", trouble, key)
 
-    def read(self, key: str) -> Reading:
-        """Read a transcript with what waits to be appended to it. One that is `Unreadable` is set aside first."""
-        backlog = self._backlogs.get(key, _Backlog())
+    def read(self, key: str, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
+        """Read the end of a transcript with what waits to be appended to it.
+
+        One that is `Unreadable` is set aside first.
+        """
+        enough = enough or Everything()
+        backlog = self._backlogs.get(key) or _Backlog()
         waiting: list[Entry] = [decode(line) for line in backlog.data.split(b"\n")[:-1]]
+        for entry in reversed(waiting):
+            enough.add(entry)
         if backlog.is_new:
-            return Reading(entries=waiting, size=0)
+            return Reading(entries=waiting, size=0, taken=len(backlog.data))
         try:
-            reading = transcript.read(self.path(key))
+            reading = transcript.read(self.path(key), enough, max_bytes=max_bytes)
         except transcript.Unreadable:
-            self._give_up(key)
+            self._forget(key)
             transcript.set_aside(self.path(key))
             raise
         reading.entries.extend(waiting)
@@ -99,53 +140,124 @@ class Disk:
 
     def snapshot(self, key: str) -> tuple[int, bytes]:
         """Return the size of a transcript and the lines that wait to be appended to it."""
-        backlog = self._backlogs.get(key, _Backlog())
+        backlog = self._backlogs.get(key) or _Backlog()
         return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
 
-    def delete(self, key: str, heir: str | None) -> None:
-        """Delete a transcript, once what its `heir` knows is durable. `OSError` when the disk will not let it go."""
-        self._give_up(key)
-        self._dirty.discard(key)
-        self._checked.discard(key)
-        if heir is not None and heir in self._dirty:
-            self._sync(heir)
-        self.path(key).unlink(missing_ok=True)
-        self._has_new_names = True
+    def place(self, key: str, arrival: Arrival) -> None:
+        """Take in a transcript that came from elsewhere, and is durable already."""
+        self._unmark()
+        arrival.place(self.path(key))
+        self._new_names.add(key)
 
-    def flush(self, members: Sequence[bytes] | None) -> bool:
-        """Make every transcript durable, then write the index of `members`, if given; tell whether all of it worked."""
-        before, self._flush_trouble = self.trouble, None
+    def delete(self, key: str) -> None:
+        """Delete a transcript. `OSError` when the disk will not let it go."""
+        self._forget(key)
+        self._unmark()
+        self.path(key).unlink(missing_ok=True)
+        self._new_names.add(key)
+
+    def close(self) -> None:
+        """Close what is open. Nothing may be called afterwards."""
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+    def begin_sync(self) -> Mapping[str, Path]:
+        """Write what waits, and return the transcripts that are to be synced."""
+        self._flush_trouble = None
+        for key in list(self._poisoned):
+            self._rebuild(key)
         for key in list(self._backlogs):
             self._retry(key)
-        for key in list(self._dirty):
-            self._sync(key)
-        self._sync_names()
-        if members is not None:
-            self._write_index(members)
-        if before and not self.trouble:
-            log.info("flush_recovered")
-        return self._flush_trouble is None
+        self._syncing, self._unsynced = self._unsynced, {}
+        return {key: self.path(key) for key in self._syncing}
+
+    def end_sync(self, failed: Mapping[str, OSError]) -> frozenset[str]:
+        """Take note of what is durable now, and build anew what could not be synced: it is not to be trusted.
+
+        Returns the keys whose names in the folder are to be synced next.
+        """
+        for key, trouble in failed.items():
+            if key in self._syncing:
+                self._flush_trouble = self.noted("flush_failed", trouble, key)
+                self._poison(key)
+        self._syncing = {}
+        self._kept = sum(len(part) for unsynced in self._unsynced.values() for part in unsynced.parts)
+        names, self._new_names = frozenset(self._new_names), set()
+        return names
+
+    def distrust(self, names: frozenset[str], trouble: OSError) -> None:
+        """Have the files built anew whose names could not be made durable."""
+        self._flush_trouble = self.noted("flush_failed", trouble, str(self.transcripts))
+        self._new_names |= names
+        for key in names:
+            with suppress(FileNotFoundError):
+                written = _Unsynced(self.path(key).stat().st_size)
+                self._poisoned[key] = self._unsynced.pop(key, written)
+                self._close(key)
+
+    def flush_failed(self, trouble: OSError, what: Path) -> None:
+        self._flush_trouble = self.noted("flush_failed", trouble, str(what))
+
+    def noted(self, event: str, trouble: OSError, what: str) -> str:
+        """Log trouble when it begins; while it lasts, every try would fail the same way."""
+        tell = log.debug if self.trouble else log.error
+        tell(event, what=what, reason=str(trouble))
+        return f"Sessions cannot be written to disk: {trouble}. They are kept in memory and tried again."
 
     def _write(self, key: str, backlog: _Backlog) -> None:
-        path = self.path(key)
-        if not backlog.is_new and key not in self._checked:
-            transcript.check(path)
-        transcript.append(path, backlog.data, is_new=backlog.is_new)
-        self._mark_checked(key)
-        self._dirty.add(key)
-        self._has_new_names |= backlog.is_new
+        if key in self._poisoned:
+            raise OSError(errno.EIO, "The file could not be made durable")
+        self._unmark()
+        writer = self._writer(key, is_new=backlog.is_new)
+        durable = writer.size
+        try:
+            writer.append(backlog.data)
+        except OSError:
+            self._close(key)
+            raise
+        self._keep(key, durable, backlog.data)
+        if backlog.is_new:
+            self._new_names.add(key)
         self._give_up(key)
 
+    def _writer(self, key: str, *, is_new: bool) -> Writer:
+        writer = self._writers.get(key)
+        if writer is not None and writer.is_current():
+            self._writers.move_to_end(key)
+            return writer
+        self._close(key)
+        writer = self._writers[key] = Writer(self.path(key), is_new=is_new)
+        if len(self._writers) > _OPEN_LIMIT:
+            self._writers.popitem(last=False)[1].close()
+        return writer
+
+    def _close(self, key: str) -> None:
+        writer = self._writers.pop(key, None)
+        if writer is not None:
+            writer.close()
+
+    def _keep(self, key: str, durable: int, data: bytes) -> None:
+        unsynced = self._unsynced.get(key)
+        if unsynced is None:
+            unsynced = self._unsynced[key] = _Unsynced(durable)
+        unsynced.parts.append(data)
+        self._kept += len(data)
+        if self._kept > _UNSYNCED_LIMIT:
+            self._kept -= sum(map(len, unsynced.parts))
+            self._unsynced[key] = _Unsynced(durable + len(data))
+
     def _give_up(self, key: str) -> None:
-        backlog = self._backlogs.pop(key, _Backlog())
-        self.waiting -= len(backlog.data)
+        backlog = self._backlogs.pop(key, None)
+        if backlog is not None:
+            self.waiting -= len(backlog.data)
         if not self._backlogs:
             self._append_trouble = None
 
-    def _mark_checked(self, key: str) -> None:
-        if len(self._checked) >= _CHECKED_LIMIT:
-            self._checked.clear()
-        self._checked.add(key)
+    def _forget(self, key: str) -> None:
+        self._give_up(key)
+        self._close(key)
+        for known in (self._unsynced, self._syncing, self._poisoned):
+            known.pop(key, None)
 
     def _retry(self, key: str) -> None:
         try:
@@ -154,36 +266,29 @@ class Disk:
             self._give_up(key)
             log.exception("entries_lost", session=key)
         except OSError as trouble:
-            self._append_trouble = self._noted("append_failed", trouble, key)
+            self._append_trouble = self.noted("append_failed", trouble, key)
 
-    def _sync(self, key: str) -> None:
+    def _poison(self, key: str) -> None:
+        before, after = self._syncing.pop(key, None), self._unsynced.pop(key, None)
+        known = [unsynced for unsynced in (before, after) if unsynced is not None]
+        parts = [part for unsynced in known for part in unsynced.parts]
+        self._poisoned[key] = _Unsynced(known[0].durable, parts)
+        self._close(key)
+        self._rebuild(key)
+
+    def _rebuild(self, key: str) -> None:
+        poisoned = self._poisoned[key]
         try:
-            transcript.sync(self.path(key))
+            transcript.rebuild(self.path(key), poisoned.durable, b"".join(poisoned.parts), self.fsync)
         except FileNotFoundError:
             log.warning("transcript_vanished", session=key)
         except OSError as trouble:
-            self._flush_trouble = self._noted("flush_failed", trouble, key)
+            self._flush_trouble = self.noted("flush_failed", trouble, key)
             return
-        self._dirty.discard(key)
+        del self._poisoned[key]
+        self._new_names.add(key)
 
-    def _sync_names(self) -> None:
-        if not self._has_new_names:
-            return
-        try:
-            fsync_directory(self.transcripts)
-        except OSError as trouble:
-            self._flush_trouble = self._noted("flush_failed", trouble, str(self.transcripts))
-            return
-        self._has_new_names = False
-
-    def _write_index(self, members: Sequence[bytes]) -> None:
-        try:
-            write_atomically(self.index_path, index.assemble(members))
-        except OSError as trouble:
-            self._flush_trouble = self._noted("flush_failed", trouble, str(self.index_path))
-
-    def _noted(self, event: str, trouble: OSError, what: str) -> str:
-        """Log trouble when it begins; while it lasts, every try would fail the same way."""
-        tell = log.debug if self.trouble else log.error
-        tell(event, what=what, reason=str(trouble))
-        return f"Sessions cannot be written to disk: {trouble}. They are kept in memory and tried again."
+    def _unmark(self) -> None:
+        if self.is_marked_clean:
+            index.unmark(self.index_path)
+            self.is_marked_clean = False

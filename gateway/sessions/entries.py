@@ -113,6 +113,14 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     status: SessionStatus = SessionStatus.ACTIVE
     model: str | None = None
     workspace: str | None = None
+    first: int = 0
+    """The seq of the first message since the last `clear`; 0 when there is none."""
+    has_summary: bool = False
+    """Whether a summary was written since the last `clear`, which readers of the tail then have to look for."""
+    checkpoint: int = 0
+    """The seq of the last checkpoint."""
+    checkpoint_at: int = 0
+    """Bytes of the transcript before that checkpoint."""
     size: int = 0
     """Bytes of the transcript, where it is known (in the index): a file of another size has to be read again."""
 
@@ -242,9 +250,14 @@ class TurnEnd(Entry, frozen=True, kw_only=True, tag="turn_end"):
 
 
 class Checkpoint(Entry, frozen=True, kw_only=True, tag="checkpoint"):
-    """What all entries before this one add up to."""
+    """What all entries before this one add up to; whoever has read back to it need not read further.
 
+    The key is repeated for the reason given at `Activated`. `summary` is the one that stands at this point.
+    """
+
+    key: str
     state: SessionState
+    summary: Summary | None = None
 
 
 class Unknown(Entry, frozen=True, kw_only=True, tag="unknown"):

@@ -14,7 +14,22 @@ from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, SessionState
 from gateway.text import excerpt
 
-__all__ = ["IDLE", "INTERRUPTED", "Spoken", "advance", "begin", "fold", "history", "last_turn", "lines"]
+__all__ = [
+    "IDLE",
+    "INTERRUPTED",
+    "Spoken",
+    "advance",
+    "as_messages",
+    "begin",
+    "fold",
+    "history",
+    "holds",
+    "is_border",
+    "is_spoken",
+    "last_turn",
+    "lines",
+    "standing_summary",
+]
 
 TITLE_WIDTH = 80
 
@@ -74,14 +89,18 @@ def _touches(entry: Entry) -> bool:
     return not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE)
 
 
-def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C901, PLR0911 - a table of types.
+def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C901, PLR0911, PLR0912 - a table of types.
     match entry:
         case e.User() | e.Assistant():
             return _said(state, entry)
         case e.TurnEnd():
             return {"turns": state.turns + 1}
         case e.Clear():
-            return {"messages": 0, "turns": 0}
+            return {"messages": 0, "turns": 0, "first": 0, "has_summary": False}
+        case e.Summary():
+            return {"has_summary": True}
+        case e.Checkpoint():
+            return {"checkpoint": entry.seq, "checkpoint_at": entry.state.size}
         case e.Undo():
             return {"messages": max(0, state.messages - entry.messages), "turns": max(0, state.turns - 1)}
         case e.Title():
@@ -150,44 +169,62 @@ def history(
     many messages have come since. `max_chars` shortens each message, but for the summary and the current turn.
     """
     counting = _counting(entries)
-    summary = _newest_valid_summary(entries, counting)
+    summary = standing_summary(entries)
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        return [*_shortened(_window(_messages(before), max_messages), max_chars), *_messages(current)]
+        return [*_shortened(_window(as_messages(before), max_messages), max_chars), *as_messages(current)]
     head = UserMessage(text=_SUMMARY + summary.content)
-    older = _messages(entry for entry in before if entry.seq < summary.from_seq)
-    newer = _messages(entry for entry in before if entry.seq > summary.covers)
+    older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
+    newer = as_messages(entry for entry in before if entry.seq > summary.covers)
     older, newer = _window(older, max_messages - 1 - len(newer)), _window(newer, max_messages - 1)
-    return [*_shortened(older, max_chars), head, *_shortened(newer, max_chars), *_messages(current)]
+    return [*_shortened(older, max_chars), head, *_shortened(newer, max_chars), *as_messages(current)]
 
 
 def _counting(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries after the last `clear`, without those of turns that were undone."""
-    cleared = max((at for at, entry in enumerate(entries) if isinstance(entry, e.Clear)), default=-1)
-    recent = entries[cleared + 1 :]
-    undone = {entry.undone for entry in recent if isinstance(entry, e.Undo)}
-    return [entry for entry in recent if entry.turn not in undone]
+    """Return the entries after the last `clear`, without those of turns that were undone later."""
+    counting: list[Entry] = []
+    undone: set[str | None] = set()
+    for entry in reversed(entries):
+        if isinstance(entry, e.Clear):
+            break
+        if isinstance(entry, e.Undo):
+            undone.add(entry.undone)
+        if entry.turn not in undone:
+            counting.append(entry)
+    return counting[::-1]
 
 
-def _newest_valid_summary(entries: Sequence[Entry], counting: Sequence[Entry]) -> e.Summary | None:
+def standing_summary(entries: Sequence[Entry]) -> e.Summary | None:
+    """Return the newest valid summary. The entries may be a tail, from a checkpoint or from before the summary on."""
     cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
+    counting = _counting(entries)
     undos = [entry for entry in counting if isinstance(entry, e.Undo)]
     for entry in reversed(counting):
-        if isinstance(entry, e.Summary) and _is_valid(entry, cleared, undos, counting):
-            return entry
+        summary = entry.summary if isinstance(entry, e.Checkpoint) else entry
+        if isinstance(summary, e.Summary) and cleared < summary.from_seq and holds(summary, undos):
+            before = next((x for x in reversed(counting) if is_spoken(x) and x.seq <= summary.covers), None)
+            after = next((x for x in counting if is_spoken(x) and x.seq > summary.covers), None)
+            if is_border(before, after):
+                return summary
     return None
 
 
-def _is_valid(summary: e.Summary, cleared: int, undos: Iterable[e.Undo], counting: Sequence[Entry]) -> bool:
-    """Tell whether `summary` speaks of nothing that was cleared or undone since, and ends on a turn's border."""
-    if not cleared < summary.from_seq <= summary.covers < summary.seq:
+def holds(summary: e.Summary, undos: Iterable[e.Undo]) -> bool:
+    """Tell whether `summary` speaks of the past only, and of nothing that was undone since."""
+    if not summary.from_seq <= summary.covers < summary.seq:
         return False
-    if any(undo.seq > summary.seq and summary.from_seq <= undo.first <= summary.covers for undo in undos):
-        return False
-    covered = {entry.turn for entry in counting if entry.seq <= summary.covers}
-    after = {entry.turn for entry in counting if entry.seq > summary.covers}
-    return not (covered & after) - {None}
+    return not any(undo.seq > summary.seq and summary.from_seq <= undo.first <= summary.covers for undo in undos)
+
+
+def is_spoken(entry: Entry) -> bool:
+    """Tell whether it is part of the conversation."""
+    return isinstance(entry, e.User | e.Assistant | e.ToolUse | e.ToolResult)
+
+
+def is_border(before: Entry | None, after: Entry | None) -> bool:
+    """Tell whether no turn goes on from `before` to `after`, between which a summary ends."""
+    return before is None or after is None or before.turn is None or before.turn != after.turn
 
 
 def _window(messages: list[Message], size: int) -> list[Message]:
@@ -226,7 +263,7 @@ def _ellipsis(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _messages(entries: Iterable[Entry]) -> list[Message]:
+def as_messages(entries: Iterable[Entry]) -> list[Message]:
     """Put entries together to messages; consecutive tool calls are one message, their outcomes the next."""
     messages: list[Message] = []
     step = _Step()

@@ -1,18 +1,24 @@
-"""The sessions that were used last, kept in memory within bounds."""
+"""The ends of the sessions that were used last, kept in memory within bounds."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.sessions.entries import Entry
+from gateway.sessions.entries import Entry, Summary, Undo
 
 __all__ = ["HotSessions"]
+
+_GROWTH = 1024
+"""Entries that may be added to a tail, and as many again as it had, before it is worth reading a shorter one."""
 
 
 @dataclass(slots=True)
 class _Hot:
     entries: list[Entry]
     size: int
+    messages: int | None
+    """For how many messages of history it is enough; None: it is the whole session."""
+    max_entries: int
 
 
 class HotSessions:
@@ -27,16 +33,20 @@ class HotSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, key: str) -> list[Entry] | None:
+    def get(self, key: str, messages: int = 0) -> list[Entry] | None:
+        """Return the end of a session, if it is held and enough for so many messages."""
         hot = self._sessions.get(key)
-        if hot is None:
+        if hot is None or (hot.messages is not None and hot.messages < messages):
             return None
         self._sessions.move_to_end(key)
         return hot.entries
 
-    def put(self, key: str, entries: list[Entry], size: int) -> None:
+    def is_whole(self, key: str) -> bool:
+        return key in self._sessions and self._sessions[key].messages is None
+
+    def put(self, key: str, entries: list[Entry], size: int, *, messages: int | None = None) -> None:
         self.drop(key)
-        self._sessions[key] = _Hot(entries, size)
+        self._sessions[key] = _Hot(entries, size, messages, 2 * len(entries) + _GROWTH)
         self._bytes += size
         self._cool()
 
@@ -49,6 +59,8 @@ class HotSessions:
         hot.size += size
         self._bytes += size
         self._sessions.move_to_end(key)
+        if len(hot.entries) > hot.max_entries or _reaches_back(hot, entries):
+            self.drop(key)
         self._cool()
 
     def drop(self, key: str) -> None:
@@ -59,3 +71,8 @@ class HotSessions:
     def _cool(self) -> None:
         while self._sessions and (len(self._sessions) > self._max_sessions or self._bytes > self._max_bytes):
             self.drop(next(iter(self._sessions)))
+
+
+def _reaches_back(hot: _Hot, entries: Sequence[Entry]) -> bool:
+    """Tell whether earlier entries may be needed now: where a turn does not count, another before it does."""
+    return hot.messages is not None and any(isinstance(entry, Undo | Summary) for entry in entries)

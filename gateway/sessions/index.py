@@ -1,19 +1,49 @@
 """`index.json`: which sessions each scope has and which one is active. A cache: the transcripts say all of it too."""
 
-from collections.abc import Iterable, Mapping
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from config.files import fsync_directory, write_atomically
 from gateway.sessions.entries import SessionState, UtcTime
 
-__all__ = ["EMPTY", "INDEX_VERSION", "Scope", "assemble", "decode", "encode_scope", "newest_first", "read", "set_aside"]
+__all__ = [
+    "EMPTY",
+    "INDEX_VERSION",
+    "CleanContents",
+    "Contents",
+    "Fsync",
+    "Member",
+    "Scope",
+    "decode",
+    "decode_scope",
+    "encode_scope",
+    "mark_clean",
+    "newest_first",
+    "read",
+    "read_clean",
+    "set_aside",
+    "sync_folder",
+    "unmark",
+    "write",
+]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 INDEX_VERSION = 1
+_PIECE = 500
+"""Scopes that are written at once."""
+
+Fsync = Callable[[int], None]
+"""Makes what was written to a descriptor durable: `os.fsync`, or what a test puts in its place."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,16 +92,54 @@ EMPTY = Scope(
 """A scope in which nothing has been said yet."""
 
 
+Member = bytes | msgspec.Raw
+"""A scope as it stands in the index."""
+
+
 class _Index(msgspec.Struct, frozen=True):
     version: int
     scopes: dict[str, Scope]
+    doomed: tuple[str, ...] = ()
+
+
+class _RawIndex(msgspec.Struct, frozen=True):
+    scopes: dict[str, msgspec.Raw]
+    doomed: tuple[str, ...] = ()
+
+
+class _Clean(msgspec.Struct, frozen=True):
+    """Says that an index tells all that the transcripts tell: the index by its digest, their folder by its time."""
+
+    digest: str
+    folder_changed: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What an index says. `doomed` are the keys of deleted sessions whose files the disk would not let go."""
+
+    scopes: Mapping[str, Scope]
+    doomed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanContents:
+    """The same, not decoded yet: every byte is as we have written it."""
+
+    members: Mapping[str, Member]
+    doomed: tuple[str, ...]
+    sessions: int
+    """How many there are, to spare counting them."""
 
 
 _decoder = msgspec.json.Decoder(_Index)
+_raw_decoder = msgspec.json.Decoder(_RawIndex)
+_scope_decoder = msgspec.json.Decoder(Scope)
 _encoder = msgspec.json.Encoder()
 
 
-def read(path: Path, now: datetime) -> Mapping[str, Scope] | None:
+def read(path: Path, now: datetime) -> Contents | None:
     """Return the scopes, or None when there is no index that can be trusted; a bad one is set aside first."""
     try:
         data = path.read_bytes()
@@ -84,12 +152,16 @@ def read(path: Path, now: datetime) -> Mapping[str, Scope] | None:
         return None
 
 
-def decode(data: bytes) -> Mapping[str, Scope]:
+def decode(data: bytes) -> Contents:
     """Read a whole index; `ValueError` when it is none, or one of another version."""
     index = _decoder.decode(data)
     if index.version != INDEX_VERSION:
         raise ValueError(f"it has version {index.version}, this Gatehouse reads {INDEX_VERSION}")
-    return index.scopes
+    return Contents(scopes=index.scopes, doomed=index.doomed)
+
+
+def decode_scope(member: Member) -> Scope:
+    return _scope_decoder.decode(member)
 
 
 def set_aside(path: Path, now: datetime, *, reason: str) -> None:
@@ -102,11 +174,79 @@ def newest_first(sessions: Mapping[str, SessionState]) -> tuple[str, ...]:
     return tuple(sorted(sessions, key=lambda key: sessions[key].number, reverse=True))
 
 
-def encode_scope(name: str, scope: Scope) -> bytes:
-    """Return one member of the object `scopes`. It is kept until the scope changes, so that a flush encodes little."""
-    return _encoder.encode(name) + b":" + _encoder.encode(scope)
+def encode_scope(scope: Scope) -> bytes:
+    return _encoder.encode(scope)
 
 
-def assemble(members: Iterable[bytes]) -> bytes:
-    """Put the members of `scopes` together to the whole index."""
-    return b'{"version":%d,"scopes":{\n%s\n}}\n' % (INDEX_VERSION, b",\n".join(members))
+def write(path: Path, members: Mapping[str, Member], doomed: Collection[str], fsync: Fsync) -> None:
+    """Put an index in place of the old one, atomically.
+
+    It is put together piece by piece: one big join would keep every other thread waiting.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(_pieces(members, doomed))
+            file.flush()
+            fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent, fsync)
+
+
+def sync_folder(folder: Path, fsync: Fsync) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _pieces(members: Mapping[str, Member], doomed: Collection[str]) -> Iterator[bytes]:
+    yield b'{"version":%d,"doomed":%s,"scopes":{' % (INDEX_VERSION, _encoder.encode(sorted(doomed)))
+    items = iter(members.items())
+    comma = b"\n"
+    while piece := list(islice(items, _PIECE)):
+        yield comma + b",\n".join([b"%s:%s" % (_encoder.encode(name), bytes(member)) for name, member in piece])
+        comma = b",\n"
+    yield b"\n}}\n"
+
+
+def mark_clean(path: Path, transcripts: Path, sessions: int) -> None:
+    """Note, once everything is written, that a start may believe the index without a look at the transcripts."""
+    changed = transcripts.stat().st_mtime_ns
+    clean = _Clean(digest=_digest(path.read_bytes()), folder_changed=changed, sessions=sessions)
+    write_atomically(_mark(path), _encoder.encode(clean))
+
+
+def unmark(path: Path) -> None:
+    """Take that back, durably, before the first transcript is changed."""
+    try:
+        _mark(path).unlink()
+    except FileNotFoundError:
+        return
+    fsync_directory(path.parent)
+
+
+def read_clean(path: Path, transcripts: Path) -> CleanContents | None:
+    """Return what the index says if it was marked clean, and neither it nor the folder has changed since."""
+    try:
+        clean = msgspec.json.decode(_mark(path).read_bytes(), type=_Clean)
+        data = path.read_bytes()
+    except (OSError, ValueError, RecursionError):
+        return None
+    if _digest(data) != clean.digest or transcripts.stat().st_mtime_ns != clean.folder_changed:
+        return None
+    index = _raw_decoder.decode(data)
+    return CleanContents(members=index.scopes, doomed=index.doomed, sessions=clean.sessions)
+
+
+def _mark(path: Path) -> Path:
+    return path.with_suffix(".clean")
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data).hexdigest()

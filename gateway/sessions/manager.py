@@ -7,7 +7,6 @@ import builtins
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from time import monotonic
 from typing import TypeVar
 from uuid import uuid4
 
-import msgspec
 import structlog
 
 from config import SessionSettings
@@ -23,27 +21,23 @@ from gateway.contract import Address
 from gateway.dialogue import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
-from gateway.sessions import fold, index, recovery, upkeep
+from gateway.sessions import fold, upkeep
 from gateway.sessions.disk import Disk
-from gateway.sessions.entries import Entry, SessionState, SessionStatus
+from gateway.sessions.entries import Entry, SessionStatus
 from gateway.sessions.fold import Spoken
-from gateway.sessions.hot import HotSessions
 from gateway.sessions.index import Scope
+from gateway.sessions.ledger import Ledger
 from gateway.sessions.meta import Session, SessionMeta, Undone, meta_of
 from gateway.sessions.names import parse_key, session_key
 from gateway.sessions.portable import BLOCK, Arrival, Departure
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.search import Searched, SearchResult, search
-from gateway.sessions.transcript import Newer, Reading, Unreadable
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
 from gateway.sessions.verification import VerifyReport, verify
 
 __all__ = ["SessionManager"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-_WAITING_LIMIT = 64 * 1024 * 1024
-"""Bytes that may wait for a disk that refuses them; beyond that appends are refused."""
 
 _SWEPT_PER_CALL = 2000
 _SWEPT_AT_ONCE = 50
@@ -54,20 +48,11 @@ _REOPENED = (SessionStatus.COMPLETED, SessionStatus.CANCELLED)
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class _Loading:
-    """A session that is being read, and what was appended to it since the reading was asked for."""
-
-    reading: asyncio.Future[Reading]
-    since: list[Entry] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-
-
 class SessionManager:
     """Use it in this order: `open`, `recover`, anything else, `close`.
 
-    All state in memory is changed on the event loop, without a pause between looking and changing; all disk work is
-    done by one thread, in the order in which it was asked for. Nobody else writes these files or allots `seq`.
+    Nobody else writes these files or allots `seq`. What takes more than one step is decided without a pause between
+    looking and changing, so whoever comes next finds it done.
     """
 
     def __init__(
@@ -81,23 +66,13 @@ class SessionManager:
     ) -> None:
         self.settings = settings
         """May be replaced at any time."""
-        self._disk = disk
+        self._ledger = Ledger(disk, clock)
         self._clock = clock
         self._is_busy = is_busy
         self._on_leaving = on_leaving
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions-reader")
         """For what reads much and may take its time."""
-        self._scopes: dict[str, Scope] = {}
-        self._members: dict[str, bytes] = {}
-        self._changed: set[str] = set()
-        self._index_is_behind = False
-        self._is_recovered = False
-        self._hot = HotSessions()
-        self._loading: dict[str, _Loading] = {}
         self._to_sweep: builtins.list[str] = []
-        self._doomed: set[str] = set()
-        """Keys of deleted sessions whose files are still there."""
 
     @classmethod
     async def open(
@@ -115,9 +90,9 @@ class SessionManager:
         """
         manager = cls(Disk(directory), settings, clock, is_busy=is_busy, on_leaving=on_leaving)
         try:
-            await manager._on_disk(manager._disk.prepare)
+            await manager._ledger.on_disk(manager._ledger.disk.prepare)
         except OSError as trouble:
-            manager._thread.shutdown(wait=False)
+            await manager.close()
             raise CannotStart(
                 f"The folder {directory} cannot be used for sessions ({trouble.strerror}). "
                 "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
@@ -125,15 +100,14 @@ class SessionManager:
         return manager
 
     async def close(self) -> None:
-        """Flush, and end the disk thread. Nothing may be called afterwards."""
-        await self.flush()
-        await asyncio.to_thread(self._thread.shutdown)
+        """Flush, and end the threads. Nothing may be called afterwards."""
+        await self._ledger.close()
         await asyncio.to_thread(self._reader.shutdown)
 
     @property
     def trouble(self) -> str | None:
         """What keeps sessions from being written, as a sentence for the operator; None when all is well."""
-        return self._disk.trouble
+        return self._ledger.disk.trouble
 
     async def recover(self) -> RecoveryReport:
         """Find out which sessions there are. Has to be done once, before anything else.
@@ -141,22 +115,32 @@ class SessionManager:
         The seam for the write-ahead spool: entries that it holds and a transcript lacks are appended here, before the
         scopes are put together.
         """
-        recovered = await self._on_disk(recovery.recover, self._disk, self._clock())
-        self._scopes, self._members = recovered.scopes, recovered.members
-        self._index_is_behind = recovered.is_news
-        self._is_recovered = True
-        log.info("sessions_recovered", **recovered.report.counts())
-        return recovered.report
+        report = await self._ledger.recover()
+        await self._delete_doomed()
+        log.info("sessions_recovered", **report.counts())
+        return report
+
+    async def flush(self) -> None:
+        """Make everything durable, and write the index if it has changed.
+
+        Failure is logged, told by `trouble`, and mended by a later flush; `next_flush` tells when to try.
+        """
+        await self._ledger.flush()
+
+    def next_flush(self, interval: float) -> float:
+        """Return the seconds to wait before the next flush: `interval`, or less and ever more while flushes fail."""
+        failures = self._ledger.failures
+        return interval if failures == 0 else min(interval, 2.0 ** min(failures - 1, 16))
 
     def active(self, scope: str) -> SessionMeta | None:
         """Return the scope's active session, whatever its status; creates nothing."""
-        found = self._scopes.get(scope, index.EMPTY)
+        found = self._ledger.scopes[scope]
         key = found.active_session_key
         return None if key is None else meta_of(key, found.sessions[key])
 
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
-        found = self._scopes.get(scope, index.EMPTY)
+        found = self._ledger.scopes[scope]
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
     async def resolve_active(self, scope: str, *, agent: str, origin: Address) -> SessionMeta:
@@ -168,18 +152,13 @@ class SessionManager:
 
     async def start_new(self, scope: str, *, agent: str, origin: Address, title: str | None = None) -> SessionMeta:
         """Start a session and make it the active one."""
-        self._insist_on_recovery()
-        self._insist_on_room()
-        found = self._scopes.get(scope, index.EMPTY)
+        self._ledger.insist_on_recovery()
+        found = self._ledger.scopes[scope]
         key = session_key(scope, found.highest_number + 1)
         begun = self._opening(key, found.epoch + 1, agent, origin)
         if title and title.strip():
             begun.append(e.Title(value=title))
-        sealed, data = self._seal(begun, after=0)
-        state = msgspec.structs.replace(fold.fold(sealed), size=len(data))
-        self._update(key, state, is_active=True)
-        self._hot.put(key, sealed, len(data))
-        await self._persist(key, data, is_new=True)
+        state = await self._ledger.begin(key, begun)
         await self._rotated(scope, found.active_session_key)
         await self.prune(scope)
         return meta_of(key, state)
@@ -190,22 +169,21 @@ class SessionManager:
         A completed or cancelled one is opened again. One in error can be read, and the next message starts another.
         """
         key = session_key(scope, number)
-        if number < 1 or key not in self._sessions(scope):
+        if number < 1 or key not in self._ledger.sessions(scope):
             raise Refused(f"There is no session {number} here. /session list shows what there is.")
         await self.load(key)
-        state = self._state(key)
+        state = self._ledger.state(key)
         steps: builtins.list[Entry] = []
         if state.status in _REOPENED:
             steps.append(e.Status(value=SessionStatus.ACTIVE, by="resume"))
-        found = self._scopes[scope]
+        found = self._ledger.scopes[scope]
         if found.active_session_key != key:
             steps.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
         if steps:
-            _, data = self._take(key, steps, is_active=True)
-            await self._persist(key, data)
+            await self._ledger.append(key, steps, is_active=True)
         if found.active_session_key != key:
             await self._rotated(scope, found.active_session_key)
-        return meta_of(key, self._state(key))
+        return meta_of(key, self._ledger.state(key))
 
     async def set_title(self, key: str, title: str) -> SessionMeta:
         return await self._note(key, e.Title(value=title))
@@ -232,7 +210,7 @@ class SessionManager:
 
     async def _note(self, key: str, entry: Entry) -> SessionMeta:
         await self.append(key, [entry])
-        return meta_of(key, self._state(key))
+        return meta_of(key, self._ledger.state(key))
 
     async def delete(self, key: str) -> None:
         """Remove a session for good: file, memory and index. `Refused` when there is none.
@@ -240,7 +218,7 @@ class SessionManager:
         A turn that still runs in it cannot write to it any more. When it was the active one, the newest other of its
         scope becomes active.
         """
-        self._state(key)
+        self._ledger.state(key)
         await self._remove(key, Leaving.DELETED)
 
     async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy | None = None) -> builtins.list[str]:
@@ -249,7 +227,7 @@ class SessionManager:
         Neither the active session goes nor one with a turn in flight. `start_new` does this by itself.
         """
         wanted = self.settings.backlog_limit if limit is None else limit
-        victims = upkeep.surplus(self._scopes.get(scope, index.EMPTY), wanted, is_busy or self._is_busy)
+        victims = upkeep.surplus(self._ledger.scopes[scope], wanted, is_busy or self._is_busy)
         for key in victims:
             await self._remove(key, Leaving.PRUNED)
         return victims
@@ -266,97 +244,89 @@ class SessionManager:
         for at, name in enumerate(names):
             if at % _SWEPT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            scope, now = self._scopes.get(name, index.EMPTY), self._clock()
+            scope, now = self._ledger.scopes[name], self._clock()
             for key in upkeep.expired(scope, self.settings, now, busy):
                 await self._remove(key, Leaving.EXPIRED)
                 removed.append(key)
-            for key in upkeep.idle(self._scopes.get(name, index.EMPTY), self.settings, now, busy):
+            for key in upkeep.idle(self._ledger.scopes[name], self.settings, now, busy):
                 await self.set_status(key, SessionStatus.COMPLETED, by=fold.IDLE, why="Nobody wrote for a while.")
                 completed.append(key)
+            if upkeep.is_forgotten(self._ledger.scopes[name], self.settings, now):
+                self._ledger.drop_scope(name)
         await self._delete_doomed()
         return SweepReport(
             expired=tuple(removed),
             completed=tuple(completed),
-            undeletable=len(self._doomed),
+            undeletable=len(self._ledger.doomed),
             is_done=not self._to_sweep,
         )
 
     def _next_to_sweep(self) -> builtins.list[str]:
         if not self._to_sweep:
-            self._to_sweep = builtins.list(self._scopes)
+            self._to_sweep = builtins.list(self._ledger.scopes)
         names = self._to_sweep[-_SWEPT_PER_CALL:]
         del self._to_sweep[-_SWEPT_PER_CALL:]
         return names
 
     async def _rotated(self, scope: str, before: str | None) -> None:
         """Tell the archiver that another session took the place of `before`."""
-        state = self._sessions(scope).get(before) if before else None
+        state = self._ledger.sessions(scope).get(before) if before else None
         if before and state:
             await self._on_leaving(meta_of(before, state), Leaving.ROTATED)
 
     async def _remove(self, key: str, why: Leaving) -> None:
         """Take a session out of index and memory at once, then off the disk, after what others have to know of it."""
         name, _ = parse_key(key)
-        await self._on_leaving(meta_of(key, self._state(key)), why)
-        if key not in self._sessions(name):
+        await self._on_leaving(meta_of(key, self._ledger.state(key)), why)
+        if key not in self._ledger.sessions(name):
             return
-        was = self._scopes[name]
-        self._scopes[name] = was.without(key)
-        self._changed.add(name)
-        self._hot.drop(key)
+        was = self._ledger.scopes[name]
+        self._ledger.forget(key)
         heir = await self._pass_on(name, was)
-        await self._delete_file(key, heir)
+        await self._ledger.delete_file(key, heir)
         log.info("session_removed", session=key, why=why)
 
     async def _pass_on(self, name: str, was: Scope) -> str | None:
         """Let a session that stays know the highest number, and be the active one if there is none; return its key."""
-        left = self._scopes[name]
+        left = self._ledger.scopes[name]
         heir = left.active_session_key or next(iter(left.ordered_sessions), None)
         if heir is None:
             return None
         knows = max(state.highest_number for state in left.sessions.values()) >= left.highest_number
-        if knows and was.active_session_key == heir:
+        if knows and was.active_session_key in (heir, None):
             return None
         step = e.Activated(key=heir, epoch=left.epoch + 1, highest_number=left.highest_number)
         try:
-            _, data = self._take(heir, [step], is_active=True)
-            await self._persist(heir, data)
+            await self._ledger.append(heir, [step], is_active=True)
         except Refused as trouble:
             log.warning("number_not_passed_on", session=heir, reason=str(trouble))
         return heir
 
-    async def _delete_file(self, key: str, heir: str | None) -> None:
-        try:
-            await self._on_disk(self._disk.delete, key, heir)
-        except OSError as trouble:
-            self._doomed.add(key)
-            log.error("transcript_not_deleted", session=key, reason=str(trouble))  # noqa: TRY400 - says it all
-        else:
-            self._doomed.discard(key)
-
     async def _delete_doomed(self) -> None:
-        for key in [key for key in self._doomed if key not in self._sessions(parse_key(key)[0])]:
-            await self._delete_file(key, None)
+        for key in [key for key in self._ledger.doomed if key not in self._ledger.sessions(parse_key(key)[0])]:
+            await self._ledger.delete_file(key)
 
     async def load(self, key: str) -> Session:
-        """Return a session with its entries. `Refused` when it is not there or cannot be read."""
-        self._state(key)
-        entries = self._hot.get(key)
-        if entries is None:
-            entries = await self._read(key)
-        return Session(key=key, meta=meta_of(key, self._state(key)), entries=tuple(entries))
+        """Return a session with its last entries: all that its history can be made of.
+
+        `Refused` when it is not there or cannot be read.
+        """
+        entries = await self._ledger.load(key, self._window)
+        return Session(key=key, meta=meta_of(key, self._ledger.state(key)), entries=entries)
+
+    @property
+    def _window(self) -> int:
+        """How many messages before the current turn the model sees."""
+        return min(self.settings.max_messages, self.settings.context_messages or self.settings.max_messages)
 
     async def history(self, key: str, *, turn: str | None = None) -> builtins.list[Message]:
         """Return what the model is to see of a session, the whole of `turn` included."""
         session = await self.load(key)
-        chosen = self.settings
-        limit = min(chosen.max_messages, chosen.context_messages or chosen.max_messages)
-        return fold.history(session.entries, limit, turn=turn, max_chars=chosen.context_chars)
+        return fold.history(session.entries, self._window, turn=turn, max_chars=self.settings.context_chars)
 
     async def lines(self, key: str, limit: int) -> builtins.list[Spoken]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""
-        session = await self.load(key)
-        return fold.lines(session.entries, limit)
+        return await self._ledger.lines(key, limit, self._window)
 
     async def append(self, key: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
         """Add entries to a session; return them with their `seq` and `ts`.
@@ -364,14 +334,11 @@ class SessionManager:
         Their order is that of the calls. When the disk refuses them they are kept, and tried again with the next
         append or flush; `trouble` says so. Once this was called, being cancelled does not take them back.
         """
-        sealed, data = self._take(key, entries)
-        if sealed:
-            await self._persist(key, data)
-        return sealed
+        return await self._ledger.append(key, entries)
 
     def scopes(self) -> Iterator[str]:
         """Return the names of all scopes that there are now; `list` tells the sessions of each."""
-        return iter(tuple(self._scopes))
+        return iter(tuple(self._ledger.scopes))
 
     async def search(
         self,
@@ -383,8 +350,10 @@ class SessionManager:
         max_seconds: float = 3.0,
     ) -> SearchResult:
         """Find lines of this scope's sessions that hold all of `words`, whatever their case, newest first."""
-        states = sorted(self._sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
-        files = [Searched(path=self._disk.path(key), number=state.number, title=state.title) for key, state in states]
+        states = sorted(self._ledger.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
+        files = [
+            Searched(path=self._ledger.disk.path(key), number=state.number, title=state.title) for key, state in states
+        ]
         cancelled = threading.Event()
         deadline = monotonic() + max_seconds
         try:
@@ -406,10 +375,10 @@ class SessionManager:
 
         What is appended meanwhile is not among them.
         """
-        self._state(key)
-        size, waiting = await self._on_disk(self._disk.snapshot, key)
+        self._ledger.state(key)
+        size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
         if size:
-            departure = await self._on_reader(Departure, self._disk.path(key), size)
+            departure = await self._on_reader(Departure, self._ledger.disk.path(key), size)
             try:
                 while lines := await self._on_reader(departure.lines):
                     for line in lines:
@@ -433,112 +402,43 @@ class SessionManager:
         `Refused` when there is such a session already, when it is of another scope than `scope`, or no session at
         all. It becomes the active session only where its scope has none.
         """
-        self._insist_on_recovery()
-        arrival = await self._on_reader(Arrival, self._disk.transcripts)
+        self._ledger.insist_on_recovery()
+        arrival = await self._on_reader(Arrival, self._ledger.disk.transcripts)
         try:
             async for data in _in_blocks(lines):
                 await self._on_reader(arrival.write, data)
             header, state = await self._on_reader(arrival.finish)
             self._insist_on_place(scope, header)
-            was = self._scopes.get(header.scope, index.EMPTY)
-            self._update(header.key, state, is_active=was.active_session_key is None)
+            was = self._ledger.scopes[header.scope]
+            self._ledger.update(header.key, state, is_active=was.active_session_key is None)
             await self._place(arrival, header.key, was)
         finally:
             await self._on_reader(arrival.close)
-        return meta_of(header.key, self._state(header.key))
+        return meta_of(header.key, self._ledger.state(header.key))
 
     async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
         try:
-            await self._on_disk(arrival.place, self._disk.path(key))
+            await self._ledger.on_disk(self._ledger.disk.place, key, arrival)
         except OSError as trouble:
-            self._scopes[parse_key(key)[0]] = was
+            self._ledger.forget(key)
             raise Refused(f"The session could not be stored: {trouble.strerror}.") from trouble
         active = was.active_session_key
-        if active is not None and self._state(key).epoch > was.epoch:
+        if active is not None and self._ledger.state(key).epoch > was.epoch:
             # By its epoch the arrival would pass for the active one, should the index ever be lost.
-            found = self._scopes[parse_key(key)[0]]
+            found = self._ledger.scopes[parse_key(key)[0]]
             step = e.Activated(key=active, epoch=found.epoch + 1, highest_number=found.highest_number)
             await self.append(active, [step])
 
     def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
         if scope is not None and header.scope != scope:
             raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
-        if header.key in self._sessions(header.scope) or header.key in self._doomed:
+        if header.key in self._ledger.sessions(header.scope) or header.key in self._ledger.doomed:
             raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
 
     async def verify(self) -> VerifyReport:
         """Look over index and transcripts, after a flush; before `recover`, over what an earlier run has left."""
         await self.flush()
-        return await self._on_reader(verify, self._disk.index_path, self._disk.transcripts)
-
-    def _take(
-        self, key: str, entries: Sequence[Entry], *, is_active: bool = False
-    ) -> tuple[builtins.list[Entry], bytes]:
-        """Take entries into memory; return them as they are now, and what is to be written."""
-        state = self._state(key)
-        self._insist_on_room()
-        sealed, data = self._seal(entries, after=state.seq)
-        for entry in sealed:
-            state = fold.advance(state, entry)
-        self._update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
-        self._hot.extend(key, sealed, len(data))
-        if key in self._loading:
-            self._loading[key].since.extend(sealed)
-        return sealed, data
-
-    async def flush(self) -> None:
-        """Make everything durable, and write the index if it has changed.
-
-        Failure is logged, told by `trouble`, and mended by a later flush.
-        """
-        if not self._is_recovered:
-            return
-        for name in self._changed:
-            self._members[name] = index.encode_scope(name, self._scopes[name])
-        self._index_is_behind |= bool(self._changed)
-        self._changed.clear()
-        members = builtins.list(self._members.values()) if self._index_is_behind else None
-        self._index_is_behind = not await self._on_disk(self._disk.flush, members)
-
-    async def _persist(self, key: str, data: bytes, *, is_new: bool = False) -> None:
-        """Write through to the transcript. The seam for the write-ahead spool: it commits `data` here, before this."""
-        try:
-            await self._on_disk(partial(self._disk.append, key, data, is_new=is_new))
-        except FileNotFoundError as trouble:
-            raise self._gone(key, "is gone from the disk") from trouble
-        except Newer as trouble:
-            raise _too_new(key, trouble) from trouble
-
-    async def _read(self, key: str) -> builtins.list[Entry]:
-        loading = self._loading.get(key)
-        if loading is None:
-            loading = self._loading[key] = _Loading(self._submit(self._disk.read, key))
-            loading.reading.add_done_callback(partial(self._loaded, key, loading))
-        try:
-            await asyncio.shield(loading.reading)
-        except FileNotFoundError as trouble:
-            raise self._gone(key, "is gone from the disk") from trouble
-        except Unreadable as trouble:
-            raise self._gone(key, "could not be read and was set aside") from trouble
-        except Newer as trouble:
-            raise _too_new(key, trouble) from trouble
-        except OSError as trouble:
-            raise Refused(
-                f"The disk could not be read ({trouble.strerror}). Try again, or start over with /new."
-            ) from trouble
-        return loading.entries
-
-    def _loaded(self, key: str, loading: _Loading, reading: asyncio.Future[Reading]) -> None:
-        """Keep what was read. The disk thread works in order, so just what was appended `since` is not in it."""
-        del self._loading[key]
-        state = self._sessions(parse_key(key)[0]).get(key)
-        if reading.cancelled() or reading.exception() or state is None:
-            return
-        loading.entries = [*reading.result().entries, *loading.since]
-        highest = max(entry.seq for entry in loading.entries)
-        if highest > state.seq:
-            self._update(key, msgspec.structs.replace(state, seq=highest))
-        self._hot.put(key, loading.entries, state.size)
+        return await self._on_reader(verify, self._ledger.disk.index_path, self._ledger.disk.transcripts)
 
     def _opening(self, key: str, epoch: int, agent: str, origin: Address) -> builtins.list[Entry]:
         """Return the first entries of a session that becomes the active one of its scope."""
@@ -556,51 +456,6 @@ class SessionManager:
             highest_number=number,
         )
         return [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
-
-    def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[builtins.list[Entry], bytes]:
-        now = self._clock()
-        pairs = [e.seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
-        return [entry for entry, _ in pairs], b"".join(line for _, line in pairs)
-
-    def _update(self, key: str, state: SessionState, *, is_active: bool = False) -> None:
-        """Put what is now known of a session in place of what was known before."""
-        name, _ = parse_key(key)
-        scope = self._scopes.get(name, index.EMPTY).with_session(key, state)
-        self._scopes[name] = scope.pointing_to(key) if is_active else scope
-        self._changed.add(name)
-
-    def _gone(self, key: str, what: str) -> Refused:
-        """Forget a session whose file is of no use, as recovery would; its number is not given to another."""
-        name, number = parse_key(key)
-        self._scopes[name] = self._scopes[name].without(key)
-        self._changed.add(name)
-        self._hot.drop(key)
-        log.error("session_gone", session=key, reason=what)
-        return Refused(f"The record of session {number} {what}. Your next message starts a new session.")
-
-    def _sessions(self, scope: str) -> dict[str, SessionState]:
-        return self._scopes.get(scope, index.EMPTY).sessions
-
-    def _state(self, key: str) -> SessionState:
-        state = self._sessions(parse_key(key)[0]).get(key)
-        if state is None:
-            raise Refused("That session does not exist any more. /session list shows what there is.")
-        return state
-
-    def _insist_on_recovery(self) -> None:
-        if not self._is_recovered:
-            raise RuntimeError("recover() has to come first: without it, numbers in use would be given away again")
-
-    def _insist_on_room(self) -> None:
-        if self._disk.waiting > _WAITING_LIMIT:
-            raise Refused("The disk has not taken anything for too long, so nothing more can be accepted just now.")
-
-    def _submit(self, work: Callable[..., _T], *arguments: object) -> asyncio.Future[_T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
-
-    async def _on_disk(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Do `work` in the disk thread. It is done even when the one who waits for it is cancelled."""
-        return await asyncio.shield(self._submit(work, *arguments))
 
     async def _on_reader(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, partial(work, *arguments))
@@ -627,8 +482,3 @@ def _origin(address: Address) -> e.Origin:
         kind=address.kind.value,
         thread=address.thread,
     )
-
-
-def _too_new(key: str, trouble: Newer) -> Refused:
-    _, number = parse_key(key)
-    return Refused(f"Session {number} cannot be used: {trouble}. Update Gatehouse, or start another with /new.")

@@ -1,26 +1,35 @@
 """Putting the sessions back together at start, from whatever a crash, a full disk or a curious person has left.
 
-No clock is involved: a file whose size is not the one that the index has noted is read again, and the highest epoch
-tells which session of a scope is active.
+After an orderly end the index is believed as it is. Otherwise, and no clock is involved in that: a file whose size is
+not the one that the index has noted is read again, back to its last checkpoint, and the highest epoch tells which
+session of a scope is active.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 import structlog
 
 from gateway.sessions import index, transcript
 from gateway.sessions.disk import Disk
-from gateway.sessions.entries import SessionState
-from gateway.sessions.fold import fold
-from gateway.sessions.index import Scope, newest_first
+from gateway.sessions.entries import Checkpoint, SessionState
+from gateway.sessions.fold import advance, fold
+from gateway.sessions.index import Member, Scope, newest_first
 from gateway.sessions.names import file_name, parse_key
+from gateway.sessions.portable import ARRIVING
+from gateway.sessions.tail import ForState
 
 __all__ = ["Recovered", "RecoveryReport", "recover", "summed_up"]
+
+_PRIVATE = 0o600
+_OPEN_TO_OTHERS = 0o077
+_PROGRESS_INTERVAL = 5.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -31,14 +40,16 @@ class RecoveryReport:
 
     scopes: int
     sessions: int
-    adopted: int
-    dropped: int
-    repaired: int
-    torn: int
-    corrupted: int
-    newer: int
-    rebuilt: bool
-    lost: tuple[str, ...]
+    adopted: int = 0
+    dropped: int = 0
+    repaired: int = 0
+    torn: int = 0
+    corrupted: int = 0
+    newer: int = 0
+    opened: int = 0
+    """Transcripts that others could read, and now cannot any more."""
+    rebuilt: bool = False
+    lost: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int | bool]:
         """Return it as fields of a log line."""
@@ -57,40 +68,86 @@ class _Found:
     torn: int = 0
     corrupted: int = 0
     newer: int = 0
+    opened: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What to go on with: the scopes, their members of the index, and whether the index on disk says anything else."""
+    """What to go on with: the members of the index, and whether the one on disk says anything else."""
 
-    scopes: dict[str, Scope]
-    members: dict[str, bytes]
+    members: Mapping[str, Member]
+    doomed: frozenset[str]
     is_news: bool
     report: RecoveryReport
 
 
 def recover(disk: Disk, now: datetime) -> Recovered:
     """Return every session there is. What is damaged is kept aside, never deleted."""
+    clean = index.read_clean(disk.index_path, disk.transcripts)
+    disk.expect(is_marked_clean=clean is not None)
+    if clean is None:
+        return _compare(disk, now)
+    return Recovered(
+        members=clean.members,
+        doomed=frozenset(clean.doomed),
+        is_news=False,
+        report=RecoveryReport(scopes=len(clean.members), sessions=clean.sessions),
+    )
+
+
+def _compare(disk: Disk, now: datetime) -> Recovered:
+    """Hold the index against the transcripts."""
     listed = index.read(disk.index_path, now)
-    sizes = _sizes(disk.transcripts)
+    known = listed or index.Contents(scopes={})
     found = _Found()
-    for scope in (listed or {}).values():
+    sizes = _sizes(disk.transcripts, found)
+    doomed = frozenset(key for key in known.doomed if sizes.pop(file_name(key), None) is not None)
+    for scope in known.scopes.values():
         for key, state in scope.sessions.items():
             _revisit(disk, key, state, sizes.pop(file_name(key), None), found)
-    for name in sizes:
+    for name in _with_progress(sizes):
         _adopt(disk.transcripts / name, found)
-    scopes = _by_scope(found, listed or {}, now)
+    scopes = _by_scope(found, known.scopes, now)
     return Recovered(
-        scopes=scopes,
-        members={name: index.encode_scope(name, scope) for name, scope in scopes.items()},
-        is_news=scopes != listed,
+        members={name: index.encode_scope(scope) for name, scope in scopes.items()},
+        doomed=doomed,
+        is_news=listed is None or scopes != known.scopes,
         report=_report(scopes, found, rebuilt=listed is None),
     )
 
 
-def _sizes(directory: Path) -> dict[str, int]:
+def _sizes(directory: Path, found: _Found) -> dict[str, int]:
+    """Return the size of every transcript. What a killed daemon left half made is cleared away."""
+    sizes: dict[str, int] = {}
     with os.scandir(directory) as files:
-        return {file.name: file.stat().st_size for file in files if file.name.endswith(".jsonl") and file.is_file()}
+        for file in files:
+            if file.name.startswith(ARRIVING) or file.name.endswith(transcript.REBUILT):
+                Path(file).unlink()
+            elif file.name.endswith(".jsonl") and file.is_file():
+                status = file.stat()
+                sizes[file.name] = status.st_size
+                found.opened += bool(status.st_mode & _OPEN_TO_OTHERS and _close(Path(file)))
+    return sizes
+
+
+def _close(path: Path) -> bool:
+    """Take away what others may do with a file; tell whether that worked."""
+    try:
+        path.chmod(_PRIVATE)
+    except OSError as trouble:
+        log.warning("file_open_to_others", file=path.name, reason=str(trouble))
+        return False
+    return True
+
+
+def _with_progress(names: Collection[str]) -> Iterator[str]:
+    """Yield `names`, and say now and then how far it has come."""
+    said = monotonic()
+    for done, name in enumerate(names):
+        if monotonic() - said > _PROGRESS_INTERVAL:
+            said = monotonic()
+            log.info("transcripts_being_read", done=done, total=len(names))
+        yield name
 
 
 def _revisit(disk: Disk, key: str, state: SessionState, size: int | None, found: _Found) -> None:
@@ -123,7 +180,7 @@ def _read(path: Path, found: _Found, *, known: _Known | None = None) -> _Known |
     Only what is no transcript is set aside, and gives None.
     """
     try:
-        reading = transcript.read(path)
+        reading = transcript.read(path, ForState(lambda key: file_name(key) == path.name))
     except transcript.Newer as newer:
         found.newer += 1
         log.warning("newer_transcript_left_alone", file=path.name, reason=str(newer))
@@ -136,11 +193,18 @@ def _read(path: Path, found: _Found, *, known: _Known | None = None) -> _Known |
         log.warning("transcript_unreadable_now", file=path.name, reason=str(trouble))
         return known
     found.torn += reading.is_torn
-    return reading.header.key, summed_up(reading)
+    return reading.key, summed_up(reading)
 
 
 def summed_up(reading: transcript.Reading) -> SessionState:
-    return msgspec.structs.replace(fold(reading.entries), size=reading.size)
+    """Return what a transcript adds up to that was read whole, or back to a checkpoint."""
+    since = reading.entries
+    if reading.is_whole:
+        return msgspec.structs.replace(fold(since), size=reading.size)
+    at = max(at for at, entry in enumerate(since) if isinstance(entry, Checkpoint))
+    last = since[at]
+    assert isinstance(last, Checkpoint)  # noqa: S101 - the line above has looked for one.
+    return msgspec.structs.replace(reduce(advance, since[at:], last.state), size=reading.size)
 
 
 def _guessed(outline: transcript.Outline, path: Path) -> SessionState:
@@ -209,6 +273,7 @@ def _report(scopes: Mapping[str, Scope], found: _Found, *, rebuilt: bool) -> Rec
         torn=found.torn,
         corrupted=found.corrupted,
         newer=found.newer,
+        opened=found.opened,
         rebuilt=rebuilt,
         lost=tuple(sorted(found.lost)),
     )

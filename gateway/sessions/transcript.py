@@ -1,40 +1,51 @@
-"""One transcript file: appended to line by line, read whole, and never trusted to have been left in good order.
+"""One transcript file: appended to line by line, read from its end, and never trusted to have been left in good order.
 
 Everything here blocks, so it runs in the disk thread of `SessionManager`.
 """
 
 import errno
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from gateway.sessions.entries import FORMAT, Activated, Damaged, Entry, Header, decode
+from gateway.sessions.entries import FORMAT, Activated, Checkpoint, Damaged, Entry, Header, decode
 from gateway.sessions.names import file_name, parse_key
+from gateway.sessions.tail import Everything, Sufficiency
 
 __all__ = [
+    "REBUILT",
     "Newer",
     "Outline",
     "Reading",
     "Unreadable",
-    "append",
-    "check",
+    "Writer",
     "lines_backwards",
     "lines_forwards",
     "read",
+    "rebuild",
     "set_aside",
     "sync",
 ]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+REBUILT = ".rebuilt"
+"""How the names of unfinished files end that are to take the place of distrusted ones."""
+
 _PRIVATE = 0o600
+_OPEN_TO_OTHERS = 0o077
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
-_TAIL_STEP = 64 * 1024
+_APPENDING = _OPEN | os.O_RDWR | os.O_APPEND
+_HEAD = 2048
+_BLOCK = 64 * 1024
+_COPIED = 1024 * 1024
 
 
 class Unreadable(Exception):
@@ -59,52 +70,131 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     highest_number: int = 0
 
 
+_outline_decoder = msgspec.json.Decoder(Outline)
+_Naming = Header | Activated | Checkpoint
+"""The entries that say to which session they belong."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A transcript as it was read; its first entry is the header, if need be one made up from what the rest tells."""
+    """A transcript as it was read, or the end of it, oldest entry first.
+
+    When it `is_whole`, the first entry is the header, if need be one made up from what the rest tells.
+    """
 
     entries: list[Entry]
     size: int
+    """Bytes of the file."""
+    taken: int
+    """Bytes that were read for these entries."""
+    is_whole: bool = True
     damaged: int = 0
     is_torn: bool = False
 
     @property
     def header(self) -> Header:
         header = self.entries[0]
-        assert isinstance(header, Header)  # noqa: S101 - `read` returns no other.
+        assert isinstance(header, Header)  # noqa: S101 - whoever asks has seen that it is whole.
         return header
 
+    @property
+    def key(self) -> str:
+        """The key of its session, where it was read for its state: such a reading ends at a header or checkpoint."""
+        named = self.entries[0]
+        assert isinstance(named, Header | Checkpoint)  # noqa: S101 - as above.
+        return named.key
 
-def append(path: Path, data: bytes, *, is_new: bool) -> None:
-    """Write whole lines at the end: all of them or none. A file that is not new has to be there.
 
-    Raises `OSError` when they could not be written; the file is then as it was.
-    """
-    if is_new and _has_content(path):
-        set_aside(path)
-    with _opened(path, os.O_CREAT if is_new else 0) as descriptor:
-        size = _repair_tail(path, descriptor)
+class Writer:
+    """A transcript that is open for appending. Closing it is up to whoever opened it."""
+
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """Open the file, and mend its tail. Unless it `is_new`, it has to be there, and not be `Newer`."""
+        if is_new and _has_content(path):
+            set_aside(path)
+        self.path = path
+        self._descriptor = os.open(path, _APPENDING | (os.O_CREAT if is_new else 0), _PRIVATE)
         try:
-            _write(descriptor, data)
+            _close_to_others(path, self._descriptor)
+            _refuse_newer(path, _head(self._descriptor))
+            self.size = _repair_tail(path, self._descriptor)
+            self._inode = os.fstat(self._descriptor).st_ino
+        except BaseException:
+            self.close()
+            raise
+
+    def is_current(self) -> bool:
+        """Tell whether the file is still there and nobody else has changed it."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            return False
+        return status.st_ino == self._inode and status.st_size == self.size
+
+    def append(self, data: bytes) -> None:
+        """Write whole lines at the end: all of them, or none and raise `OSError`."""
+        try:
+            _write(self._descriptor, data)
         except OSError:
             with suppress(OSError):
                 # Should this fail as well, the next one who opens the file finds a torn tail and cuts it off.
-                os.ftruncate(descriptor, size)
+                os.ftruncate(self._descriptor, self.size)
             raise
+        self.size += len(data)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
-def read(path: Path) -> Reading:
-    """Read a whole transcript, and mend its tail once it is known to be one.
+def read(path: Path, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
+    """Read a transcript backwards until there is enough, or whole, and mend its tail once it is known to be one.
 
     Raises `Newer`, `Unreadable`, or `OSError` when the disk fails; the file is then as it was.
     """
     with _opened(path) as descriptor:
-        _refuse_newer(path, descriptor)
+        head = _head(descriptor)
+        _refuse_newer(path, head)
         before = os.fstat(descriptor).st_size
-        entries, damaged = _decode_lines(_read_from(descriptor, 0, before))
-        entries = _with_header(entries, path)
-        size = _repair_tail(path, descriptor)
-    return Reading(entries=entries, size=size, damaged=damaged, is_torn=size < before)
+        gathered = _gather(descriptor, before, enough or Everything(), max_bytes)
+        if not gathered.is_whole and not _is_named(path, [*_entries_in(head), *gathered.entries]):
+            gathered = _gather(descriptor, before, Everything(), None)
+        ends = before == 0 or _read_from(descriptor, before - 1, before) == b"\n"
+    entries = _with_header(gathered.entries, path) if gathered.is_whole else gathered.entries
+    size = before if ends else _mend(path)
+    return Reading(
+        entries=entries,
+        size=size,
+        taken=gathered.taken,
+        is_whole=gathered.is_whole,
+        damaged=gathered.damaged,
+        is_torn=size < before,
+    )
+
+
+def rebuild(path: Path, keep: int, rest: bytes, fsync: Callable[[int], None]) -> None:
+    """Put a new file in place of one that cannot be trusted: its first `keep` bytes and `rest`, durable before it is.
+
+    The folder has to be synced afterwards.
+    """
+    temporary = path.with_name(f".{path.name}{REBUILT}")
+    temporary.unlink(missing_ok=True)
+    try:
+        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+            if keep:
+                with _opened(path) as source:
+                    _copy(source, target, keep)
+            _write(target, rest)
+            fsync(target)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    log.warning("transcript_rebuilt", file=path.name)
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    for begin in range(0, size, _COPIED):
+        _write(target, _read_from(source, begin, min(begin + _COPIED, size)))
 
 
 def lines_forwards(path: Path) -> Iterator[bytes]:
@@ -115,7 +205,7 @@ def lines_forwards(path: Path) -> Iterator[bytes]:
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
     """Yield every line without its newline, the last one first."""
-    with _opened(path, access=os.O_RDONLY) as descriptor:
+    with _opened(path) as descriptor:
         yield from _lines_before(descriptor, os.fstat(descriptor).st_size)
 
 
@@ -123,10 +213,8 @@ def _lines_before(descriptor: int, end: int) -> Iterator[bytes]:
     """Yield the lines of the first `end` bytes, the last one first, reading block by block."""
     rest: list[bytes] = []
     while end > 0:
-        begin = max(0, end - _TAIL_STEP)
+        begin = max(0, end - _BLOCK)
         block = _read_from(descriptor, begin, end)
-        if len(block) < end - begin:
-            raise OSError(errno.EIO, "short read")
         end = begin
         head, *lines = block.split(b"\n")
         if not lines:
@@ -138,16 +226,10 @@ def _lines_before(descriptor: int, end: int) -> Iterator[bytes]:
     yield b"".join(reversed(rest))
 
 
-def check(path: Path) -> None:
-    """Raise `Newer` for a file that must not be appended to."""
-    with _opened(path) as descriptor:
-        _refuse_newer(path, descriptor)
-
-
-def sync(path: Path) -> None:
+def sync(path: Path, fsync: Callable[[int], None]) -> None:
     """Make what was appended durable."""
     with _opened(path) as descriptor:
-        os.fsync(descriptor)
+        fsync(descriptor)
 
 
 def set_aside(path: Path) -> Path:
@@ -170,12 +252,25 @@ def _has_content(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, flags: int = 0, *, access: int = os.O_RDWR | os.O_APPEND) -> Iterator[int]:
-    descriptor = os.open(path, access | _OPEN | flags, _PRIVATE)
+def _opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    descriptor = os.open(path, _OPEN | flags, _PRIVATE)
     try:
+        _close_to_others(path, descriptor)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _close_to_others(path: Path, descriptor: int) -> None:
+    """Take away what others may do with a file that somebody has opened to them."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & _OPEN_TO_OTHERS:
+        try:
+            os.fchmod(descriptor, _PRIVATE)
+        except OSError as trouble:
+            log.warning("file_open_to_others", file=path.name, mode=f"{mode:o}", reason=str(trouble))
+        else:
+            log.warning("file_closed_to_others", file=path.name, mode=f"{mode:o}")
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -185,11 +280,20 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _read_from(descriptor: int, offset: int, end: int) -> bytes:
-    parts: list[bytes] = []
-    while offset < end and (part := os.pread(descriptor, end - offset, offset)):
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts)
+    """Read all of a range; a disk that gives less has failed, and what it gave must not be believed."""
+    data = os.pread(descriptor, end - offset, offset)
+    while len(data) < end - offset:
+        part = os.pread(descriptor, end - offset - len(data), offset + len(data))
+        if not part:
+            raise OSError(errno.EIO, "The disk gave less than the file holds")
+        data += part
+    return data
+
+
+def _mend(path: Path) -> int:
+    """Repair the tail of a file that was opened for reading, and return its size."""
+    with _opened(path, _APPENDING) as descriptor:
+        return _repair_tail(path, descriptor)
 
 
 def _repair_tail(path: Path, descriptor: int) -> int:
@@ -214,7 +318,7 @@ def _repair_tail(path: Path, descriptor: int) -> int:
 def _start_of_last_line(descriptor: int, size: int) -> int:
     end = size
     while end > 0:
-        begin = max(0, end - _TAIL_STEP)
+        begin = max(0, end - _BLOCK)
         at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
         if at >= 0:
             return begin + at + 1
@@ -223,7 +327,7 @@ def _start_of_last_line(descriptor: int, size: int) -> int:
 
 
 def _keep(path: Path, torn: bytes) -> None:
-    with _opened(path, os.O_CREAT) as descriptor:
+    with _opened(path, _APPENDING | os.O_CREAT) as descriptor:
         _write(descriptor, torn + b"\n")
         os.fsync(descriptor)
 
@@ -236,43 +340,75 @@ def _is_entry(line: bytes) -> bool:
     return True
 
 
-def _decode_lines(data: bytes) -> tuple[list[Entry], int]:
-    """Decode every line that can be, and count those that cannot. A line written twice over counts once.
+@dataclass(slots=True)
+class _Gathered:
+    entries: list[Entry]
+    taken: int = 0
+    damaged: int = 0
+    is_whole: bool = False
 
-    What comes after the last newline counts as `_repair_tail` will have it: a whole line, or none.
+
+def _gather(descriptor: int, size: int, enough: Sufficiency, max_bytes: int | None) -> _Gathered:
+    """Decode lines from the last one backwards, until there is enough of them.
+
+    A line written twice over counts once. What comes after the last newline counts as `_repair_tail` will have it:
+    a whole line, or none.
     """
-    *lines, rest = data.split(b"\n")
-    if _is_entry(rest):
-        lines.append(rest)
+    gathered = _Gathered([])
     seen: dict[int, Entry] = {}
-    entries: list[Entry] = []
-    damaged = 0
-    for line in lines:
+    lines = _lines_before(descriptor, size)
+    last = next(lines)
+    for line in chain([last] if _is_entry(last) else [], lines):
+        gathered.taken += len(line) + 1
         try:
             entry = decode(line)
         except Damaged:
-            damaged += 1
+            gathered.damaged += 1
             continue
-        if seen.setdefault(entry.seq, entry) is entry or seen[entry.seq] != entry:
-            entries.append(entry)
-    return entries, damaged
+        if seen.setdefault(entry.seq, entry) is not entry and seen[entry.seq] == entry:
+            continue
+        gathered.entries.append(entry)
+        enough.add(entry)
+        if enough.is_enough or (max_bytes is not None and gathered.taken > max_bytes):
+            break
+    else:
+        gathered.is_whole = True
+    gathered.entries.reverse()
+    return gathered
 
 
-def _refuse_newer(path: Path, descriptor: int) -> None:
-    """Raise `Newer` before anything is changed in a file whose format we do not know."""
-    first, _, _ = os.pread(descriptor, _TAIL_STEP, 0).partition(b"\n")
+def _head(descriptor: int) -> bytes:
+    """Return the first line, or as much of it as may be needed."""
+    first, newline, _ = os.pread(descriptor, _HEAD, 0).partition(b"\n")
+    return first if newline else os.pread(descriptor, _BLOCK, 0).partition(b"\n")[0]
+
+
+def _entries_in(line: bytes) -> list[Entry]:
     try:
-        outline = msgspec.json.decode(first, type=Outline)
+        return [decode(line)]
+    except Damaged:
+        return []
+
+
+def _refuse_newer(path: Path, head: bytes) -> None:
+    """Raise `Newer` before anything is changed in a file whose format we do not know."""
+    try:
+        outline = _outline_decoder.decode(head)
     except (ValueError, RecursionError):
         return
     if outline.version > FORMAT and file_name(outline.key) == path.name:
         raise Newer(outline)
 
 
+def _is_named(path: Path, entries: Iterable[Entry]) -> bool:
+    """Tell whether one of the entries says that this is the file of its session."""
+    return any(isinstance(entry, _Naming) and file_name(entry.key) == path.name for entry in entries)
+
+
 def _with_header(entries: list[Entry], path: Path) -> list[Entry]:
     """Check that these entries are those of the session the file is named for, and put a lost header back."""
     for entry in entries:
-        if isinstance(entry, Header | Activated) and file_name(entry.key) == path.name:
+        if isinstance(entry, _Naming) and file_name(entry.key) == path.name:
             header = _checked(entry) if isinstance(entry, Header) else _header_from(entry, entries)
             return [header, *(other for other in entries if not isinstance(other, Header))]
     raise Unreadable(f"{path.name} does not say which session it holds")
@@ -291,20 +427,21 @@ def _parsed(key: str) -> tuple[str, int]:
         raise Unreadable(str(trouble)) from trouble
 
 
-def _header_from(activated: Activated, entries: list[Entry]) -> Header:
+def _header_from(naming: Activated | Checkpoint, entries: list[Entry]) -> Header:
     """Make up a header for a session whose own was damaged; where it was started is all that is lost."""
-    scope, number = _parsed(activated.key)
+    scope, number = _parsed(naming.key)
+    told = naming.state if isinstance(naming, Checkpoint) else naming
     return Header(
         seq=1,
         ts=entries[0].ts,
         version=FORMAT,
-        id=file_name(activated.key).removesuffix(".jsonl")[-32:],
-        key=activated.key,
+        id=file_name(naming.key).removesuffix(".jsonl")[-32:],
+        key=naming.key,
         scope=scope,
         number=number,
         created=entries[0].ts,
         agent=scope.split(":")[1] if ":" in scope else "",
         origin=None,
-        epoch=activated.epoch,
-        highest_number=activated.highest_number,
+        epoch=told.epoch,
+        highest_number=told.highest_number,
     )

@@ -10,7 +10,18 @@ from gateway.sessions.entries import SessionStatus
 from gateway.sessions.index import Scope
 from gateway.sessions.meta import SessionMeta
 
-__all__ = ["IsBusy", "Leaving", "OnLeaving", "SweepReport", "expired", "idle", "never_busy", "nobody_takes", "surplus"]
+__all__ = [
+    "IsBusy",
+    "Leaving",
+    "OnLeaving",
+    "SweepReport",
+    "expired",
+    "idle",
+    "is_forgotten",
+    "never_busy",
+    "nobody_takes",
+    "surplus",
+]
 
 IsBusy = Callable[[str], bool]
 """Tells whether a turn of the session with this key runs or waits."""
@@ -65,6 +76,11 @@ def expired(scope: Scope, settings: SessionSettings, now: datetime, is_busy: IsB
     limit = now - timedelta(days=settings.ttl_days)
     old = [key for key, state in scope.sessions.items() if state.last_accessed < limit and not is_busy(key)]
     return sorted(old, key=lambda key: (key == scope.active_session_key, scope.sessions[key].epoch))
+
+
+def is_forgotten(scope: Scope, settings: SessionSettings, now: datetime) -> bool:
+    """Tell whether a scope without sessions has been so for so long that nobody remembers its numbers."""
+    return not scope.sessions and settings.ttl_days > 0 and scope.updated_at < now - timedelta(days=settings.ttl_days)
 
 
 def idle(scope: Scope, settings: SessionSettings, now: datetime, is_busy: IsBusy) -> list[str]:

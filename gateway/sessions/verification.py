@@ -86,7 +86,7 @@ def verify(index_path: Path, transcripts: Path) -> VerifyReport:
 def _listed(path: Path, tally: _Tally) -> dict[str, tuple[str, int]]:
     """Return what the index lists: key and size by file name."""
     try:
-        scopes = index.decode(path.read_bytes())
+        scopes = index.decode(path.read_bytes()).scopes
     except FileNotFoundError:
         tally.note("no_index", path.name, "There is no index. The next start builds it anew.")
         return {}

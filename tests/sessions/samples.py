@@ -52,7 +52,7 @@ marks = st.one_of(
     st.builds(e.Status, value=st.sampled_from(SessionStatus), by=texts, why=texts),
     st.builds(e.Activated, key=st.just(SCOPE), epoch=counts, highest_number=counts),
     st.builds(e.TurnEnd, outcome=st.sampled_from(TurnOutcome), reason=texts),
-    st.builds(e.Checkpoint, state=states),
+    st.builds(e.Checkpoint, key=st.just(SCOPE), state=states),
 )
 
 

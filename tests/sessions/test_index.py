@@ -1,11 +1,12 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from gateway.sessions import index
 from gateway.sessions.fold import fold
-from gateway.sessions.index import EMPTY, Scope
+from gateway.sessions.index import EMPTY, Contents, Scope
 from gateway.sessions.names import session_key
 from tests.sessions.samples import SCOPE, START, dialogue, header, sealed
 
@@ -19,14 +20,14 @@ def scope(sessions: int) -> Scope:
 
 
 def write(path: Path, *scopes: tuple[str, Scope]) -> None:
-    path.write_bytes(index.assemble([index.encode_scope(name, made) for name, made in scopes]))
+    index.write(path, {name: index.encode_scope(made) for name, made in scopes}, (), os.fsync)
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", 'tw"o', "thrée")])
 def test_an_index_is_read_back_as_it_was_written(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = tmp_path / "index.json"
     write(path, *((name, scope(3)) for name in names))
-    assert index.read(path, START) == {name: scope(3) for name in names}
+    assert index.read(path, START) == Contents(scopes={name: scope(3) for name in names})
 
 
 def test_an_index_has_the_fields_of_the_contract(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class Walk:
         before = index.read_bytes() if index.exists() else None
         await manager.close()
         index.unlink(missing_ok=True)
+        index.with_suffix(".clean").unlink(missing_ok=True)
         if before is not None:
             index.write_bytes(before)
 

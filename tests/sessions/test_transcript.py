@@ -9,7 +9,7 @@ import pytest
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.names import file_name
-from gateway.sessions.transcript import Newer, Unreadable, append, read, set_aside
+from gateway.sessions.transcript import Newer, Unreadable, Writer, read, set_aside
 from tests.sessions.samples import SCOPE, dialogue, encoded, header, sealed
 
 HI = e.User(content="hi 👋\u2028 é")
@@ -18,6 +18,14 @@ HI = e.User(content="hi 👋\u2028 é")
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / file_name(SCOPE)
+
+
+def append(path: Path, data: bytes, *, is_new: bool) -> None:
+    writer = Writer(path, is_new=is_new)
+    try:
+        writer.append(data)
+    finally:
+        writer.close()
 
 
 def torn_half(path: Path) -> bytes:

@@ -1,0 +1,103 @@
+"""Making everything durable, in a thread of its own: a slow fsync must keep nobody from writing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import structlog
+
+from gateway.sessions import index, transcript
+from gateway.sessions.disk import Disk
+from gateway.sessions.index import Member, Scope
+
+__all__ = ["Flushed", "InDiskThread", "flush", "mark_clean", "sync_heir"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_T = TypeVar("_T")
+
+
+class InDiskThread(Protocol):
+    """Has a short piece of work done by the thread that owns the files, and waits for it."""
+
+    def __call__(self, work: Callable[[], _T], /) -> _T: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """`encoded` has the scopes that had changed, as they are now in the index, if that `is_written`."""
+
+    encoded: Mapping[str, Member]
+    is_written: bool
+    trouble: str | None
+
+
+def flush(
+    disk: Disk,
+    in_disk_thread: InDiskThread,
+    members: Mapping[str, Member] | None,
+    changed: Mapping[str, Scope],
+    doomed: frozenset[str],
+) -> Flushed:
+    """Make the transcripts durable, then write the index of `members`, unless it is None, with what has `changed`."""
+    before = disk.trouble
+    failed = _sync(in_disk_thread(disk.begin_sync), disk)
+    names = in_disk_thread(partial(disk.end_sync, failed))
+    _sync_names(disk, in_disk_thread, names)
+    encoded = {name: index.encode_scope(scope) for name, scope in changed.items()}
+    is_written = members is not None and _write_index(disk, in_disk_thread, {**members, **encoded}, doomed)
+    if before and not disk.trouble:
+        log.info("flush_recovered")
+    return Flushed(encoded=encoded, is_written=is_written, trouble=disk.trouble)
+
+
+def mark_clean(disk: Disk, sessions: int) -> None:
+    """Let the next start believe the index without a look at the transcripts. Only after a flush that worked."""
+    if disk.is_marked_clean or disk.trouble:
+        return
+    try:
+        index.mark_clean(disk.index_path, disk.transcripts, sessions)
+    except OSError as trouble:
+        log.warning("clean_end_not_noted", reason=str(trouble))
+
+
+def sync_heir(disk: Disk, heir: str) -> None:
+    """Make durable what a session knows of another that is about to be deleted; the next flush tells of trouble."""
+    try:
+        transcript.sync(disk.path(heir), disk.fsync)
+    except OSError as trouble:
+        log.warning("number_not_passed_on", session=heir, reason=str(trouble))
+
+
+def _sync(paths: Mapping[str, Path], disk: Disk) -> dict[str, OSError]:
+    failed: dict[str, OSError] = {}
+    for key, path in paths.items():
+        try:
+            transcript.sync(path, disk.fsync)
+        except FileNotFoundError:
+            continue  # It was deleted meanwhile, or has vanished: whoever wants it next finds out.
+        except OSError as trouble:
+            failed[key] = trouble
+    return failed
+
+
+def _sync_names(disk: Disk, in_disk_thread: InDiskThread, names: frozenset[str]) -> None:
+    if not names:
+        return
+    try:
+        index.sync_folder(disk.transcripts, disk.fsync)
+    except OSError as trouble:
+        in_disk_thread(partial(disk.distrust, names, trouble))
+
+
+def _write_index(
+    disk: Disk, in_disk_thread: InDiskThread, members: Mapping[str, Member], doomed: frozenset[str]
+) -> bool:
+    try:
+        index.write(disk.index_path, members, doomed, disk.fsync)
+    except OSError as trouble:
+        in_disk_thread(partial(disk.flush_failed, trouble, disk.index_path))
+        return False
+    return True

@@ -1,0 +1,336 @@
+"""The books of `SessionManager`: what every session adds up to, the ends of those in use, and the way to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from gateway.errors import Refused
+from gateway.sessions import entries as e
+from gateway.sessions import flushing, fold, recovery
+from gateway.sessions.disk import Disk
+from gateway.sessions.entries import Entry, SessionState
+from gateway.sessions.fold import Spoken
+from gateway.sessions.hot import HotSessions
+from gateway.sessions.names import file_name, parse_key
+from gateway.sessions.recovery import RecoveryReport
+from gateway.sessions.scopes import Scopes
+from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
+from gateway.sessions.transcript import Newer, Reading, Unreadable
+from gateway.sessions.worker import Worker
+
+__all__ = ["Ledger"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_WAITING_LIMIT = 64 * 1024 * 1024
+"""Bytes that may wait for a disk that refuses them; beyond that appends are refused."""
+
+_CHECKPOINT_ENTRIES = 256
+_CHECKPOINT_BYTES = 256 * 1024
+"""After so many entries or bytes the state is written down, so that nobody ever has to read further back."""
+
+_LINES_BYTES = 8 * 1024 * 1024
+"""How far back a person may look at once."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A session that is being read, and what was appended to it since the reading was asked for."""
+
+    messages: int
+    reading: asyncio.Future[_Found]
+    since: list[Entry] = field(default_factory=list)
+    since_size: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was read, and what it adds up to, if that is not what we thought: somebody else has changed the file."""
+
+    reading: Reading
+    state: SessionState | None
+
+
+class Ledger:
+    """All state in memory is changed on the event loop, without a pause between looking and changing.
+
+    All writing is done by one thread, in the order in which it was asked for; another one waits for fsync.
+    """
+
+    def __init__(self, disk: Disk, clock: Callable[[], datetime]) -> None:
+        self.disk = disk
+        self.scopes = Scopes({}, 0)
+        self.doomed: set[str] = set()
+        """Keys of deleted sessions whose files are still there."""
+        self.failures = 0
+        """Flushes that failed since the last one that worked."""
+        self._clock = clock
+        self._thread = Worker("sessions")
+        self._syncing = Worker("sessions-sync")
+        self._hot = HotSessions()
+        self._loading: dict[str, _Loading] = {}
+        self._index_is_behind = False
+        self._is_recovered = False
+
+    async def close(self) -> None:
+        if self._is_recovered:
+            await self.flush()
+            if not self.scopes.is_changed and not self._index_is_behind:
+                await self._syncing.submit(partial(flushing.mark_clean, self.disk, self.scopes.sessions))
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """End the threads once they have done what they were asked for."""
+        self._syncing.stop()
+        self._thread.stop()
+        self.disk.close()
+
+    async def recover(self) -> RecoveryReport:
+        recovered = await self.on_disk(recovery.recover, self.disk, self._clock())
+        self.scopes = Scopes(recovered.members, recovered.report.sessions)
+        self.doomed = set(recovered.doomed)
+        self._index_is_behind = recovered.is_news
+        self._is_recovered = True
+        return recovered.report
+
+    def sessions(self, scope: str) -> dict[str, SessionState]:
+        return self.scopes[scope].sessions
+
+    def state(self, key: str) -> SessionState:
+        state = self.sessions(parse_key(key)[0]).get(key)
+        if state is None:
+            raise Refused("That session does not exist any more. /session list shows what there is.")
+        return state
+
+    async def begin(self, key: str, entries: Sequence[Entry]) -> SessionState:
+        """Write the first entries of a session, which becomes the active one of its scope."""
+        self.insist_on_recovery()
+        self._insist_on_room()
+        sealed, data = self._seal(entries, after=0)
+        state = msgspec.structs.replace(fold.fold(sealed), size=len(data))
+        self.update(key, state, is_active=True)
+        self._hot.put(key, sealed, len(data))
+        await self._persist(key, data, is_new=True)
+        return state
+
+    async def append(self, key: str, entries: Sequence[Entry], *, is_active: bool = False) -> list[Entry]:
+        """Add entries to a session; return them as they are now. With `is_active`, it becomes the active one."""
+        sealed, data = self._take(key, entries, is_active=is_active)
+        if sealed:
+            await self._persist(key, data)
+            if self._is_checkpoint_due(key):
+                await self._write_checkpoint(key)
+        return sealed
+
+    async def load(self, key: str, messages: int) -> tuple[Entry, ...]:
+        """Return the end of a session: at least its last turn and `messages` messages before it."""
+        self.state(key)
+        entries = self._hot.get(key, messages)
+        if entries is None:
+            entries = await self._read(key, messages)
+        return tuple(entries)
+
+    async def lines(self, key: str, limit: int, messages: int) -> list[Spoken]:
+        entries: Sequence[Entry] = await self.load(key, messages)
+        if not self._hot.is_whole(key) and not _is_enough(ForLines(limit), entries):
+            work = partial(self.disk.read, key, ForLines(limit), max_bytes=_LINES_BYTES)
+            entries = (await self._refusing(key, self._thread.submit(work))).entries
+        return fold.lines(entries, limit)
+
+    def update(self, key: str, state: SessionState, *, is_active: bool = False) -> None:
+        """Put what is now known of a session in place of what was known before."""
+        name, _ = parse_key(key)
+        scope = self.scopes[name].with_session(key, state)
+        self.scopes[name] = scope.pointing_to(key) if is_active else scope
+
+    def forget(self, key: str) -> None:
+        """Take a session out of memory and index; its number is not given to another."""
+        name, _ = parse_key(key)
+        self.scopes[name] = self.scopes[name].without(key)
+        self._hot.drop(key)
+
+    def drop_scope(self, name: str) -> None:
+        """Forget a scope without sessions, and its numbers with it."""
+        self.scopes.drop(name)
+        self._index_is_behind = True
+
+    async def delete_file(self, key: str, heir: str | None = None) -> None:
+        """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
+        try:
+            await asyncio.to_thread(self._delete_file, key, heir)
+        except OSError as trouble:
+            self.doomed.add(key)
+            self._index_is_behind = True
+            log.error("transcript_not_deleted", session=key, reason=str(trouble))  # noqa: TRY400 - says it all
+        else:
+            self._index_is_behind |= key in self.doomed
+            self.doomed.discard(key)
+
+    def _delete_file(self, key: str, heir: str | None) -> None:
+        if heir is not None:
+            flushing.sync_heir(self.disk, heir)
+        self._thread.call(partial(self.disk.delete, key))
+
+    async def flush(self) -> None:
+        """Make everything durable, and write the index if it has changed."""
+        if not self._is_recovered:
+            return
+        changed = self.scopes.changed()
+        self._index_is_behind |= bool(changed)
+        members = self.scopes.members() if self._index_is_behind else None
+        work = partial(flushing.flush, self.disk, self._thread.call, members, changed, frozenset(self.doomed))
+        flushed = await self._syncing.submit(work)
+        self.scopes.settle(flushed.encoded, changed)
+        self._index_is_behind &= not flushed.is_written
+        self.failures = self.failures + 1 if flushed.trouble else 0
+
+    async def on_disk(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """Do `work` in the thread that owns the files. It is done even when the one who waits for it is cancelled."""
+        return await self._thread.submit(partial(work, *arguments))
+
+    def insist_on_recovery(self) -> None:
+        if not self._is_recovered:
+            raise RuntimeError("recover() has to come first: without it, numbers in use would be given away again")
+
+    def _insist_on_room(self) -> None:
+        if self.disk.waiting > _WAITING_LIMIT:
+            raise Refused("The disk has not taken anything for too long, so nothing more can be accepted just now.")
+
+    def _take(self, key: str, entries: Sequence[Entry], *, is_active: bool = False) -> tuple[list[Entry], bytes]:
+        """Take entries into memory; return them as they are now, and what is to be written."""
+        state = self.state(key)
+        self._insist_on_room()
+        sealed, data = self._seal(entries, after=state.seq)
+        for entry in sealed:
+            state = fold.advance(state, entry)
+        self.update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
+        self._hot.extend(key, sealed, len(data))
+        if key in self._loading:
+            self._loading[key].since.extend(sealed)
+            self._loading[key].since_size += len(data)
+        return sealed, data
+
+    def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], bytes]:
+        now = self._clock()
+        pairs = [e.seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
+        return [entry for entry, _ in pairs], b"".join([line for _, line in pairs])
+
+    async def _persist(self, key: str, data: bytes, *, is_new: bool = False) -> None:
+        """Write through to the transcript. The seam for the write-ahead spool: it commits `data` here, before this."""
+        try:
+            await self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
+        except FileNotFoundError as trouble:
+            raise self._gone(key, "is gone from the disk") from trouble
+        except Newer as trouble:
+            raise _too_new(key, trouble) from trouble
+
+    def _is_checkpoint_due(self, key: str) -> bool:
+        state = self.sessions(parse_key(key)[0]).get(key)
+        if state is None:
+            return False
+        return (
+            state.seq - state.checkpoint >= _CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= _CHECKPOINT_BYTES
+        )
+
+    async def _write_checkpoint(self, key: str) -> None:
+        """Write down what all adds up to. What was appended is written already: nothing here is worth failing for."""
+        try:
+            if self.state(key).has_summary:
+                await self.load(key, 1)
+            entries = self._hot.get(key)
+            if not self._is_checkpoint_due(key) or (entries is None and self.state(key).has_summary):
+                return
+            summary = fold.standing_summary(entries or ())
+            _, data = self._take(key, [e.Checkpoint(key=key, state=self.state(key), summary=summary)])
+            await self._persist(key, data)
+        except Refused as refusal:
+            log.debug("checkpoint_not_written", session=key, reason=str(refusal))
+
+    async def _read(self, key: str, messages: int) -> list[Entry]:
+        while (loading := self._loading.get(key)) is not None and loading.messages < messages:
+            await self._refusing(key, asyncio.shield(loading.reading))
+        if loading is None:
+            state = self.state(key)
+            work = partial(_find, self.disk, key, ForHistory(messages, state), state.size)
+            loading = self._loading[key] = _Loading(messages, self._thread.submit(work))
+            loading.reading.add_done_callback(partial(self._loaded, key, loading))
+        await self._refusing(key, asyncio.shield(loading.reading))
+        self.state(key)
+        return loading.entries
+
+    async def _refusing(self, key: str, reading: asyncio.Future[_T]) -> _T:
+        """Wait for a reading; `Refused` with a sentence when it fails."""
+        try:
+            return await reading
+        except FileNotFoundError as trouble:
+            raise self._gone(key, "is gone from the disk") from trouble
+        except Unreadable as trouble:
+            raise self._gone(key, "could not be read and was set aside") from trouble
+        except Newer as trouble:
+            raise _too_new(key, trouble) from trouble
+        except OSError as trouble:
+            raise Refused(
+                f"The disk could not be read ({trouble.strerror}). Try again, or start over with /new."
+            ) from trouble
+
+    def _loaded(self, key: str, loading: _Loading, reading: asyncio.Future[_Found]) -> None:
+        """Keep what was read. The disk thread works in order, so just what was appended `since` is not in it."""
+        del self._loading[key]
+        state = self.sessions(parse_key(key)[0]).get(key)
+        if reading.cancelled() or reading.exception() or state is None:
+            return
+        found = reading.result().reading
+        loading.entries = [*found.entries, *loading.since]
+        self._correct(key, state, loading, reading.result().state)
+        messages = None if found.is_whole else loading.messages
+        self._hot.put(key, loading.entries, found.taken + loading.since_size, messages=messages)
+
+    def _correct(self, key: str, state: SessionState, loading: _Loading, found: SessionState | None) -> None:
+        """Believe the file where it says anything else than we thought, but never give out a seq twice."""
+        if found is not None:
+            for entry in loading.since:
+                found = fold.advance(found, entry)
+            state = msgspec.structs.replace(found, size=found.size + loading.since_size)
+        highest = max((entry.seq for entry in loading.entries), default=0)
+        if found is not None or highest > state.seq:
+            self.update(key, msgspec.structs.replace(state, seq=max(highest, state.seq)))
+
+    def _gone(self, key: str, what: str) -> Refused:
+        """Forget a session whose file is of no use, as recovery would."""
+        _, number = parse_key(key)
+        self.forget(key)
+        log.error("session_gone", session=key, reason=what)
+        return Refused(f"The record of session {number} {what}. Your next message starts a new session.")
+
+
+def _find(disk: Disk, key: str, enough: Sufficiency, expected: int) -> _Found:
+    """Read the end of a session; when the file has not the size that we `expected`, add it up anew."""
+    reading = disk.read(key, enough)
+    size, waiting = disk.snapshot(key)
+    if size + len(waiting) == expected:
+        return _Found(reading, None)
+    name = file_name(key)
+    state = recovery.summed_up(disk.read(key, ForState(lambda other: file_name(other) == name)))
+    return _Found(reading, msgspec.structs.replace(state, size=size + len(waiting)))
+
+
+def _is_enough(enough: Sufficiency, entries: Sequence[Entry]) -> bool:
+    for entry in reversed(entries):
+        enough.add(entry)
+    return enough.is_enough
+
+
+def _too_new(key: str, trouble: Newer) -> Refused:
+    _, number = parse_key(key)
+    return Refused(f"Session {number} cannot be used: {trouble}. Update Gatehouse, or start another with /new.")

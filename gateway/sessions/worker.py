@@ -1,0 +1,118 @@
+"""A thread that does what it is asked, in order. What has queued up is done, and told, in one go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Worker"]
+
+_T = TypeVar("_T")
+
+_PATIENCE = 0.002
+"""Seconds for which finished work is held back, so that one wake-up of the event loop tells of much."""
+
+
+class _Job(Generic[_T]):
+    """Work, and who waits for it: an event loop, or a thread."""
+
+    __slots__ = ("_error", "_result", "_work", "waiting")
+
+    def __init__(self, work: Callable[[], _T], waiting: asyncio.Future[_T] | Future[_T]) -> None:
+        self.waiting = waiting
+        self._work = work
+        self._result: _T
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the one who waits.
+            self._error = error
+        if isinstance(self.waiting, Future):
+            self.tell()
+
+    def tell(self) -> None:
+        if self.waiting.done():
+            return  # Whoever waited was cancelled; the work is done all the same.
+        if self._error is not None:
+            self.waiting.set_exception(self._error)
+        else:
+            self.waiting.set_result(self._result)
+
+
+class Worker:
+    """Its queue holds what is on its way to the disk; `SessionManager` bounds that."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[_Job[Any] | None] = SimpleQueue()  # Any: jobs differ in what they return.
+        self._is_stopped = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Ask for `work` from an event loop. It is done even when the one who waits for it is cancelled."""
+        if self._is_stopped:
+            raise RuntimeError("the sessions have been closed")
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Job(work, future))
+        return future
+
+    def call(self, work: Callable[[], _T]) -> _T:
+        """Have `work` done, from any other thread, and wait for it."""
+        if self._is_stopped:
+            raise RuntimeError("the sessions have been closed")
+        future: Future[_T] = Future()
+        self._queue.put(_Job(work, future))
+        return future.result()
+
+    def stop(self) -> None:
+        """End once everything asked for is done."""
+        self._is_stopped = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            done, job = self._work_off(job)
+            _tell(done)
+            if job is None:
+                return
+
+    def _work_off(self, job: _Job[Any]) -> tuple[list[_Job[Any]], _Job[Any] | None]:
+        """Do `job` and what has queued up behind it; return what was done, and the last job, or None to end."""
+        done: list[_Job[Any]] = []
+        until = monotonic() + _PATIENCE
+        following: _Job[Any] | None = job
+        while following is not None:
+            following.run()
+            done.append(following)
+            if monotonic() > until:
+                break
+            try:
+                following = self._queue.get_nowait()
+            except Empty:
+                break
+        return done, following
+
+
+def _tell(done: list[_Job[Any]]) -> None:
+    """Wake each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
+    for job in done:
+        if isinstance(job.waiting, asyncio.Future):
+            by_loop.setdefault(job.waiting.get_loop(), []).append(job)
+    for loop, jobs in by_loop.items():
+        with suppress(RuntimeError):  # The loop was closed: nobody waits any more.
+            loop.call_soon_threadsafe(_tell_all, jobs)
+
+
+def _tell_all(jobs: list[_Job[Any]]) -> None:
+    for job in jobs:
+        job.tell()
