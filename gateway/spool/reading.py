@@ -1,7 +1,7 @@
 """What is read from the tables, all of it in the writer's thread and in order with the commits."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +41,11 @@ _OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
 
 _NOTED = "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?"
 _NEXT_SESSION = "SELECT session FROM notes WHERE session > ? ORDER BY session LIMIT 1"
-_FORGET = "DELETE FROM notes WHERE session = ? AND seq <= ?"
+_FORGET = """
+    DELETE FROM notes WHERE session = :session AND seq IN (
+        SELECT seq FROM notes WHERE session = :session AND seq <= :upto ORDER BY seq LIMIT :limit
+    )
+"""
 
 _Row = TypeVar("_Row", InboxRow, OutboxRow)
 
@@ -78,8 +82,13 @@ def noted(connection: Connection, session: str, after: int, limit: int) -> tuple
     return None if following is None else noted(connection, following[0], -1, limit)
 
 
-def forget(connection: Connection, upto: Mapping[str, int]) -> None:
-    connection.executemany(_FORGET, upto.items())
+def forget(connection: Connection, upto: Sequence[tuple[str, int]], limit: int) -> int:
+    """Drop at most `limit` entries of the given sessions up to the given seqs; return how many sessions are done."""
+    for done, (session, seq) in enumerate(upto):
+        limit -= connection.execute(_FORGET, {"session": session, "upto": seq, "limit": limit}).rowcount
+        if limit <= 0:
+            return done
+    return len(upto)
 
 
 def stats(connection: Connection, path: Path) -> Stats:

@@ -24,7 +24,7 @@ _QUEUE_LIMIT = 2_048
 """Calls that may wait for the writer; whoever comes then waits for a place in the queue."""
 
 _NOTED_AT_ONCE = 500
-_FORGOTTEN_AT_ONCE = 200
+_FORGOTTEN_AT_ONCE = 500
 _LISTED = 1_000
 
 _T = TypeVar("_T")
@@ -108,10 +108,15 @@ class Spool:
             session, after = part[0], part[1][-1][0]
 
     async def forget(self, upto: Mapping[str, int]) -> None:
-        """Drop the noted entries of each session up to the given seq: they are durable elsewhere now."""
+        """Drop the noted entries of each session up to the given seq: they are durable elsewhere now.
+
+        It is done in steps between which commits go on. What is left of them after a crash is dropped the next time.
+        """
         sessions = list(upto.items())
-        for start in range(0, len(sessions), _FORGOTTEN_AT_ONCE):
-            await self._do(partial(reading.forget, upto=dict(sessions[start : start + _FORGOTTEN_AT_ONCE])))
+        while sessions:
+            at_once = sessions[:_FORGOTTEN_AT_ONCE]
+            done = await self._do(partial(reading.forget, upto=at_once, limit=_FORGOTTEN_AT_ONCE))
+            del sessions[:done]
 
     async def tidy(self, now: datetime, *, keep: timedelta = timedelta(hours=48), at_most: int = 200_000) -> None:
         """Drop old events and finished rows, and give their room back, in steps between which commits go on."""

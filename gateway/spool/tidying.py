@@ -113,8 +113,9 @@ def _free_pages(connection: sqlite3.Connection, _limits: Limits) -> bool:
     """Give back pages that nobody uses, but for some that the next half minute needs again."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     surplus = min(free - PAGES_KEPT, CHUNK)
-    if surplus > 0:
-        connection.execute(f"PRAGMA incremental_vacuum({surplus})").fetchall()
+    for _ in range(surplus):
+        # SQLite frees one page per row of this statement, and Python asks for no row of one without columns.
+        connection.execute("PRAGMA incremental_vacuum(1)")
     return bool(surplus == CHUNK)
 
 

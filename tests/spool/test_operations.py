@@ -200,6 +200,16 @@ async def test_what_a_flush_made_durable_is_forgotten(spool: Spool) -> None:
     assert [part async for part in spool.noted()] == [("a", [(3, b"3\n")])]
 
 
+async def test_forgetting_many_entries_takes_several_steps_and_forgets_them_all(spool: Spool) -> None:
+    sessions = [f"s{number}" for number in range(3)]
+    lines = tuple(b"%d\n" % number for number in range(1_000))
+    await spool.commit(*(Note(session=session, first_seq=1, lines=lines) for session in sessions))
+    before = spool.transactions
+    await spool.forget(dict.fromkeys(sessions, 999))
+    assert spool.transactions > before + 3
+    assert [part async for part in spool.noted()] == [(session, [(1_000, lines[-1])]) for session in sessions]
+
+
 async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_dropped(spool: Spool) -> None:
     await spool.commit(KeepDraft(turn="t1", receipt=replace(RECEIPT, message_id="m0"), at=NOW))
     await spool.commit(KeepDraft(turn="t1", receipt=RECEIPT, at=NOW))

@@ -1,0 +1,95 @@
+"""What a commit to the spool costs, alone and in company, beside a bare write and fsync on the same disk."""
+
+import asyncio
+import os
+import statistics
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from bench.table import Row
+from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.spool import Accept, Operation, Spool, Take
+
+__all__ = ["rows"]
+
+ALONE = 1_000
+TASKS = 50
+EACH = 400
+LIMIT_MS = 0.7
+LIMIT_RATE = 5_000
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def rows() -> Iterator[Row]:
+    # Beside the source, since /tmp is often no disk at all.
+    with TemporaryDirectory(dir=Path(__file__).parent, prefix=".spool-") as directory:
+        bare = statistics.median(_bare_ms(Path(directory) / "bare"))
+        alone, rate, together = asyncio.run(_measure(Path(directory)))
+    p50, p99 = statistics.median(alone), statistics.quantiles(alone, n=100)[98]
+    baseline = f"write + fsync: {bare:.2f} ms"
+    yield Row(
+        what="spool: one message taken at a time, p50 / p99",
+        measured=f"{p50:.2f} / {p99:.2f} ms, {p50 / bare:.1f}x",
+        baseline=baseline,
+        target=f"p50 < {LIMIT_MS} ms",
+        is_met=p50 < LIMIT_MS,
+    )
+    yield Row(
+        what=f"spool: messages taken by {TASKS} tasks at once",
+        measured=f"{rate:,.0f}/s, {together:.0f} per fsync",
+        baseline=f"{baseline}, {1000 / bare:,.0f}/s",
+        target=f"> {LIMIT_RATE:,}/s",
+        is_met=rate > LIMIT_RATE,
+    )
+
+
+async def _measure(directory: Path) -> tuple[list[float], float, float]:
+    """Return the milliseconds of each lone commit, then commits per second and per transaction of many together."""
+    async with await Spool.open(directory) as spool:
+        await _take(spool, "warm", 100)
+        alone = await _take(spool, "alone", ALONE)
+        before, started = spool.transactions, perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for lane in range(TASKS):
+                group.create_task(_take(spool, f"lane{lane}", EACH), name=f"lane:{lane}")
+        took = perf_counter() - started
+        stored = len((await spool.recover()).inbox)
+    assert stored == 100 + ALONE + TASKS * EACH
+    return alone, TASKS * EACH / took, TASKS * EACH / (spool.transactions - before)
+
+
+async def _take(spool: Spool, name: str, times: int) -> list[float]:
+    took = []
+    for number in range(times):
+        operations = _message(f"{name}-{number}")
+        started = perf_counter()
+        await spool.commit(*operations)
+        took.append((perf_counter() - started) * 1000)
+    return took
+
+
+def _message(name: str) -> tuple[Operation, ...]:
+    address = Address(channel="loopback", kind=PeerKind.DIRECT, peer=name)
+    said = Inbound(address=address, sender=Sender(id=name), event_id=name, text="How are you? " * 20, sent_at=NOW)
+    return (
+        Take(channel="loopback", account="default", event_id=name, at=NOW),
+        Accept(turn=name, inbound=said, scope=name, session=name, number=1, agent="main", at=NOW),
+    )
+
+
+def _bare_ms(path: Path) -> list[float]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        return [_written_ms(descriptor) for _ in range(ALONE)]
+    finally:
+        os.close(descriptor)
+
+
+def _written_ms(descriptor: int) -> float:
+    started = perf_counter()
+    os.write(descriptor, bytes(4096))
+    os.fsync(descriptor)
+    return (perf_counter() - started) * 1000

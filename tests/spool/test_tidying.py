@@ -1,0 +1,115 @@
+from datetime import timedelta
+
+import pytest
+
+from gateway.spool import (
+    Begin,
+    Bury,
+    Delivered,
+    Duplicate,
+    InboxState,
+    KeepDraft,
+    Note,
+    Operation,
+    Sending,
+    Settle,
+    Spool,
+)
+from gateway.spool.tidying import ALWAYS_SEEN, DEAD_KEPT, DEAD_LIMIT, FINISHED_LIMIT
+from tests.spool.samples import HOUR, NOW, RECEIPT, accept, send, take
+
+LATER = NOW + 49 * HOUR
+
+
+async def test_events_are_remembered_for_two_days_and_dropped_afterwards(spool: Spool) -> None:
+    await spool.commit(*(take(f"old{number}") for number in range(2_000)))
+    await spool.commit(*(take(f"new{number}", at=LATER) for number in range(ALWAYS_SEEN)))
+    await spool.tidy(NOW + 47 * HOUR)
+    with pytest.raises(Duplicate):
+        await spool.commit(take("old0"))
+    await spool.tidy(LATER)
+    await spool.commit(take("old0", at=LATER))
+    assert (await spool.stats()).seen == ALWAYS_SEEN + 1
+
+
+async def test_a_clock_that_jumps_ahead_does_not_make_it_forget_the_newest(spool: Spool) -> None:
+    await spool.commit(take("e1"))
+    await spool.tidy(NOW + timedelta(days=3650))
+    with pytest.raises(Duplicate):
+        await spool.commit(take("e1"))
+
+
+async def test_no_more_events_are_kept_than_asked_for(spool: Spool) -> None:
+    await spool.commit(*(take(f"e{number}") for number in range(3_000)))
+    await spool.tidy(NOW, at_most=1_000)
+    assert (await spool.stats()).seen == 1_000
+    with pytest.raises(Duplicate):
+        await spool.commit(take("e2000"))
+
+
+def message(turn: str, state: InboxState) -> list[Operation]:
+    return [accept(turn), Begin(turn=turn), Settle(turn=turn, state=state)]
+
+
+async def test_finished_rows_go_after_a_while_and_the_dead_stay_longer(spool: Spool) -> None:
+    await spool.commit(
+        *message("answered", InboxState.ANSWERED),
+        *message("dead", InboxState.DEAD),
+        *message("waiting", InboxState.WAITING),
+        accept("received"),
+        *(send("delivered"), Sending(key="delivered", at=NOW), Delivered(key="delivered", receipt=RECEIPT, at=NOW)),
+        *(send("dead"), Bury(key="dead", reason="gone")),
+        send("pending"),
+    )
+    await spool.tidy(NOW + 47 * HOUR)
+    with pytest.raises(Duplicate):
+        await spool.commit(accept("answered"))
+    await spool.tidy(LATER)
+    await spool.commit(accept("answered"), send("delivered"))
+    assert [row.turn for row in (await spool.listing()).inbox] == ["dead"]
+    await spool.tidy(NOW + DEAD_KEPT + HOUR)
+    listing = await spool.listing()
+    assert (listing.inbox, [row.key for row in listing.outbox]) == ((), ["pending", "delivered"])
+    assert {row.turn for row in (await spool.recover()).inbox} == {"waiting", "received", "answered"}
+
+
+async def test_finished_and_dead_rows_are_bounded_in_number_too(spool: Spool) -> None:
+    finished = FINISHED_LIMIT + 1_000
+    for start in range(0, finished, 1_000):
+        await spool.commit(
+            *(
+                operation
+                for number in range(start, start + 1_000)
+                for operation in (accept(f"t{number}"), Settle(turn=f"t{number}", state=InboxState.ANSWERED))
+            )
+        )
+    await spool.commit(
+        *(
+            operation
+            for number in range(DEAD_LIMIT + 10)
+            for operation in (send(f"k{number}"), Bury(key=f"k{number}", reason="gone"))
+        )
+    )
+    await spool.tidy(NOW)
+    await spool.commit(accept("t0"))
+    with pytest.raises(Duplicate):
+        await spool.commit(accept(f"t{finished - 1}"))
+    dead = (await spool.listing(limit=DEAD_LIMIT + 10)).outbox
+    assert (len(dead), dead[0].key) == (DEAD_LIMIT, "k10")
+
+
+async def test_a_draft_whose_turn_has_ended_is_dropped(spool: Spool) -> None:
+    await spool.commit(accept("open"), *message("ended", InboxState.ANSWERED))
+    await spool.commit(*(KeepDraft(turn=turn, receipt=RECEIPT, at=NOW) for turn in ("open", "ended", "unknown")))
+    await spool.tidy(LATER)
+    assert set((await spool.recover()).drafts) == {"open"}
+
+
+async def test_the_room_of_dropped_rows_is_given_back(spool: Spool) -> None:
+    lines = tuple(b"x" * 10_000 for _ in range(200))
+    for start in range(0, 2_000, 200):
+        await spool.commit(Note(session="s", first_seq=start, lines=lines))
+    await spool.forget({"s": 2_000})
+    await spool.tidy(NOW)
+    await spool.close()
+    assert spool.path.stat().st_size < 6_000_000
