@@ -113,7 +113,7 @@ class BotApi:
                 if "webhook" not in conflict.message or self._has_deleted_webhook:
                     raise
                 await self._delete_webhook()
-                return []
+                return await self.updates(offset, wait=wait)
         return [(update.update_id, update) for update in updates]
 
     async def acknowledge(self, offset: int) -> None:
@@ -170,8 +170,8 @@ class BotApi:
             await self._bot.answer_callback_query(callback, request_timeout=SIGN_TIMEOUT)
 
     async def _delete_webhook(self) -> None:
-        self._has_deleted_webhook = True
         await self._bot.delete_webhook(drop_pending_updates=False)
+        self._has_deleted_webhook = True
         log.warning("webhook_deleted", reason="a bot with a webhook cannot be polled")
 
     async def _send(self, chat: int, thread: int | None, letter: Letter) -> int:

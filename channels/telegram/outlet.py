@@ -6,6 +6,8 @@ from collections.abc import Callable
 from time import monotonic
 from zlib import crc32
 
+import structlog
+
 from channels.telegram.api import BotApi, Letter, Place
 from channels.telegram.errors import MarkupRefused
 from channels.telegram.markup import render
@@ -15,6 +17,8 @@ from gateway.errors import AuthRejected, Transient, Undeliverable
 from gateway.text import clean, split
 
 __all__ = ["Outlet"]
+
+log = structlog.get_logger()
 
 REMEMBERED = 512
 
@@ -33,11 +37,8 @@ class Outlet:
         if key in self._sent:
             return self._sent[key]
         letter, plain = await self._letters(message)
-        place = _place(message.address)
         try:
-            chat, number = await self._api.send(place, letter)
-        except MarkupRefused:
-            chat, number = await self._api.send(place, plain)
+            chat, number = await self._post(_place(message.address), letter, plain)
         except AuthRejected as refusal:  # The poller hears the same and retires the channel; this message is lost.
             raise Undeliverable(str(refusal)) from refusal
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
@@ -55,7 +56,7 @@ class Outlet:
         is_possible = self._has_drafts and message.address.kind is PeerKind.DIRECT
         if not is_possible or self._clock() < self._no_drafts_before:
             return
-        text = (split(message.text, self._limit.size, self._limit.measure) or [""])[-1]
+        text = (split(clean(message.text), self._limit.size, self._limit.measure) or [""])[-1]
         letter = await asyncio.to_thread(self._formatted, text)
         try:
             await self._api.draft(_place(message.address), crc32(key.encode()) or 1, letter)
@@ -63,11 +64,18 @@ class Outlet:
             return
         except Transient as trouble:
             self._no_drafts_before = self._clock() + (trouble.retry_after or 0.0)
-        except Undeliverable:
+        except Undeliverable as refusal:
             self._has_drafts = False
+            log.info("drafts_given_up", channel=message.address.channel, reason=str(refusal))
 
     async def show_typing(self, address: Address) -> None:
         await self._api.show_typing(_place(address))
+
+    async def _post(self, place: Place, letter: Letter, plain: Letter) -> tuple[int, int]:
+        try:
+            return await self._api.send(place, letter)
+        except MarkupRefused:
+            return await self._api.send(place, plain)
 
     async def _letters(self, message: Outbound) -> tuple[Letter, Letter]:
         """Return the letter as it should look, and the plain one to fall back on."""
