@@ -74,7 +74,11 @@ class Writer:
     async def start(self) -> Path | None:
         """Open the file; return what was set aside for being damaged."""
         self._thread.start()
-        return await self._opened
+        try:
+            return await self._opened
+        except asyncio.CancelledError:
+            self._queue.put(None)
+            raise
 
     def put(self, job: Job) -> None:
         self._queue.put(job)
@@ -185,13 +189,16 @@ class Writer:
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         """Bring the log into the file now and then, after the answer was given: nobody waits for this."""
-        if self.trouble or connection.total_changes - self._checkpointed_at < _CHANGES_PER_CHECKPOINT:
+        if self.trouble:
             return
         try:
-            mode = "TRUNCATE" if log_of(self._path).stat().st_size > _LOG_LIMIT else "PASSIVE"
-            connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            is_long = log_of(self._path).stat().st_size > _LOG_LIMIT
+            if not is_long and connection.total_changes - self._checkpointed_at < _CHANGES_PER_CHECKPOINT:
+                return
+            connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'PASSIVE'})").fetchall()
         except (sqlite3.Error, MemoryError, OSError) as trouble:
-            self._failed(connection, trouble)
+            if isinstance(self._failed(connection, trouble), SpoolFull):
+                self._reserve.release()
             return
         self._checkpointed_at = connection.total_changes
 

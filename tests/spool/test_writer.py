@@ -94,6 +94,18 @@ async def test_a_cancelled_waiter_does_not_take_its_commit_back(spool: Spool) ->
     assert len((await spool.recover()).inbox) == 1
 
 
+async def test_an_opening_that_is_cancelled_leaves_the_file_free(tmp_path: Path) -> None:
+    opening = asyncio.ensure_future(Spool.open(tmp_path))
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    for thread in threading.enumerate():
+        if thread.name == "spool":
+            await asyncio.to_thread(thread.join, 30)
+    async with await Spool.open(tmp_path) as spool:
+        await spool.commit(accept())
+
+
 async def test_closing_stores_what_was_committed_before(tmp_path: Path) -> None:
     spool = await Spool.open(tmp_path)
     commits = [asyncio.ensure_future(spool.commit(take(f"e{number}"))) for number in range(50)]
@@ -136,9 +148,10 @@ async def test_a_disk_that_takes_its_time_shows(spool: Spool) -> None:
 
 
 async def test_the_log_is_brought_into_the_file_and_stays_small(spool: Spool) -> None:
-    lines = tuple(b"x" * 2_000 for _ in range(500))
-    for round_ in range(40):
-        await spool.commit(Note(session="s", first_seq=round_ * 500, lines=lines))
-        await spool.forget({"s": round_ * 500 + 499})
-    assert (await spool.stats()).file_bytes < 40_000_000
-    assert spool.path.stat().st_size > 1_000_000
+    for seq in range(60):
+        await spool.commit(Note(session="s", first_seq=seq, lines=(b"x" * 1_000_000,)))
+        await spool.forget({"s": seq})
+    assert (await spool.stats()).file_bytes < 25_000_000
+    for number in range(1_000):
+        await spool.commit(take(f"e{number}"), accept(f"t{number}"))
+    assert spool.path.stat().st_size > 200_000
