@@ -142,12 +142,11 @@ def _make_private(path: Path) -> None:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename the file and its log, so that they can still be opened together under the new name."""
+    """Rename the file and what belongs to it, so that all can still be opened together under the new name."""
     target = path.with_name(f"{path.name}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     # The file first: without its log it might look sound to the next start, and what the log held would be missing.
-    with contextlib.suppress(FileNotFoundError):
-        path.rename(target)
-    with contextlib.suppress(FileNotFoundError):
-        log_of(path).rename(log_of(target))
+    for ending in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + ending).rename(target.with_name(target.name + ending))
     fsync_directory(path.parent)
     return target

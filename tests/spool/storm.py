@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+import structlog
+
 from gateway.spool import Note, Spool, SpoolBroken, SpoolFull
 from tests.spool.samples import accept, send, take
 
@@ -46,4 +48,5 @@ async def main(data_dir: Path, first: int, count: int) -> int:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     sys.exit(asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

@@ -62,6 +62,19 @@ async def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path:
     assert len(acknowledged) > 100
 
 
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no kill can be timed")
+async def test_a_start_can_be_killed_at_any_write_of_the_making_of_the_file(tmp_path: Path) -> None:
+    async with asyncio.timeout(120):
+        for step in (1, 4, 8, 13, 18, 25, 40):
+            data_dir = tmp_path / str(step)
+            data_dir.mkdir()
+            files = (word for end in ("", "-wal", "-journal") for word in ("-P", str(data_dir / f"spool.db{end}")))
+            fault = f"inject=pwrite64,fdatasync,unlink,openat:signal=KILL:when={step}"
+            process = storm(data_dir, 0, 1, "strace", "-f", "-qq", "-o", "/dev/null", *files, "-e", fault)
+            output, _ = await asyncio.to_thread(process.communicate)
+            await check(data_dir, numbers(output.splitlines()))
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no I/O error can be injected")
 @pytest.mark.parametrize(
     ("fault", "file"),
