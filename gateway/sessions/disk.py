@@ -105,17 +105,24 @@ class Disk:
 
         Raises `FileNotFoundError` when the transcript has vanished, `Newer` when it must not be written.
         """
-        backlog = self._backlogs.get(key) or _Backlog(is_new=is_new)
-        backlog.data += data
-        self.waiting += len(data)
-        self._backlogs[key] = backlog
+        backlog = self._backlogs.get(key)
         try:
-            self._write(key, backlog)
+            if backlog is None:
+                self._write(key, data, is_new=is_new)
+            else:
+                self._write(key, backlog.data + data, is_new=backlog.is_new)
+                self._give_up(key)
         except (FileNotFoundError, transcript.Newer):
             self._give_up(key)
             raise
         except OSError as trouble:
+            self._wait(key, data, is_new=is_new)
             self._append_trouble = self.noted("append_failed", trouble, key)
+
+    def _wait(self, key: str, data: bytes, *, is_new: bool) -> None:
+        backlog = self._backlogs.setdefault(key, _Backlog(is_new=is_new))
+        backlog.data += data
+        self.waiting += len(data)
 
     def read(self, key: str, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
         """Read the end of a transcript with what waits to be appended to it.
@@ -204,21 +211,20 @@ class Disk:
         tell(event, what=what, reason=str(trouble))
         return f"Sessions cannot be written to disk: {trouble}. They are kept in memory and tried again."
 
-    def _write(self, key: str, backlog: _Backlog) -> None:
+    def _write(self, key: str, data: bytes, *, is_new: bool) -> None:
         if key in self._poisoned:
             raise OSError(errno.EIO, "The file could not be made durable")
         self._unmark()
-        writer = self._writer(key, is_new=backlog.is_new)
+        writer = self._writer(key, is_new=is_new)
         durable = writer.size
         try:
-            writer.append(backlog.data)
+            writer.append(data)
         except OSError:
             self._close(key)
             raise
-        self._keep(key, durable, backlog.data)
-        if backlog.is_new:
+        self._keep(key, durable, data)
+        if is_new:
             self._new_names.add(key)
-        self._give_up(key)
 
     def _writer(self, key: str, *, is_new: bool) -> Writer:
         writer = self._writers.get(key)
@@ -260,8 +266,10 @@ class Disk:
             known.pop(key, None)
 
     def _retry(self, key: str) -> None:
+        backlog = self._backlogs[key]
         try:
-            self._write(key, self._backlogs[key])
+            self._write(key, backlog.data, is_new=backlog.is_new)
+            self._give_up(key)
         except (FileNotFoundError, transcript.Newer):
             self._give_up(key)
             log.exception("entries_lost", session=key)

@@ -130,6 +130,7 @@ def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]
         "title": title,
         "messages": state.messages + _is_visible(entry),
         "updated_at": max(state.updated_at, entry.ts),
+        "first": state.first or entry.seq,
     }
 
 

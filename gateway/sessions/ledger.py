@@ -128,8 +128,9 @@ class Ledger:
         """Add entries to a session; return them as they are now. With `is_active`, it becomes the active one."""
         sealed, data = self._take(key, entries, is_active=is_active)
         if sealed:
+            is_due = _is_checkpoint_due(self.state(key))
             await self._persist(key, data)
-            if self._is_checkpoint_due(key):
+            if is_due:
                 await self._write_checkpoint(key)
         return sealed
 
@@ -235,24 +236,16 @@ class Ledger:
         except Newer as trouble:
             raise _too_new(key, trouble) from trouble
 
-    def _is_checkpoint_due(self, key: str) -> bool:
-        state = self.sessions(parse_key(key)[0]).get(key)
-        if state is None:
-            return False
-        return (
-            state.seq - state.checkpoint >= _CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= _CHECKPOINT_BYTES
-        )
-
     async def _write_checkpoint(self, key: str) -> None:
         """Write down what all adds up to. What was appended is written already: nothing here is worth failing for."""
         try:
             if self.state(key).has_summary:
                 await self.load(key, 1)
-            entries = self._hot.get(key)
-            if not self._is_checkpoint_due(key) or (entries is None and self.state(key).has_summary):
+            entries, state = self._hot.get(key), self.state(key)
+            if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
                 return
-            summary = fold.standing_summary(entries or ())
-            _, data = self._take(key, [e.Checkpoint(key=key, state=self.state(key), summary=summary)])
+            summary = fold.standing_summary(entries or ()) if state.has_summary else None
+            _, data = self._take(key, [e.Checkpoint(key=key, state=state, summary=summary)])
             await self._persist(key, data)
         except Refused as refusal:
             log.debug("checkpoint_not_written", session=key, reason=str(refusal))
@@ -323,6 +316,10 @@ def _find(disk: Disk, key: str, enough: Sufficiency, expected: int) -> _Found:
     name = file_name(key)
     state = recovery.summed_up(disk.read(key, ForState(lambda other: file_name(other) == name)))
     return _Found(reading, msgspec.structs.replace(state, size=size + len(waiting)))
+
+
+def _is_checkpoint_due(state: SessionState) -> bool:
+    return state.seq - state.checkpoint >= _CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= _CHECKPOINT_BYTES
 
 
 def _is_enough(enough: Sufficiency, entries: Sequence[Entry]) -> bool:

@@ -1,6 +1,7 @@
 """Session keys, and the names of the files that hold the sessions."""
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 
 __all__ = ["file_name", "parse_key", "session_key"]
@@ -14,6 +15,7 @@ def session_key(scope: str, number: int) -> str:
     return scope if number == 1 else f"{scope}#{number}"
 
 
+@lru_cache(maxsize=4096)  # Each append asks several times.
 def parse_key(key: str) -> tuple[str, int]:
     """Split a key into scope and number, the inverse of `session_key`; `ValueError` for what that cannot have made."""
     match = _KEY.fullmatch(key)
@@ -25,6 +27,7 @@ def parse_key(key: str) -> tuple[str, int]:
     return scope, number
 
 
+@lru_cache(maxsize=4096)
 def file_name(key: str) -> str:
     """Name the transcript of `key`.
 

@@ -77,6 +77,8 @@ class ForHistory:
         self._undos: list[e.Undo] = []
         self._undone: set[str | None] = set()
         self._newest: Entry | None = None
+        self._is_past_newest = False
+        """Whether the newest turn has been seen whole, as it is shown, or undone, whole."""
         self._later: Entry | None = None
         """The entry of the conversation that was handed over last."""
         self._answer: list[Entry] = []
@@ -87,8 +89,14 @@ class ForHistory:
     def is_enough(self) -> bool:
         if self._is_cleared:
             return True
-        covers_all = self._is_summary_certain and self._summary is not None and self._summary.from_seq <= self._first
-        return self._knows_summary and (self._left <= 0 or covers_all)
+        return self._knows_summary and self._is_past_newest and (self._left <= 0 or self._is_summed_up)
+
+    @property
+    def _is_summed_up(self) -> bool:
+        """Tell whether all that the summary does not cover has been seen."""
+        if not self._is_summary_certain or self._summary is None or self._later is None:
+            return False
+        return self._summary.from_seq <= self._first and self._later.seq <= self._summary.covers
 
     def add(self, entry: Entry) -> None:
         if entry.turn in self._undone:
@@ -116,6 +124,7 @@ class ForHistory:
 
     def _add_spoken(self, entry: Entry) -> None:
         self._newest = self._newest or entry
+        self._is_past_newest |= entry.turn is None or entry.turn != self._newest.turn
         if self._summary is not None and not self._is_summary_certain and entry.seq <= self._summary.covers:
             self._check_border(entry)
         self._later = entry

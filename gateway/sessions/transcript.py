@@ -112,7 +112,7 @@ class Writer:
         """Open the file, and mend its tail. Unless it `is_new`, it has to be there, and not be `Newer`."""
         if is_new and _has_content(path):
             set_aside(path)
-        self.path = path
+        self._name = str(path)
         self._descriptor = os.open(path, _APPENDING | (os.O_CREAT if is_new else 0), _PRIVATE)
         try:
             _close_to_others(path, self._descriptor)
@@ -126,7 +126,7 @@ class Writer:
     def is_current(self) -> bool:
         """Tell whether the file is still there and nobody else has changed it."""
         try:
-            status = self.path.lstat()
+            status = os.stat(self._name, follow_symlinks=False)  # noqa: PTH116 - each append asks; this is fastest.
         except FileNotFoundError:
             return False
         return status.st_ino == self._inode and status.st_size == self.size
