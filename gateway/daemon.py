@@ -22,6 +22,7 @@ from gateway.lanes import Job, Lanes
 from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.roster import Roster
+from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.status import Status
 from gateway.turns import SHUTTING_DOWN, Turns
@@ -97,7 +98,7 @@ class Daemon:
 
     def routes(self) -> list[Route]:
         """All that is served over HTTP besides the server's own."""
-        return [*self.status.routes(), *self.channels.routes()]
+        return [*self.status.routes(), *session_routes(self._sessions), *self.channels.routes()]
 
     def stop(self) -> None:
         """Ask for an orderly end; asked twice, do not wait for the turns that are running."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "chat": ("gateway.cli.chat", "talk to it from this terminal"),
     "link": ("gateway.cli.link", "print a new link that opens the chat page"),
     "status": ("gateway.cli.status", "show how the running gateway is doing"),
+    "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }
 

@@ -1,0 +1,124 @@
+"""Two ways to the sessions: through the daemon that runs, or in its files, under its lock, while none does."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from urllib.parse import quote, urlencode
+
+import msgspec
+from aiohttp import ClientWebSocketResponse, WSMsgType
+
+from config import Settings
+from gateway.archive import Archive, Listed, ManagerArchive, closing, in_lines
+from gateway.control import Control, is_running
+from gateway.errors import Refused
+from gateway.lock import DataDirLock, prepare_data_dir
+from gateway.session_routes import PATIENCE
+from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
+
+__all__ = ["DaemonArchive", "opened_archive", "opened_files"]
+
+_listed_decoder = msgspec.json.Decoder(Listed)
+_spoken_decoder = msgspec.json.Decoder(Spoken)
+
+
+@asynccontextmanager
+async def opened_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
+    """Open the way that is open; `CannotStart` when somebody holds the files and does not answer."""
+    directory = settings.gateway.data_dir
+    if await asyncio.to_thread(is_running, directory):
+        async with Control(directory) as control:
+            yield DaemonArchive(control)
+    else:
+        async with opened_files(settings, as_found=as_found) as archive:
+            yield archive
+
+
+@asynccontextmanager
+async def opened_files(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
+    """Be the one owner of the files for a while. `as_found` mends nothing first, and then only `verify` works."""
+    directory = settings.gateway.data_dir
+    prepare_data_dir(directory)
+    with DataDirLock(directory):
+        manager = await SessionManager.open(directory / "sessions", settings.session, _now)
+        try:
+            if not as_found:
+                await manager.recover()
+            yield ManagerArchive(manager)
+        finally:
+            await manager.close()
+
+
+class DaemonArchive:
+    """The archive of a running daemon; `gateway.session_routes` is its other end."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    async def sessions(self, scope: str | None = None) -> AsyncIterator[Listed]:
+        query = {} if scope is None else {"scope": scope}
+        async with closing(self._stream("list", query)) as blocks:
+            async for line in in_lines(blocks):
+                yield _listed_decoder.decode(line)
+
+    async def lines(self, key: str, limit: int) -> list[Spoken]:
+        blocks = self._stream("lines", {"key": key, "limit": str(limit)})
+        return [_spoken_decoder.decode(line) async for line in in_lines(blocks)]
+
+    async def export(self, key: str) -> AsyncIterator[bytes]:
+        async with closing(self._stream("transcript", {"key": key})) as blocks:
+            async for block in blocks:
+                yield block
+
+    async def bring_in(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
+        async with await self._control.websocket("/sessions/import") as socket:
+            try:
+                async for block in blocks:
+                    await socket.send_bytes(block)
+                await socket.send_str(json.dumps({"end": True}))
+            except ConnectionError:
+                pass  # The daemon has had enough; what it says comes next.
+            outcome = await _outcome(socket)
+        return msgspec.convert(outcome["session"], SessionMeta)
+
+    async def delete(self, key: str) -> None:
+        await self._control.post("/sessions/delete", {"key": key})
+
+    async def verify(self) -> VerifyReport:
+        async with await self._control.websocket("/sessions/verify") as socket:
+            outcome = await _outcome(socket)
+        return msgspec.convert(outcome["report"], VerifyReport)
+
+    async def _stream(self, what: str, query: dict[str, str]) -> AsyncIterator[bytes]:
+        path = f"/sessions/{what}?{urlencode(query, quote_via=quote)}"
+        async with await self._control.websocket(path) as socket:
+            while isinstance(frame := await _frame(socket), bytes):
+                yield frame
+
+
+async def _outcome(socket: ClientWebSocketResponse) -> dict[str, object]:
+    """Wait for the text frame at the end."""
+    while isinstance(frame := await _frame(socket), bytes):
+        pass
+    return frame
+
+
+async def _frame(socket: ClientWebSocketResponse) -> bytes | dict[str, object]:
+    try:
+        message = await socket.receive(timeout=PATIENCE)
+    except TimeoutError as late:
+        raise Refused("The daemon did not answer in time; see its log.") from late
+    if message.type is WSMsgType.BINARY:
+        return bytes(message.data)
+    if message.type is not WSMsgType.TEXT:
+        raise Refused("The daemon broke off before it had finished; see its log, or try again.")
+    outcome: dict[str, object] = json.loads(message.data)
+    if "error" in outcome:
+        raise Refused(str(outcome["error"]))
+    return outcome
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
