@@ -183,7 +183,7 @@ def _read_all(folder: Path) -> float:
 
 
 FRESH_START = """
-import asyncio, logging, resource, sys, time, structlog
+import asyncio, logging, sys, time, structlog
 from datetime import UTC, datetime
 from pathlib import Path
 from config import SessionSettings
@@ -194,7 +194,8 @@ async def main():
     manager = await SessionManager.open(Path(sys.argv[1]), SessionSettings(), lambda: datetime.now(UTC))
     await manager.recover()
     took = time.perf_counter() - began
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    status = Path("/proc/self/status").read_text()
+    memory = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) / 1024
     await manager.close()
     print(took, memory)
 asyncio.run(main())
@@ -202,7 +203,7 @@ asyncio.run(main())
 
 
 def _fresh_start(directory: Path) -> tuple[float, float]:
-    """Start in a process of its own, and end in good order; return the seconds it took, and its memory by then."""
+    """Start in a process of its own, and end in good order; return the seconds it took, and its peak of memory."""
     done = subprocess.run(
         [sys.executable, "-c", FRESH_START, str(directory)], check=True, capture_output=True, text=True
     )

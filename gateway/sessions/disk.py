@@ -24,6 +24,7 @@ __all__ = ["Disk"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+_PRIVATE = 0o600
 _PRIVATE_DIRECTORY = 0o700
 _OPEN_TO_OTHERS = 0o077
 _OPEN_LIMIT = 256
@@ -88,6 +89,8 @@ class Disk:
                 log.warning("folder_closed_to_others", folder=str(directory))
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+        if self.index_path.exists() and self.index_path.stat().st_mode & _OPEN_TO_OTHERS:
+            self.index_path.chmod(_PRIVATE)
         for leftover in self._directory.glob(f".{self.index_path.name}.*"):
             leftover.unlink()
 

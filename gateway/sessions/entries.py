@@ -94,7 +94,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """All that the entries of a session add up to, but for its history. It is what the index and checkpoints hold."""
 
     number: int
@@ -125,7 +125,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Bytes of the transcript, where it is known (in the index): a file of another size has to be read again."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
+    """Values without cycles, and many: the garbage collector need not look at them (`gc=False`)."""
+
     seq: int = 0
     ts: UtcTime = _UNSTAMPED
     turn: str | None = None
@@ -315,7 +317,7 @@ def encode(entry: Entry) -> bytes:
 def seal(entry: Entry, *, seq: int, now: datetime) -> tuple[Entry, bytes]:
     """Give `entry` its number, and the time unless it has one already; return it as it will be read, and its line."""
     ts = now if entry.ts is _UNSTAMPED else entry.ts
-    stamped = msgspec.structs.replace(entry, seq=seq, ts=ts.astimezone(UTC))
+    stamped = msgspec.structs.replace(entry, seq=seq, ts=ts if ts.tzinfo is UTC else ts.astimezone(UTC))
     try:
         return stamped, encode(stamped)
     except UnicodeEncodeError:

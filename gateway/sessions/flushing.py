@@ -1,6 +1,6 @@
 """Making everything durable, in a thread of its own: a slow fsync must keep nobody from writing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from gateway.sessions import index, transcript
 from gateway.sessions.disk import Disk
 from gateway.sessions.index import Member, Scope
 
-__all__ = ["Flushed", "InDiskThread", "flush", "mark_clean", "sync_heir"]
+__all__ = ["Flushed", "InDiskThread", "Listing", "flush", "mark_clean", "sync_heir"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -34,20 +34,24 @@ class Flushed:
     trouble: str | None
 
 
-def flush(
-    disk: Disk,
-    in_disk_thread: InDiskThread,
-    members: Mapping[str, Member] | None,
-    changed: Mapping[str, Scope],
-    doomed: frozenset[str],
-) -> Flushed:
-    """Make the transcripts durable, then write the index of `members`, unless it is None, with what has `changed`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What the index is to say: `members` with what has `changed`, and without what was `dropped`."""
+
+    members: Mapping[str, Member]
+    changed: Mapping[str, Scope]
+    dropped: frozenset[str]
+    doomed: frozenset[str]
+
+
+def flush(disk: Disk, in_disk_thread: InDiskThread, listing: Listing | None) -> Flushed:
+    """Make the transcripts durable, then write the index, unless there is nothing to say."""
     before = disk.trouble
     failed = _sync(in_disk_thread(disk.begin_sync), disk)
     names = in_disk_thread(partial(disk.end_sync, failed))
     _sync_names(disk, in_disk_thread, names)
-    encoded = {name: index.encode_scope(scope) for name, scope in changed.items()}
-    is_written = members is not None and _write_index(disk, in_disk_thread, {**members, **encoded}, doomed)
+    encoded = {} if listing is None else {name: index.encode_scope(scope) for name, scope in listing.changed.items()}
+    is_written = listing is not None and _write_index(disk, in_disk_thread, listing, encoded)
     if before and not disk.trouble:
         log.info("flush_recovered")
     return Flushed(encoded=encoded, is_written=is_written, trouble=disk.trouble)
@@ -92,12 +96,18 @@ def _sync_names(disk: Disk, in_disk_thread: InDiskThread, names: frozenset[str])
         in_disk_thread(partial(disk.distrust, names, trouble))
 
 
-def _write_index(
-    disk: Disk, in_disk_thread: InDiskThread, members: Mapping[str, Member], doomed: frozenset[str]
-) -> bool:
+def _write_index(disk: Disk, in_disk_thread: InDiskThread, listing: Listing, encoded: Mapping[str, Member]) -> bool:
     try:
-        index.write(disk.index_path, members, doomed, disk.fsync)
+        index.write(disk.index_path, _listed(listing, encoded), listing.doomed, disk.fsync)
     except OSError as trouble:
         in_disk_thread(partial(disk.flush_failed, trouble, disk.index_path))
         return False
     return True
+
+
+def _listed(listing: Listing, encoded: Mapping[str, Member]) -> Iterator[tuple[str, Member]]:
+    """Yield what the index is to list, one by one: copying it all at once would keep other threads waiting."""
+    for name, member in listing.members.items():
+        if name not in encoded and name not in listing.dropped:
+            yield name, member
+    yield from encoded.items()

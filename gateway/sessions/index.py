@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -145,6 +145,9 @@ def read(path: Path, now: datetime) -> Contents | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as trouble:
+        log.warning("index_unreadable", file=str(path), reason=str(trouble))
+        return None
     try:
         return decode(data)
     except (ValueError, RecursionError) as trouble:
@@ -178,7 +181,7 @@ def encode_scope(scope: Scope) -> bytes:
     return _encoder.encode(scope)
 
 
-def write(path: Path, members: Mapping[str, Member], doomed: Collection[str], fsync: Fsync) -> None:
+def write(path: Path, members: Iterable[tuple[str, Member]], doomed: Collection[str], fsync: Fsync) -> None:
     """Put an index in place of the old one, atomically.
 
     It is put together piece by piece: one big join would keep every other thread waiting.
@@ -205,9 +208,9 @@ def sync_folder(folder: Path, fsync: Fsync) -> None:
         os.close(descriptor)
 
 
-def _pieces(members: Mapping[str, Member], doomed: Collection[str]) -> Iterator[bytes]:
+def _pieces(members: Iterable[tuple[str, Member]], doomed: Collection[str]) -> Iterator[bytes]:
     yield b'{"version":%d,"doomed":%s,"scopes":{' % (INDEX_VERSION, _encoder.encode(sorted(doomed)))
-    items = iter(members.items())
+    items = iter(members)
     comma = b"\n"
     while piece := list(islice(items, _PIECE)):
         yield comma + b",\n".join([b"%s:%s" % (_encoder.encode(name), bytes(member)) for name, member in piece])

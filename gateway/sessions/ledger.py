@@ -82,6 +82,7 @@ class Ledger:
         self._loading: dict[str, _Loading] = {}
         self._index_is_behind = False
         self._is_recovered = False
+        self._flushing = asyncio.Lock()
 
     async def close(self) -> None:
         if self._is_recovered:
@@ -164,7 +165,6 @@ class Ledger:
     def drop_scope(self, name: str) -> None:
         """Forget a scope without sessions, and its numbers with it."""
         self.scopes.drop(name)
-        self._index_is_behind = True
 
     async def delete_file(self, key: str, heir: str | None = None) -> None:
         """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
@@ -187,14 +187,22 @@ class Ledger:
         """Make everything durable, and write the index if it has changed."""
         if not self._is_recovered:
             return
-        changed = self.scopes.changed()
-        self._index_is_behind |= bool(changed)
-        members = self.scopes.members() if self._index_is_behind else None
-        work = partial(flushing.flush, self.disk, self._thread.call, members, changed, frozenset(self.doomed))
-        flushed = await self._syncing.submit(work)
-        self.scopes.settle(flushed.encoded, changed)
-        self._index_is_behind &= not flushed.is_written
-        self.failures = self.failures + 1 if flushed.trouble else 0
+        async with self._flushing:
+            self._index_is_behind |= self.scopes.is_changed
+            listing = self._listing() if self._index_is_behind else None
+            flushed = await self._syncing.submit(partial(flushing.flush, self.disk, self._thread.call, listing))
+            if listing is not None:
+                self.scopes.settle(flushed.encoded, listing.changed, listing.dropped)
+            self._index_is_behind &= not flushed.is_written
+            self.failures = self.failures + 1 if flushed.trouble else 0
+
+    def _listing(self) -> flushing.Listing:
+        return flushing.Listing(
+            members=self.scopes.members(),
+            changed=self.scopes.changed(),
+            dropped=self.scopes.dropped(),
+            doomed=frozenset(self.doomed),
+        )
 
     async def on_disk(self, work: Callable[..., _T], *arguments: object) -> _T:
         """Do `work` in the thread that owns the files. It is done even when the one who waits for it is cancelled."""

@@ -93,10 +93,7 @@ class SessionManager:
             await manager._ledger.on_disk(manager._ledger.disk.prepare)
         except OSError as trouble:
             await manager.close()
-            raise CannotStart(
-                f"The folder {directory} cannot be used for sessions ({trouble.strerror}). "
-                "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
-            ) from trouble
+            raise _unusable(directory, trouble) from trouble
         return manager
 
     async def close(self) -> None:
@@ -115,7 +112,10 @@ class SessionManager:
         The seam for the write-ahead spool: entries that it holds and a transcript lacks are appended here, before the
         scopes are put together.
         """
-        report = await self._ledger.recover()
+        try:
+            report = await self._ledger.recover()
+        except OSError as trouble:
+            raise _unusable(self._ledger.disk.transcripts, trouble) from trouble
         await self._delete_doomed()
         log.info("sessions_recovered", **report.counts())
         return report
@@ -459,6 +459,13 @@ class SessionManager:
 
     async def _on_reader(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, partial(work, *arguments))
+
+
+def _unusable(folder: Path, trouble: OSError) -> CannotStart:
+    return CannotStart(
+        f"The folder {folder} cannot be used for sessions ({trouble.strerror}). "
+        "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
+    )
 
 
 async def _in_blocks(lines: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

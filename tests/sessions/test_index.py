@@ -20,7 +20,7 @@ def scope(sessions: int) -> Scope:
 
 
 def write(path: Path, *scopes: tuple[str, Scope]) -> None:
-    index.write(path, {name: index.encode_scope(made) for name, made in scopes}, (), os.fsync)
+    index.write(path, [(name, index.encode_scope(made)) for name, made in scopes], (), os.fsync)
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", 'tw"o', "thrée")])

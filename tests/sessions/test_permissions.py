@@ -1,0 +1,139 @@
+"""Files that belong to somebody else, or are open to everybody."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from config import SessionSettings
+from gateway.errors import Refused
+from gateway.sessions import SessionManager
+from gateway.sessions import entries as e
+from gateway.sessions.names import file_name
+from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
+
+NOBODY = 65534
+
+AS_NOBODY = """
+import asyncio, os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from config import SessionSettings
+from gateway.errors import CannotStart, Refused
+from gateway.sessions import SessionManager, entries as e
+from gateway.contract import Address, PeerKind
+
+SCOPE = "agent:main:web:direct:ann"
+ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
+
+SETTINGS = SessionSettings()  # What has to be imported is, before it lies out of reach.
+
+async def main(directory):
+    manager = await SessionManager.open(directory, SETTINGS, lambda: datetime.now(UTC))
+    await manager.recover()
+    assert [meta.number for meta in manager.list(SCOPE)] == [2, 1]
+    try:
+        await manager.load(SCOPE)
+    except Refused as refusal:
+        assert "could not be read (Permission denied)" in str(refusal), refusal
+    assert [line.text for line in await manager.lines(SCOPE + "#2", 5)] == ["hi"]
+    await manager.append(SCOPE, [e.User(content="waits")])
+    assert "Permission denied" in manager.trouble
+    (directory / "transcripts").chmod(0o500)
+    third = await manager.start_new(SCOPE, agent="main", origin=ANN)
+    await manager.flush()
+    assert "Permission denied" in manager.trouble
+    assert len(await manager.history(third.key)) == 0
+    (directory / "transcripts").chmod(0o700)
+    await manager.flush()
+    assert [meta.number for meta in manager.list(SCOPE)] == [3, 2, 1]
+    await manager.close()
+    directory.chmod(0o500)
+    try:
+        await SessionManager.open(directory, SETTINGS, lambda: datetime.now(UTC))
+    except CannotStart as refusal:
+        print(refusal)
+
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Lie where nobody can get at it, for a test that asks for that."""
+    if request.node.get_closest_marker("usefixtures") is None:
+        yield tmp_path / "sessions"
+        return
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    with TemporaryDirectory() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        yield Path(folder) / "sessions"
+
+
+def transcript(directory: Path, key: str = SCOPE) -> Path:
+    return directory / "transcripts" / file_name(key)
+
+
+@pytest.mark.usefixtures("directory")
+async def test_what_belongs_to_another_user_hurts_no_other_session(manager: SessionManager, directory: Path) -> None:
+    for _ in range(2):
+        session = await manager.start_new(SCOPE, agent="main", origin=ANN)
+        await manager.append(session.key, [e.User(content="hi")])
+    await manager.flush()
+    before = transcript(directory).read_bytes()
+    for path in (directory, *directory.rglob("*")):  # noqa: ASYNC240 - a test has the loop for itself.
+        if path != transcript(directory):
+            os.chown(path, NOBODY, NOBODY)
+    done = subprocess.run(  # noqa: ASYNC221 - as above.
+        [sys.executable, "-c", AS_NOBODY, str(directory)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot be used for sessions (Permission denied)" in done.stdout
+    assert transcript(directory).read_bytes() == before
+
+
+async def test_a_file_open_to_others_is_closed_at_the_start_and_counted(
+    manager: SessionManager, directory: Path
+) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    await manager.flush()
+    for path in (transcript(directory), directory / "index.json"):
+        path.chmod(0o644)
+    again = await SessionManager.open(directory, SessionSettings(), Clock())
+    assert (await again.recover()).opened == 1
+    for path in (transcript(directory), directory / "index.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    await again.close()
+
+
+async def test_a_file_that_others_can_read_is_closed_when_it_is_used(manager: SessionManager, directory: Path) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    transcript(directory).chmod(0o666)
+    await manager.flush()
+    assert stat.S_IMODE(transcript(directory).stat().st_mode) == 0o600
+
+
+async def test_a_disk_that_fails_to_read_leaves_the_file_as_it_is(
+    manager: SessionManager, open_manager: OpenManager, directory: Path
+) -> None:
+    """A folder in place of the file gives the error that a broken disk gives: on reading, not on opening."""
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    await manager.flush()
+    other = await open_manager()
+    kept = transcript(directory).rename(directory / "kept")
+    transcript(directory).mkdir()
+    with pytest.raises(Refused, match="The disk could not be read"):
+        await other.load(SCOPE)
+    assert [meta.number for meta in other.list(SCOPE)] == [1]
+    transcript(directory).rmdir()
+    kept.rename(transcript(directory))
+    assert len((await other.load(SCOPE)).entries) == 2
