@@ -1,0 +1,251 @@
+"""One body of tests over both ways to the sessions, and what only the one over the control socket can meet."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import WSMsgType
+
+from config import SessionSettings, Settings
+from gateway.archive import BLOCK, Archive, in_blocks, in_lines
+from gateway.cli.sessions_archives import DaemonArchive, opened_archive, opened_files
+from gateway.control import Control
+from gateway.daemon import opened
+from gateway.errors import CannotStart, Refused
+from gateway.lock import DataDirLock
+from gateway.sessions import SessionManager
+from gateway.sessions import entries as e
+from gateway.sessions.names import file_name
+from tests.sessions.conftest import ANN, SCOPE, Clock
+from tests.sessions.samples import dialogue, encoded, header
+
+OTHER = "agent:main:web:direct:bob%20~"
+LONG = "x" * 3_000_000
+
+OpenArchive = Callable[[Settings], AbstractAsyncContextManager[Archive]]
+
+
+@asynccontextmanager
+async def through_daemon(settings: Settings) -> AsyncIterator[Archive]:
+    async with opened(settings, listen=False), opened_archive(settings) as archive:
+        assert isinstance(archive, DaemonArchive)
+        yield archive
+
+
+@pytest.fixture(params=[opened_files, through_daemon], ids=["files", "daemon"])
+def open_archive(request: pytest.FixtureRequest) -> OpenArchive:
+    way: OpenArchive = request.param
+    return way
+
+
+@pytest.fixture
+async def settings(tmp_path: Path) -> Settings:
+    """Two scopes with three sessions, one of which has lines that are longer than any frame."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    manager = await SessionManager.open(directory / "sessions", SessionSettings(), Clock())
+    await manager.recover()
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    await manager.append(SCOPE, [e.User(content="hi \u2028 \x1b[2J"), e.Assistant(content=LONG)])
+    await manager.start_new(SCOPE, agent="main", origin=ANN, title="Second")
+    await manager.resolve_active(OTHER, agent="main", origin=ANN)
+    await manager.close()
+    return Settings.model_validate({"gateway": {"data_dir": directory}})
+
+
+def transcript(settings: Settings, key: str = SCOPE) -> Path:
+    return settings.gateway.data_dir / "sessions" / "transcripts" / file_name(key)
+
+
+async def given(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), 1000):
+        yield data[start : start + 1000]
+
+
+async def exported(archive: Archive, key: str) -> bytes:
+    return b"".join([block async for block in archive.export(key)])
+
+
+async def keys(archive: Archive, scope: str | None = None) -> list[str]:
+    return [listed.meta.key async for listed in archive.sessions(scope)]
+
+
+async def test_lists_all_or_one_scope(settings: Settings, open_archive: OpenArchive) -> None:
+    async with open_archive(settings) as archive:
+        assert sorted(await keys(archive)) == [SCOPE, f"{SCOPE}#2", OTHER]
+        assert await keys(archive, OTHER) == [OTHER]
+        assert await keys(archive, "agent:main:web:direct:bob") == []
+        listed = [listed async for listed in archive.sessions(SCOPE)]
+    assert [(each.meta.number, each.meta.title, each.is_active) for each in listed] == [
+        (2, "Second", True),
+        (1, "hi \x1b[2J", False),
+    ]
+    assert listed[1].meta.size == transcript(settings).stat().st_size
+
+
+async def test_shows_the_last_lines(settings: Settings, open_archive: OpenArchive) -> None:
+    async with open_archive(settings) as archive:
+        assert [line.text for line in await archive.lines(SCOPE, 2)] == ["hi \u2028 \x1b[2J", LONG]
+        assert [line.role for line in await archive.lines(SCOPE, 1)] == ["assistant"]
+        assert await archive.lines(f"{SCOPE}#2", 1) == []
+
+
+async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
+    settings: Settings, open_archive: OpenArchive
+) -> None:
+    with transcript(settings).open("ab") as file:
+        file.write(b'\xff damaged\r \n{"type":"dream","seq":6,"ts":"2026-03-01T00:00:00Z"}\n')
+    async with open_archive(settings) as archive:
+        whole = await exported(archive, SCOPE)
+        assert whole == transcript(settings).read_bytes()
+        await archive.delete(SCOPE)
+        assert not transcript(settings).exists()
+        assert await keys(archive, SCOPE) == [f"{SCOPE}#2"]
+        meta = await archive.bring_in(given(whole))
+        assert (meta.key, meta.messages) == (SCOPE, 2)
+        assert await exported(archive, SCOPE) == whole
+    assert transcript(settings).read_bytes() == whole
+    assert transcript(settings).stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_cannot_be_imported_is_refused_with_its_reason(
+    settings: Settings, open_archive: OpenArchive
+) -> None:
+    async with open_archive(settings) as archive:
+        with pytest.raises(Refused, match="no header"):
+            await archive.bring_in(given(b"nonsense\n"))
+        with pytest.raises(Refused, match="session 1 there already"):
+            await archive.bring_in(given(await exported(archive, SCOPE)))
+
+
+async def test_half_a_session_is_not_imported(settings: Settings, open_archive: OpenArchive) -> None:
+    key = f"{SCOPE}#7"
+
+    async def breaking_off() -> AsyncIterator[bytes]:
+        yield encoded([header(key=key, number=7)])
+        raise Refused("the file cannot be read")
+
+    async with open_archive(settings) as archive:
+        with pytest.raises(Refused, match="cannot be read"):
+            await archive.bring_in(breaking_off())
+        assert key not in await keys(archive)
+    assert not list(settings.gateway.data_dir.rglob(".arriving*"))
+    assert not transcript(settings, key).exists()
+
+
+@pytest.mark.parametrize("key", ["", "#2", f"{SCOPE}#1", f"{SCOPE}#9", "../../etc/passwd", "agent:\x00", "nobody"])
+async def test_a_session_that_never_was_is_refused(settings: Settings, open_archive: OpenArchive, key: str) -> None:
+    async with open_archive(settings) as archive:
+        with pytest.raises(Refused):
+            await archive.lines(key, 1)
+        with pytest.raises(Refused):
+            await exported(archive, key)
+        with pytest.raises(Refused):
+            await archive.delete(key)
+        assert len(await keys(archive)) == 3
+
+
+async def test_a_transcript_that_is_gone_from_the_disk_is_refused(
+    settings: Settings, open_archive: OpenArchive
+) -> None:
+    async with open_archive(settings) as archive:
+        transcript(settings).unlink()
+        with pytest.raises(Refused):
+            await exported(archive, SCOPE)
+
+
+async def test_tells_what_is_damaged(settings: Settings, open_archive: OpenArchive) -> None:
+    async with open_archive(settings) as archive:
+        assert (await archive.verify()).is_sound
+        with transcript(settings).open("ab") as file:
+            file.write(b"damaged\n")
+        report = await archive.verify()
+    assert {problem.kind for problem in report.problems} == {"damaged_line", "stale_index"}
+    assert not report.is_sound
+
+
+async def test_looks_at_what_is_there_before_it_is_mended(settings: Settings) -> None:
+    index = settings.gateway.data_dir / "sessions" / "index.json"
+    index.write_bytes(b"{")
+    async with opened_archive(settings, as_found=True) as archive:
+        assert "bad_index" in {problem.kind for problem in (await archive.verify()).problems}
+    assert index.read_bytes() == b"{"
+
+
+async def test_never_two_writers(settings: Settings) -> None:
+    with DataDirLock(settings.gateway.data_dir), pytest.raises(CannotStart, match="in use by process"):
+        async with opened_archive(settings):
+            pytest.fail("entered")
+
+
+async def test_an_import_that_loses_its_sender_leaves_nothing(settings: Settings) -> None:
+    key = f"{SCOPE}#7"
+    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+        socket = await control.websocket("/sessions/import")
+        await socket.send_bytes(encoded([header(key=key, number=7)]))
+        await socket.close()
+        assert key not in await keys(DaemonArchive(control))
+    assert not list(settings.gateway.data_dir.rglob(".arriving*"))
+    assert not transcript(settings, key).exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/sessions/transcript", "`key` is missing"),
+        ("/sessions/lines?key=nobody", "`limit` is missing"),
+        ("/sessions/lines?key=nobody&limit=0", "from 1 to"),
+        ("/sessions/lines?key=nobody&limit=-1", "from 1 to"),
+        ("/sessions/lines?key=nobody&limit=99999999999999999999", "from 1 to"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(
+    settings: Settings, path: str, sentence: str
+) -> None:
+    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+        async with await control.websocket(path) as socket:
+            message = await socket.receive(timeout=10)
+        assert message.type is WSMsgType.TEXT
+        assert sentence in message.data
+
+
+async def test_a_plain_request_is_told_what_is_wanted(settings: Settings) -> None:
+    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+        with pytest.raises(Refused):
+            await control.get("/sessions/list")
+        with pytest.raises(Refused, match="`key` is missing"):
+            await control.post("/sessions/delete")
+
+
+async def test_a_reader_who_leaves_early_is_no_drama(settings: Settings) -> None:
+    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+        for _ in range(3):
+            socket = await control.websocket(f"/sessions/transcript?key={SCOPE}")
+            assert (await socket.receive(timeout=10)).type is WSMsgType.BINARY
+            await socket.close()
+        assert len(await keys(DaemonArchive(control))) == 3
+
+
+async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> None:
+    async with Control(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(30):
+        await daemon.enter_async_context(opened(settings, listen=False))
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield encoded([header(key=f"{SCOPE}#7", number=7)])
+            await daemon.aclose()
+            yield b"more"
+
+        with pytest.raises(Refused, match="broke off"):
+            await DaemonArchive(control).bring_in(slowly())
+    assert not transcript(settings, f"{SCOPE}#7").exists()
+
+
+async def test_lines_and_blocks_are_the_same_bytes() -> None:
+    data = encoded(dialogue(2000)) + LONG.encode() + b"\n\nlast"
+    lines = [line async for line in in_lines(given(data))]
+    assert lines == data.splitlines(keepends=True)
+    blocks = [block async for block in in_blocks(in_lines(given(data)))]
+    assert b"".join(blocks) == data
+    assert {len(block) for block in blocks[:-1]} == {BLOCK}
