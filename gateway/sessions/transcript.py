@@ -152,13 +152,14 @@ def read(path: Path, enough: Sufficiency | None = None, *, max_bytes: int | None
     Raises `Newer`, `Unreadable`, or `OSError` when the disk fails; the file is then as it was.
     """
     with _opened(path) as descriptor:
-        head = _head(descriptor)
-        _refuse_newer(path, head)
         before = os.fstat(descriptor).st_size
-        gathered = _gather(descriptor, before, enough or Everything(), max_bytes)
+        block = _read_from(descriptor, max(0, before - _BLOCK), before)
+        head = _head(descriptor) if before > _BLOCK else block.partition(b"\n")[0]
+        _refuse_newer(path, head)
+        gathered = _gather(_lines_before(descriptor, before, block), enough or Everything(), max_bytes)
         if not gathered.is_whole and not _is_named(path, [*_entries_in(head), *gathered.entries]):
-            gathered = _gather(descriptor, before, Everything(), None)
-        ends = before == 0 or _read_from(descriptor, before - 1, before) == b"\n"
+            gathered = _gather(_lines_before(descriptor, before, block), Everything(), None)
+    ends = not block or block.endswith(b"\n")
     entries = _with_header(gathered.entries, path) if gathered.is_whole else gathered.entries
     size = before if ends else _mend(path)
     return Reading(
@@ -206,23 +207,23 @@ def lines_forwards(path: Path) -> Iterator[bytes]:
 def lines_backwards(path: Path) -> Iterator[bytes]:
     """Yield every line without its newline, the last one first."""
     with _opened(path) as descriptor:
-        yield from _lines_before(descriptor, os.fstat(descriptor).st_size)
+        size = os.fstat(descriptor).st_size
+        yield from _lines_before(descriptor, size, _read_from(descriptor, max(0, size - _BLOCK), size))
 
 
-def _lines_before(descriptor: int, end: int) -> Iterator[bytes]:
-    """Yield the lines of the first `end` bytes, the last one first, reading block by block."""
+def _lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
+    """Yield the lines of the first `end` bytes, the last one first, reading block by block before the last `block`."""
     rest: list[bytes] = []
     while end > 0:
-        begin = max(0, end - _BLOCK)
-        block = _read_from(descriptor, begin, end)
-        end = begin
+        end -= len(block)
         head, *lines = block.split(b"\n")
-        if not lines:
-            rest.append(head)
-            continue
-        lines[-1] += b"".join(reversed(rest))
-        rest = [head]
-        yield from reversed(lines)
+        if lines:
+            lines[-1] += b"".join(reversed(rest))
+            rest = []
+            yield from reversed(lines)
+        rest.append(head)
+        if end > 0:
+            block = _read_from(descriptor, max(0, end - _BLOCK), end)
     yield b"".join(reversed(rest))
 
 
@@ -348,7 +349,7 @@ class _Gathered:
     is_whole: bool = False
 
 
-def _gather(descriptor: int, size: int, enough: Sufficiency, max_bytes: int | None) -> _Gathered:
+def _gather(lines: Iterator[bytes], enough: Sufficiency, max_bytes: int | None) -> _Gathered:
     """Decode lines from the last one backwards, until there is enough of them.
 
     A line written twice over counts once. What comes after the last newline counts as `_repair_tail` will have it:
@@ -356,7 +357,6 @@ def _gather(descriptor: int, size: int, enough: Sufficiency, max_bytes: int | No
     """
     gathered = _Gathered([])
     seen: dict[int, Entry] = {}
-    lines = _lines_before(descriptor, size)
     last = next(lines)
     for line in chain([last] if _is_entry(last) else [], lines):
         gathered.taken += len(line) + 1
