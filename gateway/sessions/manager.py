@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -68,7 +68,8 @@ class SessionManager:
         """May be replaced at any time."""
         self._ledger = Ledger(disk, clock)
         self._clock = clock
-        self._is_busy = is_busy
+        self.is_busy = is_busy
+        """As `settings`: whoever runs the turns may come later than the sessions."""
         self._on_leaving = on_leaving
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions-reader")
         """For what reads much and may take its time."""
@@ -227,7 +228,7 @@ class SessionManager:
         Neither the active session goes nor one with a turn in flight. `start_new` does this by itself.
         """
         wanted = self.settings.backlog_limit if limit is None else limit
-        victims = upkeep.surplus(self._ledger.scopes[scope], wanted, is_busy or self._is_busy)
+        victims = upkeep.surplus(self._ledger.scopes[scope], wanted, is_busy or self.is_busy)
         for key in victims:
             await self._remove(key, Leaving.PRUNED)
         return victims
@@ -237,21 +238,14 @@ class SessionManager:
 
         One call looks at some thousand scopes at most; the next one goes on from there.
         """
-        busy = is_busy or self._is_busy
         removed: builtins.list[str] = []
         completed: builtins.list[str] = []
-        names = self._next_to_sweep()
-        for at, name in enumerate(names):
+        for at, name in enumerate(self._next_to_sweep()):
             if at % _SWEPT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            scope, now = self._ledger.scopes[name], self._clock()
-            for key in upkeep.expired(scope, self.settings, now, busy):
-                await self._remove(key, Leaving.EXPIRED)
-                removed.append(key)
-            for key in upkeep.idle(self._ledger.scopes[name], self.settings, now, busy):
-                await self.set_status(key, SessionStatus.COMPLETED, by=fold.IDLE, why="Nobody wrote for a while.")
-                completed.append(key)
-            if upkeep.is_forgotten(self._ledger.scopes[name], self.settings, now):
+            removed += await self._expire(name, is_busy or self.is_busy)
+            completed += await self._complete(name, is_busy or self.is_busy)
+            if upkeep.is_forgotten(self._ledger.scopes[name], self.settings, self._clock()):
                 self._ledger.drop_scope(name)
         await self._delete_doomed()
         return SweepReport(
@@ -260,6 +254,24 @@ class SessionManager:
             undeletable=len(self._ledger.doomed),
             is_done=not self._to_sweep,
         )
+
+    async def _expire(self, name: str, is_busy: IsBusy) -> builtins.list[str]:
+        old = upkeep.expired(self._ledger.scopes[name], self.settings, self._clock(), is_busy)
+        return [key for key in old if await self._managed(self._remove(key, Leaving.EXPIRED), key)]
+
+    async def _complete(self, name: str, is_busy: IsBusy) -> builtins.list[str]:
+        idle = upkeep.idle(self._ledger.scopes[name], self.settings, self._clock(), is_busy)
+        step = e.Status(value=SessionStatus.COMPLETED, by=fold.IDLE, why="Nobody wrote for a while.")
+        return [key for key in idle if await self._managed(self.append(key, [step]), key)]
+
+    async def _managed(self, work: Awaitable[object], key: str) -> bool:
+        """Tell whether something worked that nobody has asked for, and nobody waits for."""
+        try:
+            await work
+        except Refused as refusal:
+            log.warning("session_not_swept", session=key, reason=str(refusal))
+            return False
+        return True
 
     def _next_to_sweep(self) -> builtins.list[str]:
         if not self._to_sweep:

@@ -1,6 +1,7 @@
 """Deleting, pruning and sweeping: what has to go is gone everywhere, and nothing else is."""
 
 import asyncio
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gateway.sessions import Leaving, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions import entries as e
 from gateway.sessions.names import file_name, session_key
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
+from tests.sessions.samples import encoded, header
 
 
 def numbers(manager: SessionManager) -> list[int]:
@@ -195,3 +197,15 @@ async def test_settings_can_be_replaced_while_running(manager: SessionManager) -
     manager.settings = SessionSettings(backlog_limit=2)
     await start(manager)
     assert numbers(manager) == [4, 3]
+
+
+async def test_a_session_that_cannot_be_written_does_not_stop_a_sweep(directory: Path) -> None:
+    path = transcript(directory, 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encoded([header(version=2)]))
+    os.utime(path, (0, 0))
+    manager = await SessionManager.open(directory, SessionSettings(idle_minutes=1, ttl_days=0), Clock())
+    await manager.recover()
+    await start(manager)
+    assert (await manager.sweep()).completed == ()
+    await manager.close()
