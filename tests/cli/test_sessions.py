@@ -1,0 +1,370 @@
+"""`gatehouse sessions` from its outside: on the files of a stopped daemon, and through a running one."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from config import SessionSettings
+from gateway.cli.sessions import main
+from gateway.cli.sessions_reading import size, table
+from gateway.cli.sessions_tail import Tail
+from gateway.errors import Refused
+from gateway.lock import DataDirLock, prepare_data_dir
+from gateway.sessions import SessionManager
+from gateway.sessions import entries as e
+from gateway.sessions.names import file_name
+from gateway.text import printable
+from tests.channels.terminal.pseudo import in_terminal
+from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config
+from tests.sessions.conftest import ANN, SCOPE
+
+OTHER = "agent:main:web:direct:bob"
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202eevil\nassistant, 2026-03-01 00:00:00\n    forged"
+CTRL_C = "\x03"
+
+
+def long_ago() -> datetime:
+    return datetime.now(UTC) - timedelta(hours=2, minutes=5)
+
+
+@asynccontextmanager
+async def managed(data: Path) -> AsyncIterator[SessionManager]:
+    """Be the one who owns the sessions, as a daemon would."""
+    prepare_data_dir(data)
+    with DataDirLock(data):
+        manager = await SessionManager.open(data / "sessions", SessionSettings(), long_ago)
+        await manager.recover()
+        try:
+            yield manager
+        finally:
+            await manager.close()
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> Path:
+    write_config(tmp_path)
+    async with managed(tmp_path / "data") as manager:
+        await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+        await manager.append(
+            SCOPE, [e.User(content="hello", turn="t1"), e.Assistant(content="hi there", turn="t1"), e.Clear()]
+        )
+        await manager.append(SCOPE, [e.User(content=HOSTILE, turn="t2"), e.Assistant(content="no", turn="t2")])
+        await manager.start_new(SCOPE, agent="main", origin=ANN, title="Trip to \u6771\u4eac")
+        await manager.resolve_active(OTHER, agent="main", origin=ANN)
+    return tmp_path
+
+
+@pytest.fixture(params=["stopped", "running"])
+def served(request: pytest.FixtureRequest, home: Path) -> Iterator[Path]:
+    """Give a home on which a daemon runs, and then one on which none does."""
+    with running(home) if request.param == "running" else nullcontext():
+        yield home
+
+
+def transcript(home: Path, key: str = SCOPE) -> Path:
+    return home / "data" / "sessions" / "transcripts" / file_name(key)
+
+
+def fine(*arguments: str, home: Path) -> str:
+    done = gatehouse("sessions", *arguments, home=home)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def refused(*arguments: str, home: Path, code: int = 1) -> str:
+    """Run what has to fail with one sentence; return it."""
+    done = gatehouse("sessions", *arguments, home=home)
+    assert (done.returncode, done.stdout) == (code, ""), done
+    assert done.stderr.startswith("gatehouse: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removeprefix("gatehouse: ").rstrip("\n")
+
+
+def test_sessions_are_listed_shown_and_checked(served: Path) -> None:
+    headings, *rows = fine("list", "--scope", SCOPE, home=served).splitlines()
+    assert headings.split() == ["SCOPE", "SESSION", "TITLE", "MESSAGES", "STATUS", "UPDATED", "SIZE"]
+    active, other = [[cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows]
+    assert active[:-1] == [SCOPE, "\u25b8 2", "Trip to \u6771\u4eac", "0", "active", "2 h ago"]
+    assert other[:-1] == [SCOPE, "1", "hello", "2", "active", "2 h ago"]
+    found = {each["key"]: each for each in json.loads(fine("list", "--json", home=served))}
+    assert {key: (each["number"], each["is_active"]) for key, each in found.items()} == {
+        SCOPE: (1, False),
+        f"{SCOPE}#2": (2, True),
+        OTHER: (1, True),
+    }
+    assert fine("show", SCOPE, home=served).startswith(f"Session 2 of {SCOPE}\nTrip to \u6771\u4eac \u00b7 0 messages")
+    shown = json.loads(fine("show", SCOPE, "1", "--json", home=served))
+    assert [(line["role"], line["text"]) for line in shown["lines"]] == [("user", HOSTILE), ("assistant", "no")]
+    assert shown["session"]["number"] == 1
+    assert fine("verify", home=served).endswith("All is well.\n")
+    assert json.loads(fine("verify", "--json", home=served))["is_sound"]
+
+
+def test_sessions_leave_go_and_come_back_the_same(served: Path) -> None:
+    before = transcript(served).read_bytes()
+    fine("export", SCOPE, "1", "--output", "one.jsonl", home=served)
+    assert (served / "one.jsonl").read_bytes() == before
+    assert (served / "one.jsonl").stat().st_mode & 0o777 == 0o600
+    assert "session 1 there already" in refused("import", "one.jsonl", home=served)
+    assert fine("delete", SCOPE, "1", "--yes", home=served) == f"Deleted session 1 of {SCOPE}.\n"
+    assert not transcript(served).exists()
+    told = json.loads(fine("import", "one.jsonl", "--json", home=served))
+    assert told == [{"file": "one.jsonl", "key": SCOPE, "messages": 2}]
+    assert transcript(served).read_bytes() == before
+    assert fine("export", f"{SCOPE}", "1", home=served).encode() == before
+
+
+def test_documents_are_exported(served: Path) -> None:
+    document = json.loads(fine("export", SCOPE, "1", "--json", home=served))
+    assert document["session_id"] == "web_ann"
+    assert [message["content"] for message in document["messages"]] == ["hello", "hi there", HOSTILE, "no"]
+    text = fine("export", SCOPE, "1", "--format", "md", home=served)
+    assert text.startswith("# hello\n")
+    assert text == printable(text)
+
+
+def test_a_session_that_is_not_there_is_named_with_what_is(served: Path) -> None:
+    assert refused("show", SCOPE, "7", home=served) == f"`{SCOPE}` has no session 7; it has 2, 1."
+    assert refused("export", f"{SCOPE}#7", home=served) == f"`{SCOPE}` has no session 7; it has 2, 1."
+    assert f"Did you mean `{SCOPE}` or `{OTHER}`?" in refused("show", SCOPE[:-1] + "m", home=served)
+    assert f"Did you mean `{OTHER}`?" in refused("list", "--scope", "Bob", home=served)
+    assert "`gatehouse sessions list` shows" in refused("delete", "\x1b[2J nothing alike", "1", "--yes", home=served)
+    assert len(json.loads(fine("list", "--json", home=served))) == 3
+
+
+def test_a_whole_key_names_a_session(home: Path) -> None:
+    assert fine("show", f"{SCOPE}#2", home=home) == fine("show", SCOPE, "2", home=home)
+    assert "says already which session" in refused("show", f"{SCOPE}#2", "1", home=home)
+    assert "no session key" in refused("show", f"{SCOPE}#two", home=home)
+
+
+def test_hostile_text_is_shown_harmlessly_and_cannot_pass_for_another(home: Path) -> None:
+    text = fine("show", SCOPE, "1", home=home)
+    assert text == printable(text)
+    assert [line for line in text.splitlines() if line.startswith("assistant, ")] == [
+        line for line in text.splitlines() if "assistant" in line and "    " not in line
+    ]
+    assert "    assistant, 2026-03-01 00:00:00\n        forged\n" in text
+
+
+def test_every_session_is_exported_to_a_folder_and_taken_in_elsewhere(home: Path, tmp_path: Path) -> None:
+    assert fine("export", "--all", "--output", "all", home=home) == "Exported 3 sessions to all.\n"
+    files = sorted((home / "all").iterdir())
+    assert {file.name: file.read_bytes() for file in files} == {
+        file.name: file.read_bytes() for file in (home / "data" / "sessions" / "transcripts").glob("*.jsonl")
+    }
+    assert (home / "all").stat().st_mode & 0o777 == 0o700
+    assert gatehouse("sessions", "export", "--all", "--output", "all", home=home).returncode == 1
+    fine("export", "--all", "--output", "all", "--force", home=home)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_config(elsewhere)
+    fine("import", *map(str, files), home=elsewhere)
+    assert [each["key"] for each in json.loads(fine("list", "--json", home=elsewhere))]
+    for key in (SCOPE, f"{SCOPE}#2", OTHER):
+        assert transcript(elsewhere, key).read_bytes() == transcript(home, key).read_bytes()
+
+
+def test_one_file_that_is_refused_does_not_keep_the_others_out(home: Path) -> None:
+    fine("export", OTHER, "--output", "bob.jsonl", home=home)
+    fine("delete", f"{OTHER}", "1", "--yes", home=home)
+    (home / "nonsense").write_text("nonsense")
+    done = gatehouse("sessions", "import", "missing", "nonsense", "bob.jsonl", home=home)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "gatehouse: missing: It cannot be read: No such file or directory.",
+        "gatehouse: nonsense: This is not an exported session: its first line is no header. Export it again.",
+    ]
+    assert done.stdout == f"bob.jsonl: imported as session 1 of {OTHER}, 0 messages.\n"
+
+
+def test_a_file_is_overwritten_only_by_force(home: Path) -> None:
+    (home / "out").write_text("mine")
+    assert "out exists already" in refused("export", SCOPE, "--output", "out", home=home)
+    assert (home / "out").read_text() == "mine"
+    fine("export", SCOPE, "1", "--output", "out", "--force", home=home)
+    assert (home / "out").read_bytes() == transcript(home).read_bytes()
+    assert (home / "out").stat().st_mode & 0o777 == 0o600
+    assert "cannot be written" in refused("export", SCOPE, "--output", "no/such/folder", home=home)
+    assert not list(home.glob(".gatehouse-*"))
+
+
+def test_damage_is_told_with_what_to_do_and_left_as_it_is(home: Path) -> None:
+    with transcript(home).open("ab") as file:
+        file.write(b"\x1b[2J damaged\n")
+    (home / "data" / "sessions" / "index.json").write_text("{")
+    before = transcript(home).read_bytes()
+    done = gatehouse("sessions", "verify", home=home)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "damaged line (1)\n" in done.stdout
+    assert "bad index (1)\n" in done.stdout
+    assert "the next start sets it aside" in done.stdout
+    assert done.stdout == printable(done.stdout)
+    told = json.loads(gatehouse("sessions", "verify", "--json", home=home).stdout)
+    assert "damaged_line" in {problem["kind"] for problem in told["problems"]}
+    assert transcript(home).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["show"],
+        ["show", SCOPE, "zero"],
+        ["show", SCOPE, "0"],
+        ["show", SCOPE, "--lines", "0"],
+        ["export"],
+        ["export", "--all"],
+        ["export", "--all", "--output", "x", "--format", "md"],
+        ["export", SCOPE, "--format", "pdf"],
+        ["import"],
+        ["delete", SCOPE, "--yes"],
+    ],
+)
+def test_wrong_usage_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main(arguments, config=None)
+    assert ending.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: gatehouse sessions")
+
+
+def test_nothing_is_deleted_without_a_yes(home: Path) -> None:
+    assert "add --yes" in refused("delete", SCOPE, "1", home=home, code=2)
+    assert transcript(home).exists()
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\r", 0, 0), ("\r", 1, 1), (CTRL_C, 130, 1)])
+async def test_a_person_is_asked_before_a_session_is_deleted(home: Path, answer: str, code: int, left: int) -> None:
+    async with in_terminal("sessions", "delete", SCOPE, "1", home=home) as terminal:
+        await terminal.shows(f"Delete session 1 of {SCOPE} (hello, 2 messages) for good? [y/N]")
+        terminal.type(answer)
+        assert await terminal.ended() == code
+    assert transcript(home).exists() == bool(left)
+
+
+async def test_follows_a_session_until_ctrl_c_without_keeping_a_daemon_from_starting(home: Path) -> None:
+    async with in_terminal("sessions", "show", SCOPE, "1", "--lines", "1", "--follow", home=home) as terminal:
+        await terminal.shows("    no")
+        async with managed(home / "data") as manager:
+            await manager.append(SCOPE, [e.User(content="are you\x1b[2J there"), e.Assistant(content="")])
+            await terminal.shows("    are you[2J there")
+            await manager.append(SCOPE, [e.Undo(undone="t2", first=5, messages=2)])
+            await terminal.shows("The last turn was taken back.")
+        terminal.type(CTRL_C)
+        assert await terminal.ended() == 130
+    assert terminal.screen.count("are you") == 1
+    assert "Traceback" not in terminal.screen
+
+
+async def test_follows_what_a_running_daemon_says(tmp_path: Path) -> None:
+    with running(tmp_path):
+        await asyncio.to_thread(gatehouse, "chat", "--once", "hello", home=tmp_path)
+        scope = json.loads(fine("list", "--json", home=tmp_path))[0]["scope"]
+        async with in_terminal("sessions", "show", scope, "--follow", "--json", home=tmp_path) as terminal:
+            await terminal.shows('{"role": "assistant"')
+            await asyncio.to_thread(gatehouse, "chat", "--once", "say it works", home=tmp_path)
+            await terminal.shows('"text": "say it works"')
+            await terminal.shows('{"role": "assistant"')
+            await asyncio.to_thread(gatehouse, "sessions", "delete", scope, "1", "--yes", home=tmp_path)
+            await terminal.shows("The session is gone: it has been deleted.")
+            assert await terminal.ended() == 1
+
+
+def test_without_any_session_it_says_so(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    assert fine("list", home=tmp_path) == "There are no sessions yet.\n"
+    assert json.loads(fine("list", "--json", home=tmp_path)) == []
+
+
+def test_a_data_directory_held_by_somebody_who_does_not_answer_is_left_alone(home: Path) -> None:
+    with DataDirLock(home / "data"):
+        assert f"in use by process {os.getpid()}" in refused("list", home=home, code=78)
+
+
+def test_a_mistake_in_the_config_is_named(tmp_path: Path) -> None:
+    write_config(tmp_path, DEFAULTS + "\n[gatway]\n")
+    done = gatehouse("sessions", "list", home=tmp_path)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "gatway" in done.stderr
+
+
+@contextmanager
+def piped(home: Path, *arguments: str, stdout: int | None = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [COMMAND, "sessions", *arguments], cwd=home, env=environment(home), stdout=stdout, stderr=subprocess.PIPE
+    ) as process:
+        yield process
+
+
+async def test_a_reader_who_leaves_is_no_drama(home: Path) -> None:
+    async with managed(home / "data") as manager:
+        await manager.append(OTHER, [e.User(content="x" * 100_000) for _ in range(20)])
+    with piped(home, "export", OTHER) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert (process.wait(PATIENCE), process.stderr.read()) == (1, b"")
+
+
+def test_a_full_disk_is_told(home: Path) -> None:
+    with Path("/dev/full").open("wb") as full, piped(home, "list", stdout=full.fileno()) as process:
+        assert process.stderr is not None
+        assert process.wait(PATIENCE) == 1
+        assert (
+            process.stderr.read() == b"gatehouse: The answer could not be written: [Errno 28] No space left on device\n"
+        )
+
+
+def test_being_stopped_leaves_the_files_in_order(home: Path) -> None:
+    with piped(home, "show", SCOPE, "1", "--follow") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE)
+    assert fine("verify", home=home).endswith("All is well.\n")
+
+
+def test_a_tail_waits_for_whole_lines_and_survives_what_is_cut_or_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "transcript"
+    path.write_bytes(b"old\nbegun")
+    tail = Tail(path)
+    assert tail.read() == []
+    with path.open("ab") as file:
+        file.write(b" and ended\nnext")
+    assert tail.read() == [b"begun and ended\n"]
+    other = tmp_path / "other"
+    other.write_bytes(b"old\nbegun and ended\nnew\n")
+    other.replace(path)
+    assert tail.read() == [b"new\n"]
+    path.write_bytes(b"old\n")
+    assert tail.read() == []
+    with path.open("ab") as file:
+        file.write(b"x" * 300_000 + b"\n" + b"y" * 300_000 + b"\n")
+    assert [len(line) for line in [*tail.read(), *tail.read(), *tail.read()]] == [300_001, 300_001]
+    path.unlink()
+    with pytest.raises(Refused, match="deleted"):
+        tail.read()
+
+
+def test_columns_are_aligned_whatever_the_letters() -> None:
+    assert table([("a\x1b[2J", "b"), ("\u6771\u4eac\n", "c"), ("e\u0301", "d")]) == (
+        "a[2J   b\n\u6771\u4eac   c\ne\u0301      d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**20, "5.0 MiB"), (2**40, "1024.0 GiB")],
+)
+def test_sizes_are_for_people(number: int, text: str) -> None:
+    assert size(number) == text
