@@ -148,7 +148,9 @@ def _in_loop(work: Work) -> Run:
 
 
 def _tame_output() -> None:
-    """Show question marks where a terminal is not on UTF-8."""
+    """Have both outputs, whatever the shell has closed; and show question marks where a terminal is not on UTF-8."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until we end.
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
