@@ -5,7 +5,7 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 
 from gateway.sessions import entries
 from gateway.sessions.entries import Entry, SessionStatus, TurnOutcome
-from gateway.sessions.fold import Spoken, history, last_turn, lines
+from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said
 from gateway.sessions.manager import SessionManager
 from gateway.sessions.meta import Session, SessionMeta, Undone
 from gateway.sessions.recovery import RecoveryReport
@@ -33,6 +33,8 @@ __all__ = [
     "VerifyReport",
     "entries",
     "history",
+    "interrupted",
     "last_turn",
     "lines",
+    "said",
 ]

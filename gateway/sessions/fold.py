@@ -24,10 +24,12 @@ __all__ = [
     "fold",
     "history",
     "holds",
+    "interrupted",
     "is_border",
     "is_spoken",
     "last_turn",
     "lines",
+    "said",
     "standing_summary",
 ]
 
@@ -147,6 +149,22 @@ def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
         return None
     of_turn = [entry for entry in counting if entry.turn == turn]
     return e.Undo(undone=turn, first=of_turn[0].seq, messages=sum(map(_is_visible, of_turn)))
+
+
+def said(entries: Sequence[Entry], turn: str) -> list[str]:
+    """Return what the model has said in the steps of `turn` that are finished."""
+    return [entry.content for entry in entries if isinstance(entry, e.Assistant) and entry.turn == turn]
+
+
+def interrupted(entries: Sequence[Entry], turn: str) -> list[Entry]:
+    """Return results for the tool calls of `turn` that have none: they were running when the daemon ended."""
+    results = {entry.tool_use_id for entry in entries if isinstance(entry, e.ToolResult) and entry.turn == turn}
+    calls = [entry for entry in entries if isinstance(entry, e.ToolUse) and entry.turn == turn]
+    return [
+        e.ToolResult(tool_use_id=call.tool_use_id, output=INTERRUPTED, is_error=True)
+        for call in calls
+        if call.tool_use_id not in results
+    ]
 
 
 def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -19,14 +19,17 @@ from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Entry, SessionState
 from gateway.sessions.fold import Spoken
 from gateway.sessions.hot import HotSessions
+from gateway.sessions.journal import Journal, catch_up
+from gateway.sessions.meta import SessionMeta, meta_of
 from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.scopes import Scopes
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
 from gateway.sessions.transcript import Newer, Reading, Unreadable
 from gateway.sessions.worker import Worker
+from gateway.spool import Note, Operation
 
-__all__ = ["Ledger"]
+__all__ = ["Also", "Ledger", "nothing_else"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -40,7 +43,17 @@ _CHECKPOINT_BYTES = 256 * 1024
 _LINES_BYTES = 8 * 1024 * 1024
 """How far back a person may look at once."""
 
+_ALL = 2**62
+"""More than any seq."""
+
 _T = TypeVar("_T")
+
+Also = Callable[[SessionMeta], Sequence[Operation]]
+"""What is to be committed with a session's entries, made of what the session is then."""
+
+
+def nothing_else(_session: SessionMeta) -> Sequence[Operation]:
+    return ()
 
 
 @dataclass(slots=True)
@@ -68,8 +81,14 @@ class Ledger:
     All writing is done by one thread, in the order in which it was asked for; another one waits for fsync.
     """
 
-    def __init__(self, disk: Disk, clock: Callable[[], datetime]) -> None:
+    def __init__(self, disk: Disk, clock: Callable[[], datetime], journal: Journal | None = None) -> None:
         self.disk = disk
+        self._journal = journal
+        self._journaled: dict[str, int] = {}
+        """The highest seq of each session that the journal holds, and that was handed to the disk."""
+        self._allotted: dict[str, int] = {}
+        """The highest seq of each session that was given out, while it is on its way to the journal."""
+        self._finishing: set[asyncio.Task[None]] = set()
         self.scopes = Scopes({}, 0)
         self.doomed: set[str] = set()
         """Keys of deleted sessions whose files are still there."""
@@ -85,6 +104,8 @@ class Ledger:
         self._flushing = asyncio.Lock()
 
     async def close(self) -> None:
+        if self._finishing:
+            await asyncio.wait(self._finishing)
         if self._is_recovered:
             await self.flush()
             if not self.scopes.is_changed and not self._index_is_behind:
@@ -98,6 +119,10 @@ class Ledger:
         self.disk.close()
 
     async def recover(self) -> RecoveryReport:
+        if self._journal is not None:
+            async for key, noted in self._journal.noted():
+                self._journaled[key] = noted[-1][0]
+                await self.on_disk(catch_up, self.disk, key, noted)
         recovered = await self.on_disk(recovery.recover, self.disk, self._clock())
         self.scopes = Scopes(recovered.members, recovered.report.sessions)
         self.doomed = set(recovered.doomed)
@@ -114,26 +139,82 @@ class Ledger:
             raise Refused("That session does not exist any more. /session list shows what there is.")
         return state
 
-    async def begin(self, key: str, entries: Sequence[Entry]) -> SessionState:
-        """Write the first entries of a session, which becomes the active one of its scope."""
+    async def begin(self, key: str, entries: Sequence[Entry], also: Also = nothing_else) -> SessionState:
+        """Write the first entries of a session, which becomes the active one of its scope, and commit `also`."""
         self.insist_on_recovery()
         self._insist_on_room()
-        sealed, data = self._seal(entries, after=0)
+        sealed, lines = self._seal(entries, after=0)
+        data = b"".join(lines)
         state = msgspec.structs.replace(fold.fold(sealed), size=len(data))
-        self.update(key, state, is_active=True)
-        self._hot.put(key, sealed, len(data))
-        await self._persist(key, data, is_new=True)
+        operations = also(meta_of(key, state))
+        if self._journal is None:
+            self._found(key, sealed, state)
+            await self._persist(key, data, upto=len(lines), is_new=True)
+        else:
+            await self._finish(self._begin(key, sealed, lines, state, operations))
         return state
 
-    async def append(self, key: str, entries: Sequence[Entry], *, is_active: bool = False) -> list[Entry]:
-        """Add entries to a session; return them as they are now. With `is_active`, it becomes the active one."""
-        sealed, data = self._take(key, entries, is_active=is_active)
-        if sealed:
-            is_due = _is_checkpoint_due(self.state(key))
-            await self._persist(key, data)
-            if is_due:
-                await self._write_checkpoint(key)
+    async def _begin(
+        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, also: Sequence[Operation]
+    ) -> None:
+        await self._commit(key, 1, lines, also)
+        self._found(key, sealed, state)
+        await self._persist(key, b"".join(lines), upto=len(lines), is_new=True)
+
+    def _found(self, key: str, sealed: list[Entry], state: SessionState) -> None:
+        """Take a new session into memory, as the active one."""
+        self.update(key, state, is_active=True)
+        self._hot.put(key, sealed, state.size)
+
+    async def append(
+        self, key: str, entries: Sequence[Entry], *, is_active: bool = False, also: Sequence[Operation] = ()
+    ) -> list[Entry]:
+        """Add entries to a session; return them as they are now. With `is_active`, it becomes the active one.
+
+        `also` is committed with them. Nothing has happened when that fails.
+        """
+        self._insist_on_room()
+        after = max(self.state(key).seq, self._allotted.get(key, 0))
+        sealed, lines = self._seal(entries, after=after)
+        if self._journal is None:
+            self._take(key, sealed, b"".join(lines), is_active=is_active)
+            await self._persist(key, b"".join(lines), upto=after + len(sealed))
+        elif sealed or also:
+            self._allotted[key] = after + len(sealed)
+            await self._finish(self._append(key, sealed, lines, also, is_active=is_active))
+        written = self.sessions(parse_key(key)[0]).get(key)
+        if sealed and written is not None and _is_checkpoint_due(written):
+            await self._write_checkpoint(key)
         return sealed
+
+    async def _append(
+        self, key: str, sealed: list[Entry], lines: list[bytes], also: Sequence[Operation], *, is_active: bool
+    ) -> None:
+        try:
+            await self._commit(key, sealed[0].seq if sealed else 0, lines, also)
+            self._take(key, sealed, b"".join(lines), is_active=is_active)
+        finally:
+            if sealed and self._allotted.get(key) == sealed[-1].seq:
+                del self._allotted[key]
+        if sealed:
+            await self._persist(key, b"".join(lines), upto=sealed[-1].seq)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        """Commit what belongs to no entry."""
+        if self._journal is not None and operations:
+            await self._journal.commit(*operations)
+
+    async def _commit(self, key: str, first: int, lines: Sequence[bytes], also: Sequence[Operation]) -> None:
+        if self._journal is not None:
+            noted = [Note(session=key, first_seq=first, lines=tuple(lines))] if lines else []
+            await self._journal.commit(*noted, *also)
+
+    async def _finish(self, work: Coroutine[None, None, None]) -> None:
+        """See `work` through even when the one who waits for it is cancelled: journal, memory and disk must agree."""
+        task = asyncio.create_task(work, name="sessions:append")
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        await asyncio.shield(task)
 
     async def load(self, key: str, messages: int) -> tuple[Entry, ...]:
         """Return the end of a session: at least its last turn and `messages` messages before it."""
@@ -168,6 +249,8 @@ class Ledger:
 
     async def delete_file(self, key: str, heir: str | None = None) -> None:
         """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
+        if self._journal is not None:
+            await self._journal.forget({key: _ALL})
         try:
             await asyncio.to_thread(self._delete_file, key, heir)
         except OSError as trouble:
@@ -188,6 +271,7 @@ class Ledger:
         if not self._is_recovered:
             return
         async with self._flushing:
+            journaled, self._journaled = self._journaled, {}
             self._index_is_behind |= self.scopes.is_changed
             listing = self._listing() if self._index_is_behind else None
             flushed = await self._syncing.submit(partial(flushing.flush, self.disk, self._thread.call, listing))
@@ -195,6 +279,16 @@ class Ledger:
                 self.scopes.settle(flushed.encoded, listing.changed, listing.dropped)
             self._index_is_behind &= not flushed.is_written
             self.failures = self.failures + 1 if flushed.trouble else 0
+            await self._forget_journaled(journaled, is_durable=flushed.trouble is None)
+
+    async def _forget_journaled(self, journaled: dict[str, int], *, is_durable: bool) -> None:
+        """Drop from the journal what a flush has made durable, or keep it in mind for the next one."""
+        if self._journal is None or not journaled:
+            return
+        if is_durable:
+            await self._journal.forget(journaled)
+        else:
+            self._journaled = {**journaled, **self._journaled}
 
     def _listing(self) -> flushing.Listing:
         return flushing.Listing(
@@ -216,11 +310,9 @@ class Ledger:
         if self.disk.waiting > _WAITING_LIMIT:
             raise Refused("The disk has not taken anything for too long, so nothing more can be accepted just now.")
 
-    def _take(self, key: str, entries: Sequence[Entry], *, is_active: bool = False) -> tuple[list[Entry], bytes]:
-        """Take entries into memory; return them as they are now, and what is to be written."""
+    def _take(self, key: str, sealed: Sequence[Entry], data: bytes, *, is_active: bool = False) -> None:
+        """Take entries into memory."""
         state = self.state(key)
-        self._insist_on_room()
-        sealed, data = self._seal(entries, after=state.seq)
         for entry in sealed:
             state = fold.advance(state, entry)
         self.update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
@@ -228,15 +320,15 @@ class Ledger:
         if key in self._loading:
             self._loading[key].since.extend(sealed)
             self._loading[key].since_size += len(data)
-        return sealed, data
 
-    def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], bytes]:
+    def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], list[bytes]]:
         now = self._clock()
         pairs = [e.seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
-        return [entry for entry, _ in pairs], b"".join([line for _, line in pairs])
+        return [entry for entry, _ in pairs], [line for _, line in pairs]
 
-    async def _persist(self, key: str, data: bytes, *, is_new: bool = False) -> None:
-        """Write through to the transcript. The seam for the write-ahead spool: it commits `data` here, before this."""
+    async def _persist(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
+        """Write through to the transcript what the journal has."""
+        self._journaled[key] = upto
         try:
             await self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
         except FileNotFoundError as trouble:
@@ -250,11 +342,12 @@ class Ledger:
             if self.state(key).has_summary:
                 await self.load(key, 1)
             entries, state = self._hot.get(key), self.state(key)
+            if key in self._allotted:
+                return  # An entry that is on its way would be in front of the checkpoint, and not in its state.
             if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
                 return
             summary = fold.standing_summary(entries or ()) if state.has_summary else None
-            _, data = self._take(key, [e.Checkpoint(key=key, state=state, summary=summary)])
-            await self._persist(key, data)
+            await self.append(key, [e.Checkpoint(key=key, state=state, summary=summary)])
         except Refused as refusal:
             log.debug("checkpoint_not_written", session=key, reason=str(refusal))
 

@@ -26,7 +26,8 @@ from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Entry, SessionStatus
 from gateway.sessions.fold import Spoken
 from gateway.sessions.index import Scope
-from gateway.sessions.ledger import Ledger
+from gateway.sessions.journal import Journal
+from gateway.sessions.ledger import Also, Ledger, nothing_else
 from gateway.sessions.meta import Session, SessionMeta, Undone, meta_of
 from gateway.sessions.names import parse_key, session_key
 from gateway.sessions.portable import BLOCK, Arrival, Departure
@@ -34,6 +35,7 @@ from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.search import Searched, SearchResult, search
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
 from gateway.sessions.verification import VerifyReport, verify
+from gateway.spool import Operation
 
 __all__ = ["SessionManager"]
 
@@ -63,10 +65,11 @@ class SessionManager:
         *,
         is_busy: IsBusy = upkeep.never_busy,
         on_leaving: OnLeaving = upkeep.nobody_takes,
+        journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         """May be replaced at any time."""
-        self._ledger = Ledger(disk, clock)
+        self._ledger = Ledger(disk, clock, journal)
         self._clock = clock
         self.is_busy = is_busy
         """As `settings`: whoever runs the turns may come later than the sessions."""
@@ -84,12 +87,14 @@ class SessionManager:
         *,
         is_busy: IsBusy = upkeep.never_busy,
         on_leaving: OnLeaving = upkeep.nobody_takes,
+        journal: Journal | None = None,
     ) -> SessionManager:
         """Make the folders. `CannotStart` when they cannot be used.
 
-        `is_busy` tells which sessions have turns in flight, and are not to be pruned; `on_leaving` is the archiver.
+        `is_busy` tells which sessions have turns in flight, and are not to be pruned; `on_leaving` is the archiver;
+        `journal` has every entry before its transcript has it, and may be left out where nothing is written.
         """
-        manager = cls(Disk(directory), settings, clock, is_busy=is_busy, on_leaving=on_leaving)
+        manager = cls(Disk(directory), settings, clock, is_busy=is_busy, on_leaving=on_leaving, journal=journal)
         try:
             await manager._ledger.on_disk(manager._ledger.disk.prepare)
         except OSError as trouble:
@@ -108,11 +113,7 @@ class SessionManager:
         return self._ledger.disk.trouble
 
     async def recover(self) -> RecoveryReport:
-        """Find out which sessions there are. Has to be done once, before anything else.
-
-        The seam for the write-ahead spool: entries that it holds and a transcript lacks are appended here, before the
-        scopes are put together.
-        """
+        """Put back what only the journal has, and find out which sessions there are. Has to be done first, and once."""
         try:
             report = await self._ledger.recover()
         except OSError as trouble:
@@ -144,14 +145,22 @@ class SessionManager:
         found = self._ledger.scopes[scope]
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
-    async def resolve_active(self, scope: str, *, agent: str, origin: Address) -> SessionMeta:
-        """Return the session that a message to `scope` belongs to; a new one where there is none that is open."""
+    async def resolve_active(
+        self, scope: str, *, agent: str, origin: Address, also: Also = nothing_else
+    ) -> SessionMeta:
+        """Return the session that a message to `scope` belongs to; a new one where there is none that is open.
+
+        `also` is committed with whatever this writes; when that fails, nothing has happened.
+        """
         active = self.active(scope)
         if active is not None and active.status is SessionStatus.ACTIVE:
+            await self._ledger.commit(also(active))
             return active
-        return await self.start_new(scope, agent=agent, origin=origin)
+        return await self.start_new(scope, agent=agent, origin=origin, also=also)
 
-    async def start_new(self, scope: str, *, agent: str, origin: Address, title: str | None = None) -> SessionMeta:
+    async def start_new(
+        self, scope: str, *, agent: str, origin: Address, title: str | None = None, also: Also = nothing_else
+    ) -> SessionMeta:
         """Start a session and make it the active one."""
         self._ledger.insist_on_recovery()
         found = self._ledger.scopes[scope]
@@ -159,12 +168,12 @@ class SessionManager:
         begun = self._opening(key, found.epoch + 1, agent, origin)
         if title and title.strip():
             begun.append(e.Title(value=title))
-        state = await self._ledger.begin(key, begun)
+        state = await self._ledger.begin(key, begun, also)
         await self._rotated(scope, found.active_session_key)
         await self.prune(scope)
         return meta_of(key, state)
 
-    async def resume(self, scope: str, number: int) -> SessionMeta:
+    async def resume(self, scope: str, number: int, *, also: Also = nothing_else) -> SessionMeta:
         """Make session `number` the active one; `Refused` when the scope has none of that number.
 
         A completed or cancelled one is opened again. One in error can be read, and the next message starts another.
@@ -180,37 +189,42 @@ class SessionManager:
         found = self._ledger.scopes[scope]
         if found.active_session_key != key:
             steps.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
-        if steps:
-            await self._ledger.append(key, steps, is_active=True)
+        operations = also(meta_of(key, state))
+        await self._ledger.append(key, steps, is_active=True, also=operations)
         if found.active_session_key != key:
             await self._rotated(scope, found.active_session_key)
         return meta_of(key, self._ledger.state(key))
 
-    async def set_title(self, key: str, title: str) -> SessionMeta:
-        return await self._note(key, e.Title(value=title))
+    async def set_title(self, key: str, title: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
+        return await self._note(key, e.Title(value=title), also)
 
-    async def set_workspace(self, key: str, workspace: str) -> SessionMeta:
-        return await self._note(key, e.Workspace(value=workspace))
+    async def set_workspace(self, key: str, workspace: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
+        return await self._note(key, e.Workspace(value=workspace), also)
 
-    async def set_status(self, key: str, status: SessionStatus, *, by: str = "", why: str = "") -> SessionMeta:
-        return await self._note(key, e.Status(value=status, by=by, why=why))
+    async def set_status(
+        self, key: str, status: SessionStatus, *, by: str = "", why: str = "", also: Sequence[Operation] = ()
+    ) -> SessionMeta:
+        return await self._note(key, e.Status(value=status, by=by, why=why), also)
 
-    async def clear(self, key: str) -> SessionMeta:
+    async def clear(self, key: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let the history start afresh. Nothing is destroyed: it stays in the transcript, and in what is exported."""
-        return await self._note(key, e.Clear())
+        return await self._note(key, e.Clear(), also)
 
-    async def undo(self, key: str) -> Undone | None:
-        """Take back the newest turn that counts; None when there is none."""
+    async def undo(
+        self, key: str, *, also: Callable[[Undone], Sequence[Operation]] = lambda _undone: ()
+    ) -> Undone | None:
+        """Take back the newest turn that counts; None when there is none, and then `also` is not committed."""
         session = await self.load(key)
         undo = fold.last_turn(session.entries)
         if undo is None:
             return None
-        await self.append(key, [undo])
         said = (x.content for x in session.entries if isinstance(x, e.User) and x.turn == undo.undone)
-        return Undone(turn=undo.undone, said="\n\n".join(said))
+        undone = Undone(turn=undo.undone, said="\n\n".join(said))
+        await self.append(key, [undo], also=also(undone))
+        return undone
 
-    async def _note(self, key: str, entry: Entry) -> SessionMeta:
-        await self.append(key, [entry])
+    async def _note(self, key: str, entry: Entry, also: Sequence[Operation]) -> SessionMeta:
+        await self.append(key, [entry], also=also)
         return meta_of(key, self._ledger.state(key))
 
     async def delete(self, key: str) -> None:
@@ -340,13 +354,16 @@ class SessionManager:
         """Return the last `limit` lines that a person sees of a session, oldest first."""
         return await self._ledger.lines(key, limit, self._window)
 
-    async def append(self, key: str, entries: Sequence[Entry]) -> builtins.list[Entry]:
-        """Add entries to a session; return them with their `seq` and `ts`.
+    async def append(
+        self, key: str, entries: Sequence[Entry], *, also: Sequence[Operation] = ()
+    ) -> builtins.list[Entry]:
+        """Add entries to a session; return them with their `seq` and `ts`. `also` is committed with them.
 
-        Their order is that of the calls. When the disk refuses them they are kept, and tried again with the next
-        append or flush; `trouble` says so. Once this was called, being cancelled does not take them back.
+        Their order is that of the calls. When the journal does not take them, nothing has happened. When the disk
+        refuses them afterwards they are kept, and tried again with the next append or flush; `trouble` says so. Once
+        this was called, being cancelled does not take them back.
         """
-        return await self._ledger.append(key, entries)
+        return await self._ledger.append(key, entries, also=also)
 
     def scopes(self) -> Iterator[str]:
         """Return the names of all scopes that there are now; `list` tells the sessions of each."""

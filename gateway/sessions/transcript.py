@@ -26,6 +26,7 @@ __all__ = [
     "Reading",
     "Unreadable",
     "Writer",
+    "keep_aside",
     "lines_backwards",
     "lines_forwards",
     "read",
@@ -310,7 +311,7 @@ def _repair_tail(path: Path, descriptor: int) -> int:
     if _is_entry(torn):
         _write(descriptor, b"\n")
         return size + 1
-    _keep(path.with_name(f"{path.name}.corrupt"), torn)
+    keep_aside(path, torn)
     os.ftruncate(descriptor, start)
     log.warning("torn_line_cut_off", file=path.name, size=len(torn))
     return start
@@ -327,9 +328,10 @@ def _start_of_last_line(descriptor: int, size: int) -> int:
     return 0
 
 
-def _keep(path: Path, torn: bytes) -> None:
-    with _opened(path, _APPENDING | os.O_CREAT) as descriptor:
-        _write(descriptor, torn + b"\n")
+def keep_aside(path: Path, data: bytes) -> None:
+    """Keep a piece of a transcript that does not belong to it, in `<name>.corrupt` beside it."""
+    with _opened(path.with_name(f"{path.name}.corrupt"), _APPENDING | os.O_CREAT) as descriptor:
+        _write(descriptor, data + b"\n")
         os.fsync(descriptor)
 
 

@@ -49,7 +49,8 @@ INBOX_MOVES: Mapping[InboxState, frozenset[InboxState]] = {
 }
 
 OUTBOX_MOVES: Mapping[OutboxState, frozenset[OutboxState]] = {
-    OutboxState.PENDING: frozenset({OutboxState.SENDING, OutboxState.DEAD}),
+    # From pending to delivered: where the platform drops repeats, a send needs no mark of its own.
+    OutboxState.PENDING: frozenset({OutboxState.SENDING, OutboxState.DELIVERED, OutboxState.DEAD}),
     # From sending to sending: it is sent again, since nobody knows whether it has arrived.
     OutboxState.SENDING: frozenset(
         {OutboxState.SENDING, OutboxState.PENDING, OutboxState.DELIVERED, OutboxState.DEAD},

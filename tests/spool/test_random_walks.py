@@ -146,7 +146,7 @@ class Model:
             case Sending(key=key):
                 self.reply(key).move(OutboxState.SENDING, frm=_OPEN_OUT)
             case Delivered(key=key):
-                self.reply(key).move(OutboxState.DELIVERED, frm=(OutboxState.SENDING,))
+                self.reply(key).move(OutboxState.DELIVERED, frm=_OPEN_OUT)
             case Postpone(key=key, reason=reason):
                 self.reply(key).move(OutboxState.PENDING, frm=(OutboxState.SENDING,), reason=reason)
                 self.outbox[key].attempts += 1

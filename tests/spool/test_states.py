@@ -33,4 +33,4 @@ def test_a_reply_can_be_given_up_at_any_time(state: OutboxState) -> None:
 
 def test_what_was_delivered_stays_delivered() -> None:
     assert not OUTBOX_MOVES[OutboxState.DELIVERED]
-    assert sources(OUTBOX_MOVES, OutboxState.DELIVERED) == (OutboxState.SENDING,)
+    assert sources(OUTBOX_MOVES, OutboxState.DELIVERED) == (OutboxState.PENDING, OutboxState.SENDING)
