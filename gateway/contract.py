@@ -27,6 +27,7 @@ __all__ = [
     "CommandInfo",
     "Deliver",
     "Drafts",
+    "DropsRepeats",
     "Edits",
     "HasRoutes",
     "Inbound",
@@ -127,7 +128,8 @@ class Button:
 class Outbound:
     """One thing to say. `session` is the number of the session it belongs to, for channels that show several.
 
-    A reply with `is_failure` tells why there is no answer.
+    A reply with `is_failure` tells why there is no answer; the first one of a session after a start says how many of
+    its turns were `restored`.
     """
 
     address: Address
@@ -137,6 +139,7 @@ class Outbound:
     session: int | None = None
     buttons: tuple[Button, ...] = ()
     is_failure: bool = False
+    restored: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +173,8 @@ class TextLimit:
 class Channel(Protocol):
     """One bot identity on one chat platform."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def name(self) -> str: ...
 
@@ -190,6 +195,10 @@ class Channel(Protocol):
 class Edits(Protocol):
     """Can change a message that was sent."""
 
+    @property
+    def edit_pace(self) -> float:
+        """Seconds to leave between two edits of one message."""
+
     async def edit(self, receipt: Receipt, message: Outbound) -> None: ...
 
 
@@ -203,6 +212,15 @@ class Drafts(Protocol):
 
     async def draft(self, message: Outbound, *, key: str) -> None:
         """Show `message.text`, which is all of the answer so far. May be dropped; never raises for a lost peer."""
+
+
+@runtime_checkable
+class DropsRepeats(Protocol):
+    """Shows a message once, however often it is sent with the same key."""
+
+    @property
+    def repeats_dropped_for(self) -> float:
+        """Seconds after the first send for which that holds."""
 
 
 @runtime_checkable

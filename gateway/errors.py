@@ -43,9 +43,12 @@ class ChannelError(GatehouseError):
 
 
 class Transient(ChannelError):
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    """`may_have_arrived`: a send whose outcome nobody knows (the answer was lost, not the request)."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None, may_have_arrived: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.may_have_arrived = may_have_arrived
 
 
 class AuthRejected(ChannelError):

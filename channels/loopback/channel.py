@@ -42,6 +42,7 @@ class LoopbackChannel:
 
     text_limit = TextLimit(size=4_000)
     draft_pace = 0.0
+    edit_pace = 0.0
     max_buttons = 20
 
     def __init__(self, *, name: str, account: str, pulse: Pulse) -> None:

@@ -1,6 +1,7 @@
 """A channel whose clients come over WebSockets; where they come in is for its heirs to say."""
 
 import asyncio
+import math
 from datetime import UTC, datetime
 from time import monotonic
 
@@ -33,6 +34,8 @@ class SocketChannel:
 
     text_limit = TextLimit(size=1_000_000)
     draft_pace = 0.03
+    repeats_dropped_for = math.inf
+    """A client shows each key once."""
 
     def __init__(self, context: ChannelContext, *, render: Render | None = None) -> None:
         self.name = context.name
@@ -69,6 +72,7 @@ class SocketChannel:
             html=None if is_notice else await self._rendered(message.text),
             buttons=message.buttons,
             is_failure=message.is_failure,
+            restored=message.restored,
         )
         is_anybody_there = self._hub.broadcast(message.address.peer, frame)
         if is_notice and not is_anybody_there:

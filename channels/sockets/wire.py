@@ -154,6 +154,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     buttons: tuple[Button, ...] = ()
     is_failure: bool = False
     """It tells why there is no answer."""
+    restored: int = 0
+    """How many turns the session had when the daemon started, in the first answer since."""
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):

@@ -19,6 +19,7 @@ __all__ = ["TelegramChannel"]
 TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 """Telegram counts what is visible, in UTF-16 units: https://core.telegram.org/bots/api#sendmessage."""
 DRAFT_PACE = 0.5
+EDIT_PACE = 1.5
 MAX_BUTTONS = 30
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
@@ -29,6 +30,7 @@ class TelegramChannel:
 
     text_limit = TEXT_LIMIT
     draft_pace = DRAFT_PACE
+    edit_pace = EDIT_PACE
     max_buttons = MAX_BUTTONS
 
     def __init__(self, context: ChannelContext) -> None:

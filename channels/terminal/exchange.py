@@ -11,6 +11,8 @@ from gateway.text import clean
 __all__ = ["Exchange", "Outcome", "subject"]
 
 REFUSED = "The gateway refused this message."
+REASON_DEADLINE = 5.0
+"""How long the reason of a refusal may take: it comes as a message of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,11 @@ class Exchange:
         self._outcome = asyncio.get_running_loop().create_future()
 
     def _conclude(self) -> None:
-        if self._verdict is Verdict.REFUSED:
-            reason = self._answer.text if self._answer else REFUSED
-            self._settle(Outcome(is_answer=False, text=reason))
+        if self._verdict is Verdict.REFUSED and self._answer is None:
+            refused = Outcome(is_answer=False, text=REFUSED)
+            asyncio.get_running_loop().call_later(REASON_DEADLINE, self._settle, refused)
+        elif self._verdict is Verdict.REFUSED and self._answer is not None:
+            self._settle(Outcome(is_answer=False, text=self._answer.text))
         elif self._verdict is not None and self._answer is not None:
             self._settle(Outcome(is_answer=self._is_answered_by(self._answer), text=self._answer.text))
 

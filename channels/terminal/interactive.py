@@ -81,6 +81,8 @@ class Interactive:
         if isinstance(frame, Draft):
             _write(self._flow.draft(frame.text))
         elif isinstance(frame, Message):
+            if frame.restored:
+                self._aside(f"({frame.restored} earlier turns of this conversation were restored.)")
             self._end(frame.text)
 
     def _end(self, text: str) -> None:

@@ -22,7 +22,8 @@ from tests.http.serving import BEARER, TOKEN, Running, Time, serving
 @pytest.fixture
 async def mounted_routes(tmp_path: Path) -> list[Route]:
     """All routes that a daemon with every built-in channel mounts, and some made up to reach every rule."""
-    channels: dict[str, dict[str, object]] = {point.name: {} for point in entry_points(group="gatehouse.channels")}
+    token = {"token": "123456:made-up-by-this-test-0123456789abcd"}
+    channels = {point.name: token for point in entry_points(group="gatehouse.channels")}
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "daemon"}, "channels": channels})
     async with opened(settings, listen=False) as daemon:
         return [*EXAMPLES, *daemon.routes()]
