@@ -2,6 +2,7 @@
 
 from config.choices import (
     Backend,
+    BusyMode,
     DmPolicy,
     DmScope,
     GroupPolicy,
@@ -33,6 +34,7 @@ __all__ = [
     "AgentSettings",
     "Backend",
     "Binding",
+    "BusyMode",
     "ChannelSettings",
     "ConfigError",
     "DmPolicy",

@@ -2,7 +2,17 @@
 
 from enum import StrEnum
 
-__all__ = ["Backend", "DmPolicy", "DmScope", "GroupPolicy", "GroupScope", "LogFormat", "LogLevel", "ProviderKind"]
+__all__ = [
+    "Backend",
+    "BusyMode",
+    "DmPolicy",
+    "DmScope",
+    "GroupPolicy",
+    "GroupScope",
+    "LogFormat",
+    "LogLevel",
+    "ProviderKind",
+]
 
 
 class DmScope(StrEnum):
@@ -35,6 +45,14 @@ class GroupPolicy(StrEnum):
     ALLOWLIST = "allowlist"
     OPEN = "open"
     OFF = "off"
+
+
+class BusyMode(StrEnum):
+    """What becomes of a message that comes in while its session is busy."""
+
+    FOLLOWUP = "followup"
+    COLLECT = "collect"
+    INTERRUPT = "interrupt"
 
 
 class LogFormat(StrEnum):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from config.choices import (
     Backend,
+    BusyMode,
     DmPolicy,
     DmScope,
     GroupPolicy,
@@ -68,6 +69,9 @@ class GatewaySettings(_Table):
     max_parallel_turns: Whole = Field(default=64, ge=1, description="How many turns run at the same time.")
     max_queued_per_session: Whole = Field(
         default=100, ge=1, description="How many messages may wait in one session before more are refused."
+    )
+    max_queued: Whole = Field(
+        default=10_000, ge=1, description="How many messages may wait in all sessions together before more are refused."
     )
     max_message_chars: Whole = Field(default=32_000, ge=1, description="The longest message that is accepted.")
     max_backlog_age: Seconds = Field(
@@ -242,6 +246,11 @@ class AccountSettings(_Table):
     )
     group_allow: tuple[Id, ...] = Field(default=(), description="The ids of the groups it answers in.")
     require_mention: Flag = Field(default=True, description="Whether it answers in groups only when it is named.")
+    busy: BusyMode = Field(
+        default=BusyMode.FOLLOWUP,
+        description="What becomes of a message that comes in during a turn: answered after it, together with "
+        "the others that came, or at once, instead of what runs.",
+    )
     options: Options = Field(
         default_factory=dict, description="What only this channel understands; references become secrets here too."
     )

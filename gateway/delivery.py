@@ -1,132 +1,213 @@
-"""Delivery: brings what is to be said to its chat, in order, in parts that fit, trying again while that can help."""
+"""Delivery: brings what is in the outbox to its chat, in order, trying again while that can help."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from itertools import islice
-from weakref import WeakValueDictionary
+from datetime import datetime, timedelta
 
 import structlog
 
+from gateway.abilities import abilities_of
 from gateway.backoff import backoff
-from gateway.contract import Address, Channel, Drafts, OffersButtons, Outbound, ShowsTyping
-from gateway.errors import ChannelError, Transient, Undeliverable
+from gateway.contract import Channel, Outbound, Receipt
+from gateway.drafting import Draft, Easel
+from gateway.errors import Transient, Undeliverable
+from gateway.lanes import Lanes
+from gateway.spool import (
+    Bury,
+    Delivered,
+    DropDraft,
+    KeepDraft,
+    Operation,
+    OutboxRow,
+    OutboxState,
+    Postpone,
+    Send,
+    Sending,
+    Spool,
+    SpoolFull,
+)
 from gateway.text import split
 
-__all__ = ["Delivery", "Draft"]
+__all__ = ["Delivery"]
 
 log = structlog.get_logger()
 
-ATTEMPTS = 8
-"""With waits that double from half a second, a peer may be away for about a minute before a message is given up."""
-
 SEND_DEADLINE = 60.0
-TYPING_INTERVAL = 4.0
-"""Platforms show "typing" for about five seconds."""
+GIVE_UP_AFTER = timedelta(hours=24)
+"""After that a reply is set aside; `gatehouse spool retry` sends it all the same."""
 
-
-class Draft:
-    """The newest state of an answer that is being written; only the newest is worth showing."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._changed = asyncio.Event()
-
-    def show(self, text: str) -> None:
-        self.text = text
-        self._changed.set()
-
-    async def next(self) -> str:
-        await self._changed.wait()
-        self._changed.clear()
-        return self.text
+POSSIBLY_REPEATED = "(possibly repeated)\n"
+"""Stands before a message whose first send had no known outcome."""
 
 
 class Delivery:
+    """Use: `compose` what is to be said, commit that together with whatever it belongs to, then `post` it."""
+
     def __init__(
         self,
         channels: Mapping[tuple[str, str], Channel],
+        spool: Spool,
         *,
+        now: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channels = channels
+        self._spool = spool
+        self._now = now
         self._sleep = sleep
-        # A chat's lock lives as long as somebody waits for it or holds it, so there are never more locks than sends.
-        self._turnstiles: WeakValueDictionary[Address, asyncio.Lock] = WeakValueDictionary()
+        self._drafts: dict[str, Receipt] = {}
+        self._parked: list[OutboxRow] = []
+        self.chats: Lanes[OutboxRow] = Lanes(self._deliver, name="chat")
 
-    async def say(self, message: Outbound, *, key: str) -> bool:
-        """Send `message` in as many parts as its channel needs; tell whether all of it arrived."""
-        channel = self._channels.get((message.address.channel, message.address.account))
-        if channel is None:
-            log.warning("message_undeliverable", channel=message.address.channel, reason="the channel is not enabled")
-            return False
-        turnstile = self._turnstiles.setdefault(message.address, asyncio.Lock())
-        async with turnstile:
-            for number, part in enumerate(_parts(message, channel)):
-                if not await self._send(channel, part, key=key if number == 0 else f"{key}.{number}"):
-                    return False
-        return True
+    def compose(self, message: Outbound, *, key: str, turn: str | None = None) -> list[Send]:
+        """Cut `message` to the platform's measure; the buttons hang on the last part."""
+        channel = self._channel(message)
+        texts = [message.text]
+        buttons = message.buttons
+        if channel is not None:
+            limit = channel.text_limit
+            texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
+            buttons = buttons[: abilities_of(channel).max_buttons]
+        last = len(texts) - 1
+        return [
+            Send(
+                key=f"{key}.{number}" if number else key,
+                turn=turn,
+                message=replace(message, text=text, buttons=buttons if number == last else ()),
+                at=self._now(),
+            )
+            for number, text in enumerate(texts)
+        ]
 
-    async def _send(self, channel: Channel, part: Outbound, *, key: str) -> bool:
-        trouble: ChannelError | None = None
-        for wait in islice(backoff(), ATTEMPTS):
-            try:
-                async with asyncio.timeout(SEND_DEADLINE):
-                    await channel.send(part, key=key)
-            except Undeliverable as refusal:
-                trouble = refusal
-                break
-            except (Transient, TimeoutError) as passing:
-                trouble = (
-                    passing if isinstance(passing, Transient) else Transient("the platform did not answer in time")
+    def post(self, parts: Sequence[Send]) -> None:
+        """Deliver parts that have been committed, behind what their chat still waits for."""
+        for part in parts:
+            self.resume(
+                OutboxRow(
+                    key=part.key,
+                    turn=part.turn,
+                    state=OutboxState.PENDING,
+                    message=part.message,
+                    created_at=part.at,
+                    sending_at=None,
+                    attempts=0,
+                    reason="",
                 )
-                await self._sleep(trouble.retry_after or wait)
-            else:
-                return True
-        log.error("message_undeliverable", channel=channel.name, chat=part.address.peer, key=key, reason=str(trouble))
-        return False
+            )
 
-    @contextlib.asynccontextmanager
-    async def drafting(self, template: Outbound, *, key: str) -> AsyncIterator[Draft]:
-        """While inside, show the draft and a sign of life where the channel can; leaving stops both."""
-        channel = self._channels.get((template.address.channel, template.address.account))
-        draft = Draft()
-        failure: Exception | None = None
-        async with asyncio.TaskGroup() as group:
-            signs: list[asyncio.Task[None]] = []
-            if isinstance(channel, Drafts):
-                signs.append(group.create_task(self._show(channel, draft, template, key), name=f"draft:{key}"))
-            if isinstance(channel, ShowsTyping):
-                signs.append(group.create_task(self._type(channel, template.address), name=f"typing:{key}"))
+    def resume(self, row: OutboxRow) -> None:
+        """Deliver a row of the outbox, as a start finds it or a person has revived it."""
+        address = row.message.address
+        self.chats.put(f"{address.channel}:{address.account}:{address.kind}:{address.peer}:{address.thread}", row)
+
+    def channels_changed(self) -> None:
+        """Try again what waited for a channel that was not enabled."""
+        parked, self._parked = self._parked, []
+        for row in parked:
+            self.resume(row)
+
+    def remember_drafts(self, drafts: Mapping[str, Receipt]) -> None:
+        """Take over what was half streamed when the daemon ended."""
+        self._drafts.update(drafts)
+
+    def drafting(self, template: Outbound, *, turn: str) -> AbstractAsyncContextManager[Draft]:
+        """While inside, show the answer to `turn` as it grows."""
+        channel = self._channel(template)
+        if channel is None:
+            return nullcontext(Draft())
+        easel = Easel(
+            channel=channel,
+            abilities=abilities_of(channel),
+            template=template,
+            key=turn,
+            keep=lambda receipt: self._keep_draft(turn, receipt),
+            receipt=self._drafts.get(turn),
+            sleep=self._sleep,
+        )
+        return easel.drafting()
+
+    async def _keep_draft(self, turn: str, receipt: Receipt) -> None:
+        self._drafts[turn] = receipt
+        await self._spool.commit(KeepDraft(turn=turn, receipt=receipt, at=self._now()))
+
+    async def _deliver(self, row: OutboxRow) -> None:
+        """Send until it has arrived, cannot arrive, or is too old. Cancelled, it stays in the outbox as it is."""
+        is_doubtful = row.state is OutboxState.SENDING
+        for wait in backoff():
+            channel = self._channel(row.message)
+            if channel is None:
+                self._parked.append(row)
+                return
+            trouble = await self._try(channel, row, is_doubtful=is_doubtful)
+            if trouble is None:
+                return
+            is_doubtful = is_doubtful or trouble.may_have_arrived
+            if self._now() - row.created_at > GIVE_UP_AFTER:
+                await self._bury(row, f"given up after a day: {trouble}")
+                return
+            await self._sleep(wait if trouble.retry_after is None else trouble.retry_after)
+
+    async def _try(self, channel: Channel, row: OutboxRow, *, is_doubtful: bool) -> Transient | None:
+        """Send once and write down how it went; return why it should be tried again, if it should."""
+        repeats_are_dropped = self._now() - row.created_at < timedelta(
+            seconds=min(abilities_of(channel).repeats_dropped_for, GIVE_UP_AFTER.total_seconds())
+        )
+        if not repeats_are_dropped:
+            await self.record(Sending(key=row.key, at=self._now()))
+        message = row.message
+        if is_doubtful and not repeats_are_dropped:
+            message = replace(message, text=POSSIBLY_REPEATED + message.text)
+        try:
+            async with asyncio.timeout(SEND_DEADLINE):
+                receipt = await self._send_or_edit(channel, row, message)
+        except Undeliverable as refusal:
+            await self._bury(row, str(refusal))
+            return None
+        except Transient as trouble:
+            if not (trouble.may_have_arrived or is_doubtful or repeats_are_dropped):
+                await self.record(Postpone(key=row.key, reason=str(trouble)))
+            return trouble
+        except TimeoutError:
+            return Transient("the platform did not answer in time", may_have_arrived=True)
+        except Exception:  # One adapter's bug must not end the daemon; the reply is kept for a person to look at.
+            log.exception("delivery_crashed", channel=channel.name, key=row.key)
+            await self._bury(row, "the channel failed with a bug; the log has it")
+            return None
+        await self.record(Delivered(key=row.key, receipt=receipt, at=self._now()), *self._draft_done(row))
+        return None
+
+    async def _send_or_edit(self, channel: Channel, row: OutboxRow, message: Outbound) -> Receipt:
+        """Bring a half-streamed draft to its final text; otherwise send anew."""
+        edits = abilities_of(channel).edits
+        draft = self._drafts.get(row.turn or "") if row.key == row.turn else None
+        if draft is None or edits is None:
+            return await channel.send(message, key=row.key)
+        try:
+            await edits.edit(draft, row.message)
+        except Undeliverable:  # The draft is gone or too old to be edited.
+            return await channel.send(message, key=row.key)
+        return draft
+
+    def _draft_done(self, row: OutboxRow) -> list[Operation]:
+        if row.key != row.turn or self._drafts.pop(row.key, None) is None:
+            return []
+        return [DropDraft(turn=row.key)]
+
+    async def _bury(self, row: OutboxRow, reason: str) -> None:
+        log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
+        await self.record(Bury(key=row.key, reason=reason))
+
+    async def record(self, *operations: Operation) -> None:
+        """Write down what has happened; on a full disk, wait for room, since it cannot be undone."""
+        for wait in backoff():
             try:
-                yield draft
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it in a group of its own.
-                failure = error
-            finally:
-                for sign in signs:
-                    sign.cancel()
-        if failure is not None:
-            raise failure
+                await self._spool.commit(*operations)
+            except SpoolFull:
+                await self._sleep(wait)
+            else:
+                return
 
-    async def _show(self, channel: Drafts, draft: Draft, template: Outbound, key: str) -> None:
-        while True:
-            text = await draft.next()
-            with contextlib.suppress(ChannelError):  # A draft may be lost; the whole answer follows.
-                await channel.draft(replace(template, text=text), key=key)
-            await self._sleep(channel.draft_pace)
-
-    async def _type(self, channel: ShowsTyping, address: Address) -> None:
-        while True:
-            with contextlib.suppress(ChannelError):  # As with drafts.
-                await channel.show_typing(address)
-            await self._sleep(TYPING_INTERVAL)
-
-
-def _parts(message: Outbound, channel: Channel) -> list[Outbound]:
-    """Cut `message` to the platform's measure; the buttons hang on the last part."""
-    limit = channel.text_limit
-    texts = split(message.text, limit.size, limit.measure)
-    buttons = message.buttons[: channel.max_buttons] if isinstance(channel, OffersButtons) else ()
-    parts = [replace(message, text=text, buttons=()) for text in texts]
-    return [*parts[:-1], *(replace(last, buttons=buttons) for last in parts[-1:])]
+    def _channel(self, message: Outbound) -> Channel | None:
+        return self._channels.get((message.address.channel, message.address.account))

@@ -1,47 +1,51 @@
-"""Lanes: the turns of a session run one at a time and in order; sessions run side by side."""
+"""Lanes: work of one key runs one at a time and in order; keys run side by side, and cost nothing while idle."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from gateway.contract import Inbound
-from gateway.errors import Refused
+__all__ = ["LaneFull", "Lanes"]
 
-__all__ = ["Job", "Lanes"]
+Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One accepted message, bound to the session it will be answered in."""
+class LaneFull(Exception):
+    """`waiting` items stand before this one already, in its lane or in all of them."""
 
-    inbound: Inbound
-    agent: str
-    scope: str
-    session: str
-    number: int
-    turn: str
-    accepted_at: datetime
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} are waiting")
+        self.waiting = waiting
 
 
 @dataclass(slots=True)
-class _Lane:
-    waiting: deque[Job]
+class _Lane(Generic[Item]):
+    waiting: deque[Item] = field(default_factory=deque)
     running: asyncio.Task[None] | None = None
     is_stopping: bool = False
 
 
-class Lanes:
-    """`run` is called with one job at a time per session. It must not raise, and must let itself be cancelled."""
+class Lanes(Generic[Item]):
+    """`run` is called with one item at a time per key. It must not raise, and must let itself be cancelled."""
 
-    def __init__(self, run: Callable[[Job], Coroutine[None, None, None]], *, max_waiting: int) -> None:
+    def __init__(
+        self,
+        run: Callable[[Item], Coroutine[None, None, None]],
+        *,
+        name: str,
+        max_waiting: int | None = None,
+        max_in_all: int | None = None,
+    ) -> None:
         self._run = run
+        self._name = name
         self._max_waiting = max_waiting
-        self._lanes: dict[str, _Lane] = {}
+        self._max_in_all = max_in_all
+        self._lanes: dict[str, _Lane[Item]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self.waiting = 0
 
     def open(self, group: asyncio.TaskGroup) -> None:
         """Start lanes as tasks of `group` from now on."""
@@ -51,49 +55,54 @@ class Lanes:
     def running(self) -> int:
         return sum(lane.running is not None for lane in self._lanes.values())
 
-    @property
-    def waiting(self) -> int:
-        return sum(len(lane.waiting) for lane in self._lanes.values())
+    def is_busy(self, key: str) -> bool:
+        return key in self._lanes
 
-    def put(self, job: Job) -> None:
-        """Queue `job` behind the others of its session; `Refused` when too many are waiting there."""
-        lane = self._lanes.get(job.session)
-        if lane is None:
-            lane = self._lanes[job.session] = _Lane(deque([job]))
-            self._idle.clear()
-            assert self._group is not None, "lanes are opened before intake is"  # noqa: S101 - a promise to mypy and the reader
-            self._group.create_task(self._work(job.session, lane), name=f"lane:{job.session}")
-        elif len(lane.waiting) >= self._max_waiting:
-            raise Refused(
-                f"{len(lane.waiting)} messages are already waiting for an answer here. "
-                "Wait for some of them, or send /stop to drop them.",
-            )
-        else:
-            lane.waiting.append(job)
+    def check_room(self, key: str) -> None:
+        """Raise `LaneFull` when `put` would have no room; between the two there must be no pause."""
+        lane = self._lanes.get(key)
+        if lane is not None and self._max_waiting is not None and len(lane.waiting) >= self._max_waiting:
+            raise LaneFull(len(lane.waiting))
+        if self._max_in_all is not None and self.waiting >= self._max_in_all:
+            raise LaneFull(self.waiting)
 
-    def stop(self, session: str, reason: str = "") -> tuple[bool, list[Job]]:
-        """Cancel what runs in `session` and empty its queue; tell whether a turn ran, and what was dropped.
+    def put(self, key: str, item: Item) -> None:
+        """Queue `item` behind the others of its key. What is durable already is taken even when there is no room."""
+        self.waiting += 1
+        if (lane := self._lanes.get(key)) is not None:
+            lane.waiting.append(item)
+            return
+        lane = self._lanes[key] = _Lane(deque([item]))
+        self._idle.clear()
+        assert self._group is not None, "lanes are opened before anything is put in"  # noqa: S101 - for mypy and the reader
+        self._group.create_task(self._work(key, lane), name=f"{self._name}:{key}")
 
-        `reason` reaches the turn with its cancellation.
-        """
-        lane = self._lanes.get(session)
-        if lane is None:
-            return False, []
-        dropped = list(lane.waiting)
-        lane.waiting.clear()
-        # A turn that was stopped is still telling how it ended; it must not be cut short at that.
-        if lane.running is None or lane.is_stopping:
-            return False, dropped
+    def take_waiting(self, key: str, *, until: Callable[[Item], bool] | None = None) -> list[Item]:
+        """Take out of the queue of `key` what waits there, up to the first item for which `until` holds."""
+        lane = self._lanes.get(key)
+        taken: list[Item] = []
+        while lane is not None and lane.waiting and not (until and until(lane.waiting[0])):
+            taken.append(lane.waiting.popleft())
+        self.waiting -= len(taken)
+        return taken
+
+    def stop(self, key: str, reason: str = "") -> bool:
+        """Cancel what runs under `key`, once; tell whether that was anything. `reason` comes with the cancellation."""
+        lane = self._lanes.get(key)
+        # What was stopped is still telling how it ended; it must not be cut short at that.
+        if lane is None or lane.running is None or lane.is_stopping:
+            return False
         lane.is_stopping = True
-        lane.running.cancel(reason)
-        return True, dropped
+        return lane.running.cancel(reason)
 
-    def stop_all(self, reason: str) -> list[Job]:
-        """Cancel every turn; return the jobs that never started."""
-        return [job for session in list(self._lanes) for job in self.stop(session, reason)[1]]
+    def stop_all(self, reason: str) -> None:
+        """Cancel everything that runs and forget everything that waits."""
+        for key in list(self._lanes):
+            self.take_waiting(key)
+            self.stop(key, reason)
 
     def abandon(self) -> None:
-        """Cut short also those turns that were stopped and have not come to an end."""
+        """Cut short also what was stopped and has not come to an end."""
         for lane in self._lanes.values():
             if lane.running is not None:
                 lane.running.cancel()
@@ -102,18 +111,20 @@ class Lanes:
         """Return once nothing runs and nothing waits."""
         await self._idle.wait()
 
-    async def _work(self, session: str, lane: _Lane) -> None:
-        assert self._group is not None, "only an open group starts lanes"  # noqa: S101 - a promise to mypy and the reader
+    async def _work(self, key: str, lane: _Lane[Item]) -> None:
+        assert self._group is not None, "only an open group starts lanes"  # noqa: S101 - for mypy and the reader
         try:
             while lane.waiting:
-                job = lane.waiting.popleft()
+                self.waiting -= 1
                 lane.is_stopping = False
-                lane.running = self._group.create_task(self._run(job), name=f"turn:{job.turn}")
+                lane.running = self._group.create_task(
+                    self._run(lane.waiting.popleft()), name=f"{self._name}:{key}:now"
+                )
                 # Waiting, not awaiting: a cancelled turn must not cancel the lane that ran it.
                 await asyncio.wait({lane.running})
                 lane.running = None
         finally:
-            # No await stands between the last look at the queue and this line, so no job can slip in unseen.
-            del self._lanes[session]
+            # No await stands between the last look at the queue and this line, so nothing can slip in unseen.
+            del self._lanes[key]
             if not self._lanes:
                 self._idle.set()

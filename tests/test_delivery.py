@@ -1,11 +1,16 @@
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from gateway.contract import Address, Button, Outbound, PeerKind, Receipt, TextLimit
-from gateway.delivery import ATTEMPTS, Delivery
+from gateway.contract import Address, Button, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
+from gateway.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED, Delivery
 from gateway.errors import ChannelError, Transient, Undeliverable
+from gateway.spool import OutboxState, Sending, Spool
 
 ADDRESS = Address(channel="wire", kind=PeerKind.DIRECT, peer="ada")
 HELLO = Outbound(address=ADDRESS, text="hello")
@@ -16,14 +21,14 @@ class Wire:
 
     name = "wire"
     account = "default"
-    text_limit = TextLimit(size=20)
+    text_limit = TextLimit(size=60)
 
-    def __init__(self, *failures: ChannelError) -> None:
+    def __init__(self, *failures: ChannelError | Exception) -> None:
         self.failures = list(failures)
         self.accepted: list[tuple[str, Outbound]] = []
         self.tried: list[str] = []
 
-    async def run(self, _deliver: object) -> None:
+    async def run(self, _deliver: Deliver) -> None:
         await asyncio.Event().wait()
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
@@ -33,94 +38,197 @@ class Wire:
         self.accepted.append((key, message))
         return Receipt(message_id=key)
 
+    @property
+    def texts(self) -> list[str]:
+        return [message.text for _, message in self.accepted]
 
-class Naps:
-    """A sleep that only notes how long it was asked for."""
+
+class Forgetful(Wire):
+    """Drops repeats, as a platform with a nonce does."""
+
+    repeats_dropped_for = 300.0
+
+
+class Time:
+    """A clock that stands still but for sleeping."""
 
     def __init__(self) -> None:
-        self.taken: list[float] = []
+        self.now = datetime(2026, 3, 1, tzinfo=UTC)
+        self.naps: list[float] = []
 
-    async def __call__(self, seconds: float) -> None:
-        self.taken.append(seconds)
+    def __call__(self) -> datetime:
+        return self.now
 
-
-def delivery(wire: object, naps: Naps | None = None) -> Delivery:
-    return Delivery({("wire", "default"): wire}, sleep=naps or Naps())  # type: ignore[dict-item]  # Channels with fewer abilities on purpose.
-
-
-async def test_waits_as_long_as_the_platform_asked() -> None:
-    naps, wire = Naps(), Wire(Transient("slow down", retry_after=17.0))
-    assert await delivery(wire, naps).say(HELLO, key="k")
-    assert naps.taken == [17.0]
+    async def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += timedelta(seconds=seconds)
+        await asyncio.sleep(0)
 
 
-async def test_every_retry_has_the_same_key() -> None:
-    wire = Wire(Transient("lost"), Transient("lost"))
-    assert await delivery(wire).say(HELLO, key="k")
-    assert wire.tried == ["k", "k", "k"]
+class Post:
+    """A delivery over a real spool."""
+
+    def __init__(self, spool: Spool, channels: dict[tuple[str, str], Channel], time: Time) -> None:
+        self.spool = spool
+        self.delivery = Delivery(channels, spool, now=time, sleep=time.sleep)
+
+    async def say(self, message: Outbound, key: str, turn: str | None = None) -> None:
+        parts = self.delivery.compose(message, key=key, turn=turn)
+        await self.spool.commit(*parts)
+        self.delivery.post(parts)
+
+    async def arrived(self) -> None:
+        await self.delivery.chats.drained()
+
+    async def states(self) -> dict[str, OutboxState]:
+        found, listing = await self.spool.recover(), await self.spool.listing()
+        return {row.key: row.state for row in (*found.outbox, *listing.outbox)}
 
 
-async def test_a_message_that_can_never_arrive_is_not_tried_again() -> None:
+@asynccontextmanager
+async def posting(folder: Path, *channels: Channel, time: Time | None = None) -> AsyncIterator[Post]:
+    by_identity = {(channel.name, channel.account): channel for channel in channels}
+    async with asyncio.timeout(30), await Spool.open(folder) as spool, asyncio.TaskGroup() as tasks:
+        post = Post(spool, by_identity, time or Time())
+        post.delivery.chats.open(tasks)
+        yield post
+        post.delivery.chats.stop_all("")
+
+
+async def test_waits_as_long_as_the_platform_asked(tmp_path: Path) -> None:
+    time, wire = Time(), Wire(Transient("slow down", retry_after=17.0))
+    async with posting(tmp_path, wire, time=time) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {}
+    assert time.naps == [17.0]
+    assert wire.tried == ["k", "k"]
+    assert wire.texts == ["hello"]
+
+
+async def test_what_can_never_arrive_is_kept_and_not_tried_again(tmp_path: Path) -> None:
     wire = Wire(Undeliverable("blocked by the user"))
-    assert not await delivery(wire).say(HELLO, key="k")
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {"k": OutboxState.DEAD}
     assert wire.tried == ["k"]
 
 
-async def test_gives_up_after_a_bounded_number_of_tries() -> None:
-    wire = Wire(*[Transient("down")] * 100)
-    assert not await delivery(wire).say(HELLO, key="k")
-    assert len(wire.tried) == ATTEMPTS
+async def test_an_adapters_bug_costs_that_message_only(tmp_path: Path) -> None:
+    wire = Wire(ZeroDivisionError())
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.say(HELLO, "l")
+        await post.arrived()
+        assert await post.states() == {"k": OutboxState.DEAD}
+    assert wire.texts == ["hello"]
 
 
-async def test_long_text_goes_in_parts_that_fit_with_the_buttons_on_the_last() -> None:
+async def test_gives_up_after_a_day(tmp_path: Path) -> None:
+    time, wire = Time(), Wire(*[Transient("down")] * 100_000)
+    async with posting(tmp_path, wire, time=time) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {"k": OutboxState.DEAD}
+    assert sum(time.naps) > GIVE_UP_AFTER.total_seconds()
+
+
+async def test_a_send_without_a_known_outcome_is_marked_when_sent_again(tmp_path: Path) -> None:
+    wire = Wire(Transient("the answer was lost", may_have_arrived=True))
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+    assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
+
+
+async def test_a_send_that_a_crash_cut_is_marked_when_sent_again(tmp_path: Path) -> None:
+    time, wire = Time(), Wire()
+    async with posting(tmp_path, time=time) as post:
+        await post.spool.commit(*post.delivery.compose(HELLO, key="k"), Sending(key="k", at=time()))
+    async with posting(tmp_path, wire, time=time) as post:
+        for row in (await post.spool.recover()).outbox:
+            post.delivery.resume(row)
+        await post.arrived()
+    assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
+
+
+async def test_where_repeats_are_dropped_nothing_needs_a_mark(tmp_path: Path) -> None:
+    wire = Forgetful(Transient("the answer was lost", may_have_arrived=True))
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {}
+    assert wire.texts == ["hello"]
+
+
+async def test_repeats_are_dropped_only_for_a_while(tmp_path: Path) -> None:
+    wire = Forgetful(Transient("the answer was lost", may_have_arrived=True, retry_after=3600.0))
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+    assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
+
+
+async def test_a_part_that_is_marked_still_fits(tmp_path: Path) -> None:
+    wire = Wire(*[Transient("lost", may_have_arrived=True)] * 3)
+    async with posting(tmp_path, wire) as post:
+        await post.say(replace(HELLO, text="one two three four five six seven " * 5), "k")
+        await post.arrived()
+    assert all(len(text) <= 60 for text in wire.texts)
+
+
+async def test_long_text_goes_in_parts_with_the_buttons_on_the_last(tmp_path: Path) -> None:
     class WithButtons(Wire):
         max_buttons = 1
 
     wire = WithButtons()
     buttons = (Button(label="1", command="/one"), Button(label="2", command="/two"))
-    long = replace(HELLO, text="one two three four five six seven eight", buttons=buttons)
-    assert await delivery(wire).say(long, key="k")
-    parts = [message for _, message in wire.accepted]
-    assert len(parts) > 1
-    assert all(len(part.text) <= 20 for part in parts)
-    assert " ".join(part.text.strip() for part in parts) == long.text
-    assert [part.buttons for part in parts[:-1]] == [()] * (len(parts) - 1)
-    assert parts[-1].buttons == buttons[:1]
-    assert len({key for key, _ in wire.accepted}) == len(parts)
+    text = "one two three four five six seven eight nine ten eleven twelve"
+    async with posting(tmp_path, wire) as post:
+        await post.say(replace(HELLO, text=text, buttons=buttons), "k")
+        await post.arrived()
+    assert len(wire.texts) > 1
+    assert " ".join(part.strip() for part in wire.texts) == text
+    assert [message.buttons for _, message in wire.accepted] == [()] * (len(wire.texts) - 1) + [buttons[:1]]
 
 
-async def test_a_broken_chat_delays_no_other() -> None:
+async def test_a_broken_chat_delays_no_other_and_each_keeps_its_order(tmp_path: Path) -> None:
     class HalfBroken(Wire):
         async def send(self, message: Outbound, *, key: str) -> Receipt:
             if message.address.peer == "broken":
                 await asyncio.Event().wait()
-            return await super().send(message, key=key)
+            receipt = await super().send(message, key=key)
+            if key == "d":
+                last.set()
+            return receipt
 
+    last = asyncio.Event()
     wire = HalfBroken()
-    courier = delivery(wire)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        stuck = tasks.create_task(courier.say(replace(HELLO, address=replace(ADDRESS, peer="broken")), key="a"))
-        assert await courier.say(HELLO, key="b")
-        stuck.cancel()
+    async with posting(tmp_path, wire) as post:
+        await post.say(replace(HELLO, address=replace(ADDRESS, peer="broken")), "a")
+        for key in ("b", "c", "d"):
+            await post.say(HELLO, key)
+        await last.wait()
+        assert [key for key, _ in wire.accepted] == ["b", "c", "d"]
+        post.delivery.chats.stop_all("")
+        await post.arrived()
+        assert await post.states() == {"a": OutboxState.SENDING}
 
 
-async def test_one_chat_keeps_its_order() -> None:
-    class Slow(Wire):
-        async def send(self, message: Outbound, *, key: str) -> Receipt:
-            for _ in range(5 if key == "first" else 0):
-                await asyncio.sleep(0)
-            return await super().send(message, key=key)
-
-    wire = Slow()
-    courier = delivery(wire)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        tasks.create_task(courier.say(HELLO, key="first"))
-        tasks.create_task(courier.say(HELLO, key="second"))
-    assert [key for key, _ in wire.accepted] == ["first", "second"]
-
-
-async def test_a_message_to_a_channel_that_is_gone_is_reported() -> None:
-    assert not await Delivery({}).say(HELLO, key="k")
+async def test_a_message_waits_for_its_channel_to_be_enabled(tmp_path: Path) -> None:
+    channels: dict[tuple[str, str], Channel] = {}
+    wire = Wire()
+    async with asyncio.timeout(30), await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:
+        post = Post(spool, channels, Time())
+        post.delivery.chats.open(tasks)
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {"k": OutboxState.PENDING}
+        channels["wire", "default"] = wire
+        post.delivery.channels_changed()
+        await post.arrived()
+    assert wire.texts == ["hello"]
 
 
 class Easel(Wire):
@@ -134,18 +242,73 @@ class Easel(Wire):
         self.drafts.put_nowait(f"{key}:{message.text}")
 
 
-async def test_drafts_show_the_newest_text_and_end_with_the_turn() -> None:
+async def test_drafts_show_the_newest_text_and_end_with_the_turn(tmp_path: Path) -> None:
     easel = Easel()
-    async with asyncio.timeout(10), Delivery({("wire", "default"): easel}).drafting(HELLO, key="k") as draft:
+    async with posting(tmp_path, easel) as post, post.delivery.drafting(HELLO, turn="t") as draft:
         draft.show("a")
         draft.show("ab")
-        assert await easel.drafts.get() == "k:ab"
+        assert await easel.drafts.get() == "t:ab"
         draft.show("abc")
-        assert await easel.drafts.get() == "k:abc"
+        assert await easel.drafts.get() == "t:abc"
 
 
-async def test_a_turn_that_fails_while_drafting_fails_plainly() -> None:
+async def test_a_turn_that_fails_while_drafting_fails_plainly(tmp_path: Path) -> None:
     """The tasks around it are ours; whoever handles the failure should not meet an exception group."""
-    with pytest.raises(ValueError, match="the turn"):
-        async with Delivery({("wire", "default"): Easel()}).drafting(HELLO, key="k"):
-            raise ValueError("the turn")
+    async with posting(tmp_path, Easel()) as post:
+        with pytest.raises(ValueError, match="the turn"):
+            async with post.delivery.drafting(HELLO, turn="t"):
+                raise ValueError("the turn")
+
+
+class Slate(Wire):
+    """Streams by editing one message."""
+
+    edit_pace = 0.0
+
+    def __init__(self, *failures: ChannelError) -> None:
+        super().__init__(*failures)
+        self.edits: list[tuple[str, str]] = []
+        self.changed = asyncio.Event()
+
+    async def edit(self, receipt: Receipt, message: Outbound) -> None:
+        self.edits.append((receipt.message_id, message.text))
+        self.changed.set()
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        receipt = await super().send(message, key=key)
+        self.changed.set()
+        return receipt
+
+    async def change(self) -> None:
+        await self.changed.wait()
+        self.changed.clear()
+
+
+async def test_a_streamed_message_is_brought_to_its_final_text_by_an_edit(tmp_path: Path) -> None:
+    slate = Slate()
+    async with posting(tmp_path, slate) as post:
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("he")
+            await slate.change()
+            draft.show("hell")
+            await slate.change()
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+        assert (await post.spool.recover()).drafts == {}
+    assert slate.texts == ["he"]
+    assert slate.edits == [("t.draft", "hell"), ("t.draft", "hello")]
+
+
+async def test_a_draft_that_a_crash_left_is_brought_to_its_final_text(tmp_path: Path) -> None:
+    slate = Slate()
+    async with posting(tmp_path, slate) as post, post.delivery.drafting(HELLO, turn="t") as draft:
+        draft.show("he")
+        await slate.change()
+        while not (await post.spool.recover()).drafts:
+            pass
+    async with posting(tmp_path, slate) as post:
+        post.delivery.remember_drafts((await post.spool.recover()).drafts)
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+    assert slate.texts == ["he"]
+    assert slate.edits == [("t.draft", "hello")]

@@ -1,0 +1,112 @@
+"""Drafting: shows an answer while it is being written, and that somebody is at it, where the channel can."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from gateway.abilities import Abilities
+from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
+from gateway.errors import ChannelError
+
+__all__ = ["Draft", "Easel"]
+
+TYPING_INTERVAL = 4.0
+"""Platforms show "typing" for about five seconds."""
+
+
+class Draft:
+    """The newest state of an answer that is being written; only the newest is worth showing."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._changed = asyncio.Event()
+
+    def show(self, text: str) -> None:
+        self.text = text
+        self._changed.set()
+
+    async def next(self) -> str:
+        await self._changed.wait()
+        self._changed.clear()
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Easel:
+    """Where one answer is drafted.
+
+    Where a draft is a message that gets edited, `keep` is awaited with the receipt of that message, so that it can be
+    brought to its final text whatever happens; `receipt` is one that was kept before a crash.
+    """
+
+    channel: Channel
+    abilities: Abilities
+    template: Outbound
+    key: str
+    keep: Callable[[Receipt], Awaitable[None]]
+    receipt: Receipt | None
+    sleep: Callable[[float], Awaitable[None]]
+
+    @contextlib.asynccontextmanager
+    async def drafting(self) -> AsyncIterator[Draft]:
+        """While inside, show the draft and a sign of life; leaving stops both."""
+        draft = Draft()
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as group:
+            signs = self._start(group, draft)
+            try:
+                yield draft
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it
+                failure = error
+            finally:
+                for sign in signs:
+                    sign.cancel()
+        if failure is not None:
+            raise failure
+
+    def _start(self, group: asyncio.TaskGroup, draft: Draft) -> list[asyncio.Task[None]]:
+        can = self.abilities
+        signs = []
+        if can.drafts is not None:
+            signs.append(group.create_task(self._show(can.drafts, draft), name=f"draft:{self.key}"))
+        elif can.edits is not None:
+            signs.append(group.create_task(self._edit(can.edits, draft), name=f"draft:{self.key}"))
+        if can.typing is not None:
+            signs.append(group.create_task(self._type(can.typing), name=f"typing:{self.key}"))
+        return signs
+
+    async def _show(self, drafts: Drafts, draft: Draft) -> None:
+        while True:
+            text = await draft.next()
+            with contextlib.suppress(ChannelError):  # A draft may be lost; the whole answer follows.
+                await drafts.draft(replace(self.template, text=text), key=self.key)
+            await self.sleep(drafts.draft_pace)
+
+    async def _edit(self, edits: Edits, draft: Draft) -> None:
+        receipt, shown = self.receipt, ""
+        limit = self.channel.text_limit
+        while True:
+            text = (await draft.next()).rstrip()
+            if text == shown or limit.measure(text) > limit.size:
+                continue
+            with contextlib.suppress(ChannelError):  # As above.
+                message = replace(self.template, text=text)
+                if receipt is None:
+                    receipt = await self._first(message)
+                else:
+                    await edits.edit(receipt, message)
+                shown = text
+            await self.sleep(edits.edit_pace)
+
+    async def _first(self, message: Outbound) -> Receipt:
+        """Send the message that will be edited. Once the platform has it, its receipt is kept, cancelled or not."""
+        receipt = await asyncio.shield(self.channel.send(message, key=f"{self.key}.draft"))
+        await asyncio.shield(self.keep(receipt))
+        return receipt
+
+    async def _type(self, typing: ShowsTyping) -> None:
+        while True:
+            with contextlib.suppress(ChannelError):  # As above.
+                await typing.show_typing(self.template.address)
+            await self.sleep(TYPING_INTERVAL)
