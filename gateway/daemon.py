@@ -1,9 +1,10 @@
 """The composition root: builds, wires and runs the gateway, and shuts it down in an order you can recite."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -11,28 +12,32 @@ from config import Settings
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
-from gateway.contract import Outbound, Route
+from gateway.contract import Route
 from gateway.delivery import Delivery
-from gateway.duplicates import Seen
+from gateway.errands import Errands
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
 from gateway.intake import Intake
-from gateway.lanes import Job, Lanes
+from gateway.jobs import Job
+from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
+from gateway.spool import Forgive, Spool, SpoolBroken
 from gateway.status import Status
-from gateway.turns import SHUTTING_DOWN, Turns
+from gateway.takeup import take_up
+from gateway.turns import Turns
+from gateway.work import Work, is_errand
 
 __all__ = ["Daemon", "opened"]
 
 log = structlog.get_logger()
 
 LAST_WORDS = 5.0
-"""How long turns that were cut short may take to write down and tell how they ended."""
+"""How long replies that are fixed may take to reach their chats; what does not is in the outbox."""
 
 
 def _now() -> datetime:
@@ -46,10 +51,11 @@ async def opened(settings: Settings, *, listen: bool = True) -> AsyncIterator["D
     prepare_data_dir(directory)
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
-        sessions = await SessionManager.open(directory / "sessions", settings.session, _now)
+        spool = await closing.enter_async_context(await Spool.open(directory))
+        sessions = await SessionManager.open(directory / "sessions", settings.session, _now, journal=spool)
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        daemon = Daemon(settings, sessions)
+        daemon = Daemon(settings, sessions, spool)
         auth = Auth(await asyncio.to_thread(load_or_make_token, directory, settings.http.token))
         routes = [*core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url), *daemon.routes()]
         server = HttpServer(
@@ -64,35 +70,46 @@ async def opened(settings: Settings, *, listen: bool = True) -> AsyncIterator["D
 class Daemon:
     """One gateway on one data directory. `run` returns after `stop`, with every word delivered or written down."""
 
-    def __init__(self, settings: Settings, sessions: SessionManager) -> None:
+    def __init__(self, settings: Settings, sessions: SessionManager, spool: Spool) -> None:
         self.url = ""
         self.page = ""
         """A link that lets one browser in, once."""
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self._live = Live(settings)
+        self._spool = spool
         self._sessions = sessions
         self.roster = Roster(settings)
         self.channels = Channels(SessionBrowser(self._live, sessions))
-        self._delivery = Delivery(self.channels.by_identity)
-        turns = Turns(
+        self._delivery = Delivery(self.channels.by_identity, spool, now=_now)
+        gateway = settings.gateway
+        lanes: Lanes[Job] = Lanes(
+            self._do,
+            name="lane",
+            max_waiting=gateway.max_queued_per_session,
+            max_in_all=gateway.max_queued,
+        )
+        self.status = Status(health=self.health, lanes=lanes, now=_now)
+        desk = Desk(sessions=sessions, lanes=lanes, commands=COMMANDS, status=self.status.sentence, now=_now)
+        self._lanes = lanes
+        self._turns = Turns(
             live=self._live,
             roster=lambda: self.roster,
             sessions=sessions,
             delivery=self._delivery,
+            collect=partial(lanes.take_waiting, until=is_errand),
             memory=settings.gateway.data_dir / "memory",
             now=_now,
         )
-        self._lanes = Lanes(turns.run, max_waiting=settings.gateway.max_queued_per_session)
-        self.status = Status(health=self.health, lanes=self._lanes, now=_now)
+        self._work = Work(self._turns, Errands(live=self._live, delivery=self._delivery, desk=desk))
         self._intake = Intake(
             live=self._live,
+            spool=spool,
             sessions=sessions,
-            lanes=self._lanes,
+            lanes=lanes,
             delivery=self._delivery,
-            desk=Desk(sessions=sessions, lanes=self._lanes, commands=COMMANDS, status=self.status.sentence, now=_now),
+            desk=desk,
             now=_now,
-            seen=Seen(asyncio.get_running_loop().time),
         )
         self.channels.open(settings)
 
@@ -110,62 +127,77 @@ class Daemon:
         """Answer messages until `stop`; `ready` is called once the channels have been started."""
         async with asyncio.TaskGroup() as tasks:
             self._lanes.open(tasks)
-            flushing = tasks.create_task(self._flush_for_ever(), name="flush")
+            self._delivery.chats.open(tasks)
+            sides = [
+                tasks.create_task(self._flush_for_ever(), name="flush"),
+                tasks.create_task(self._end_when_broken(), name="spool:broken"),
+            ]
+            await take_up(self._spool, self._lanes, self._delivery, self._live.settings, _now())
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()
             await self._stopping.wait()
             await self._shut_down()
-            flushing.cancel()
+            for side in sides:
+                side.cancel()
 
     def reload(self, settings: Settings) -> None:
         """Put new settings in force; raises with nothing changed when they cannot work."""
         roster = Roster(settings)
         self.channels.open(settings)
+        self._delivery.channels_changed()
         _warn_of_restart(self._live.settings, settings)
         self.roster = roster
         self._live.settings = settings
+        self._sessions.settings = settings.session
 
     def health(self) -> Health:
-        trouble = self._sessions.trouble
+        troubles = tuple(filter(None, (self._sessions.trouble, self._spool.trouble)))
         channels = self.channels.health()
         return Health(
-            ready=not trouble and not self._stopping.is_set() and all(channel.state == "up" for channel in channels),
+            ready=not troubles and not self._stopping.is_set() and all(channel.state == "up" for channel in channels),
             channels=channels,
-            troubles=(trouble,) if trouble else (),
+            troubles=troubles,
         )
+
+    async def _do(self, job: Job) -> None:
+        await self._work.run(job)
 
     async def _flush_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self._live.settings.gateway.flush_interval)
+            await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
             await self._sessions.flush()
+            await self._sessions.sweep(is_busy=self._lanes.is_busy)
+            await self._spool.tidy(_now())
+
+    async def _end_when_broken(self) -> None:
+        """Nothing can be accepted any more: the service manager shall start us anew, to look at the disk afresh."""
+        await self._spool.broken.wait()
+        raise SpoolBroken(self._spool.trouble or "The spool cannot be written.")
 
     async def _shut_down(self) -> None:
-        log.info("shutdown_started", running=self._lanes.running, waiting=self._lanes.waiting)
+        lanes, chats = self._lanes, self._delivery.chats
+        log.info("shutdown_started", running=lanes.running, waiting=lanes.waiting)
         self._intake.close()
-        await self._drain()
-        for job in self._lanes.stop_all(SHUTTING_DOWN):
-            await self._apologise(job)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
-                await self._lanes.drained()
-        self._lanes.abandon()
+        await self._until(lanes.drained(), self._live.settings.gateway.shutdown_timeout)
+        suspended = self._turns.suspend()
+        lanes.stop_all("")
+        await self._until(lanes.drained(), LAST_WORDS)
+        await self._until(chats.drained(), LAST_WORDS)
+        lanes.abandon()
+        chats.stop_all("")
+        await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
         await self._sessions.flush()
         self.channels.stop()
-        log.info("shutdown_finished")
+        log.info("shutdown_finished", suspended=len(suspended))
 
-    async def _drain(self) -> None:
-        """Let the turns finish, until the deadline or a second signal."""
-        drained = asyncio.ensure_future(self._lanes.drained())
+    async def _until(self, done: Coroutine[None, None, None], seconds: float) -> None:
+        """Wait for `done`, until the deadline or a second signal."""
+        waiting = asyncio.ensure_future(done)
         hurried = asyncio.ensure_future(self._hurrying.wait())
-        timeout = self._live.settings.gateway.shutdown_timeout
-        _, unfinished = await asyncio.wait({drained, hurried}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        for waiting in unfinished:
-            waiting.cancel()
-
-    async def _apologise(self, job: Job) -> None:
-        notice = Outbound(address=job.inbound.address, text=SHUTTING_DOWN, reply_to=job.inbound.message_id)
-        await self._delivery.say(notice, key=job.turn)
+        _, unfinished = await asyncio.wait({waiting, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for each in unfinished:
+            each.cancel()
 
 
 def _warn_of_restart(old: Settings, new: Settings) -> None:

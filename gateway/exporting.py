@@ -81,9 +81,9 @@ class Statements:
 class MarkdownExport:
     """For people; it holds nothing that a terminal would obey."""
 
-    def __init__(self, meta: SessionMeta, undone: Iterable[str] = ()) -> None:
+    def __init__(self, meta: SessionMeta, undone: Iterable[str] = (), *, names_scope: bool = True) -> None:
         self._statements = Statements(undone)
-        self._head: str | None = _heading(meta)
+        self._head: str | None = _heading(meta, names_scope=names_scope)
 
     def feed(self, entry: Entry) -> str:
         return self._written(self._statements.feed(entry))
@@ -153,11 +153,12 @@ async def undone_in(source: AsyncIterable[Entry]) -> set[str]:
     return {entry.undone async for entry in source if isinstance(entry, entries.Undo)}
 
 
-def _heading(meta: SessionMeta) -> str:
+def _heading(meta: SessionMeta, *, names_scope: bool) -> str:
     title = excerpt(meta.title, 80) or f"Session {meta.number}"
+    scope = f" of `{meta.scope}`" if names_scope else ""
     return (
         f"# {title}\n\n"
-        f"- Session {meta.number} of `{meta.scope}`, {meta.status}\n"
+        f"- Session {meta.number}{scope}, {meta.status}\n"
         f"- Agent: {meta.agent}\n"
         f"- Started {_moment(meta.created_at)}, last used {_moment(meta.last_accessed)}\n"
     )

@@ -1,7 +1,7 @@
-"""Intake: decides whether a message is taken, which session it belongs to, and hands it to that session's lane."""
+"""Intake: decides whether a message is taken and which session it belongs to, and commits it to the spool."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
@@ -9,44 +9,49 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from config import BusyMode
 from gateway.access import is_owner, may_talk
-from gateway.commands import COMMANDS, Asked, Call, Desk, Kind, Mistyped, read
-from gateway.contract import Button, Inbound, Outbound, PeerKind, Verdict
+from gateway.commands import COMMANDS, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
+from gateway.contract import Inbound, PeerKind, Verdict
 from gateway.delivery import Delivery
-from gateway.duplicates import Seen
 from gateway.errors import Refused, Transient
-from gateway.lanes import Job, Lanes
+from gateway.jobs import Job
+from gateway.lanes import LaneFull, Lanes
 from gateway.live import Live
+from gateway.replies import Reply
 from gateway.routing import Routed, route
-from gateway.sessions import SessionManager
+from gateway.sessions import SessionManager, SessionMeta
+from gateway.spool import Accept, Duplicate, Operation, Spool, Take
 from gateway.text import clean
 
 __all__ = ["Intake"]
 
 log = structlog.get_logger()
 
+INTERRUPTED = "Interrupted by your next message."
+
 
 class Intake:
-    """`deliver` is what channels call; when it has returned, the platform may forget the message."""
+    """`deliver` is what channels call; when it has returned, the message cannot be lost and may be acknowledged."""
 
     def __init__(
         self,
         *,
         live: Live,
+        spool: Spool,
         sessions: SessionManager,
-        lanes: Lanes,
+        lanes: Lanes[Job],
         delivery: Delivery,
         desk: Desk,
         now: Callable[[], datetime],
-        seen: Seen,
     ) -> None:
         self._live = live
+        self._spool = spool
         self._sessions = sessions
         self._lanes = lanes
         self._delivery = delivery
         self._desk = desk
         self._now = now
-        self._seen = seen
         self._closed = False
         # What is accepted first is bound first; a scope's lock lives only while somebody waits for it.
         self._scopes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -58,13 +63,12 @@ class Intake:
     async def deliver(self, inbound: Inbound) -> Verdict:
         if self._closed:
             raise Transient("Gatehouse is shutting down; send it again in a moment.")
-        if not inbound.event_id or not self._seen.take(inbound):
-            return Verdict.DUPLICATE
+        if not inbound.event_id:
+            return Verdict.REFUSED
         try:
             return await self._take(replace(inbound, text=clean(inbound.text)))
-        except Transient:
-            self._seen.give_back(inbound)
-            raise
+        except Duplicate:
+            return Verdict.DUPLICATE
 
     async def _take(self, inbound: Inbound) -> Verdict:
         if not may_talk(self._live.settings, inbound):
@@ -76,7 +80,7 @@ class Intake:
             routed = route(self._live.settings, inbound.address, inbound.sender, inbound.guild)
             await self._act(inbound, routed)
         except Refused as refusal:
-            await self._say(inbound, str(refusal))
+            await self._answer(inbound, Answer(text=str(refusal)))
             return Verdict.REFUSED
         return Verdict.ACCEPTED
 
@@ -84,12 +88,11 @@ class Intake:
         """Tell a stranger who wrote directly how to get in; in a group, strangers get no answer."""
         log.info("stranger_refused", channel=inbound.address.channel, sender=inbound.sender.id)
         if inbound.address.kind is PeerKind.DIRECT:
-            channel = inbound.address.channel
-            await self._say(
-                inbound,
+            text = (
                 f"I do not know you yet. My owner can let you in by adding your id, {inbound.sender.id}, "
-                f"to channels.{channel}.allow.",
+                f"to channels.{inbound.address.channel}.allow."
             )
+            await self._answer(inbound, Answer(text=text))
         return Verdict.REFUSED
 
     def _check_size(self, inbound: Inbound) -> None:
@@ -102,45 +105,90 @@ class Intake:
             raise Refused("That message was empty. Write something, or send /help.")
 
     async def _act(self, inbound: Inbound, routed: Routed) -> None:
+        """Run a command now, in its order, or queue it; everything else is queued for the agent, as it was written."""
         match read(inbound.text, COMMANDS):
             case Mistyped(sentence):
                 raise Refused(sentence)
-            case Asked(command, argument):
-                call = Call(
-                    inbound=inbound,
-                    routed=routed,
-                    argument=argument,
-                    is_owner=is_owner(self._live.settings, inbound.address.channel, inbound.sender),
-                    desk=self._desk,
-                )
-                if command.kind is Kind.STRUCTURAL:
-                    async with self._scope(routed.scope):
-                        answer = await command.run(call)
-                else:
-                    answer = await command.run(call)
-                await self._say(inbound, answer.text, buttons=answer.buttons)
-                log.info("command_handled", command=command.name, channel=inbound.address.channel)
-            case said:
+            case Asked(command, argument) if command.kind is Kind.STRUCTURAL:
                 async with self._scope(routed.scope):
-                    await self._queue(replace(inbound, text=said.text), routed)
+                    await self._obey(command, argument, inbound, routed)
+            case Asked(command, argument) if command.kind is Kind.LOOK:
+                await self._obey(command, argument, inbound, routed)
+            case _:
+                async with self._scope(routed.scope):
+                    await self._queue(inbound, routed)
+
+    async def _obey(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
+        """Run a command. What it changes and what it answers are one commit, made by the command or here."""
+        reply = Reply(self._delivery, inbound, _taken(inbound, self._now()))
+        active = self._sessions.active(routed.scope)
+        call = Call(
+            inbound=inbound,
+            routed=routed,
+            session=active.key if active else None,
+            argument=argument,
+            is_owner=is_owner(self._live.settings, inbound.address.channel, inbound.sender),
+            desk=self._desk,
+            settle=reply.operations,
+        )
+        answer = await command.run(call)
+        if not reply.parts:
+            await self._spool.commit(*reply.operations(answer))
+        self._delivery.post(reply.parts)
+        log.info("command_handled", command=command.name, channel=inbound.address.channel)
+
+    async def _answer(self, inbound: Inbound, answer: Answer) -> None:
+        reply = Reply(self._delivery, inbound, _taken(inbound, self._now()))
+        await self._spool.commit(*reply.operations(answer))
+        self._delivery.post(reply.parts)
 
     async def _queue(self, inbound: Inbound, routed: Routed) -> None:
-        session = await self._sessions.resolve_active(routed.scope, agent=routed.agent, origin=inbound.address)
-        self._lanes.put(
-            Job(
-                inbound=inbound,
-                agent=routed.agent,
-                scope=routed.scope,
-                session=session.key,
-                number=session.number,
-                turn=uuid4().hex,
-                accepted_at=self._now(),
-            ),
+        """Commit the message, bound to the scope's active session, and put it into that session's lane."""
+        turn, now = uuid4().hex, self._now()
+
+        def accept(session: SessionMeta) -> Sequence[Operation]:
+            self._check_room(session.key)
+            return [
+                _taken(inbound, now),
+                Accept(
+                    turn=turn,
+                    inbound=inbound,
+                    scope=routed.scope,
+                    session=session.key,
+                    number=session.number,
+                    agent=routed.agent,
+                    at=now,
+                ),
+            ]
+
+        session = await self._sessions.resolve_active(
+            routed.scope, agent=routed.agent, origin=inbound.address, also=accept
         )
+        if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
+            self._lanes.stop(session.key, INTERRUPTED)
+        job = Job(
+            turn=turn,
+            inbound=inbound,
+            agent=routed.agent,
+            scope=routed.scope,
+            session=session.key,
+            number=session.number,
+        )
+        self._lanes.put(session.key, job)
+
+    def _check_room(self, session: str) -> None:
+        try:
+            self._lanes.check_room(session)
+        except LaneFull as full:
+            raise Refused(
+                f"{full.waiting} messages are already waiting for an answer. "
+                "Wait for some of them, or send /stop to drop those of this chat."
+            ) from full
 
     def _scope(self, scope: str) -> asyncio.Lock:
         return self._scopes.setdefault(scope, asyncio.Lock())
 
-    async def _say(self, inbound: Inbound, text: str, buttons: tuple[Button, ...] = ()) -> None:
-        notice = Outbound(address=inbound.address, text=text, reply_to=inbound.message_id, buttons=buttons)
-        await self._delivery.say(notice, key=f"notice-{uuid4().hex}")
+
+def _taken(inbound: Inbound, now: datetime) -> Take:
+    address = inbound.address
+    return Take(channel=address.channel, account=address.account, event_id=inbound.event_id, at=now)

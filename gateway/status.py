@@ -10,6 +10,7 @@ from gateway.commands.wording import count, duration
 from gateway.contract import Access, Caller, Route
 from gateway.dialogue import Json
 from gateway.http.routes import Health
+from gateway.jobs import Job
 from gateway.lanes import Lanes
 
 __all__ = ["Status"]
@@ -20,7 +21,7 @@ class Status:
         self,
         *,
         health: Callable[[], Health],
-        lanes: Lanes,
+        lanes: Lanes[Job],
         now: Callable[[], datetime],
     ) -> None:
         self._health = health

@@ -1,9 +1,9 @@
-"""A turn: one agent run that answers one accepted message, writes each finished step down and delivers the answer."""
+"""A turn: one agent run that answers accepted messages, writes each finished step down and fixes the answer."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
@@ -12,30 +12,40 @@ import msgspec
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from config import BusyMode
 from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.loop import converse
 from gateway.agent.provider import Prompt, Usage
 from gateway.agent.tools import ToolContext
+from gateway.backoff import backoff
+from gateway.commands.grammar import spoken
 from gateway.contract import Outbound, OutboundKind
-from gateway.delivery import Delivery, Draft
+from gateway.delivery import Delivery
+from gateway.drafting import Draft
 from gateway.errors import ProviderFailed, Refused
-from gateway.lanes import Job
+from gateway.jobs import Job
 from gateway.live import Live
 from gateway.roster import Roster
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said
 from gateway.sessions.names import file_name
+from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
 
-__all__ = ["SHUTTING_DOWN", "Turns"]
+__all__ = ["Turns"]
 
 log = structlog.get_logger()
 
-SHUTTING_DOWN = "Gatehouse is shutting down before this was answered. Please send it again later."
+KNOWN_SESSIONS = 10_000
+"""Whose first answer since the start has been given; one that is forgotten is greeted again."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
     """What has become of a turn so far."""
 
+    jobs: list[Job]
+    """The messages it answers, oldest first; one, but for busy mode `collect`."""
+    asked: list[Entry]
+    """What it begins with in the transcript, if not with its messages."""
     started: float = field(default_factory=monotonic)
     written: list[str] = field(default_factory=list)
     """Steps that are in the transcript already."""
@@ -47,6 +57,8 @@ class _Course:
     usage: entries.Usage | None = None
     """Of the model's last step."""
     tools: int = 0
+    restored: int = 0
+    """Turns that the session had when the daemon started, in its first answer since."""
     first_token_ms: float | None = None
 
     @property
@@ -83,6 +95,7 @@ class Turns:
         roster: Callable[[], Roster],
         sessions: SessionManager,
         delivery: Delivery,
+        collect: Callable[[str], list[Job]],
         memory: Path,
         now: Callable[[], datetime],
     ) -> None:
@@ -90,48 +103,62 @@ class Turns:
         self._roster = roster
         self._sessions = sessions
         self._delivery = delivery
+        self._collect = collect
         self._memory = memory
         self._now = now
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
+        self._started = now()
+        self._known: dict[str, None] = {}
+        self._running: set[str] = set()
+        self._is_suspending = False
 
-    async def run(self, job: Job) -> None:
+    async def again(self, job: Job) -> list[Entry]:
+        """Return what a `/retry` begins with: the last turn undone, and its message again; empty if there is none."""
+        session = await self._sessions.load(job.session)
+        undo = last_turn(session.entries)
+        if undo is None:
+            return []
+        asked = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
+        return [undo, *asked]
+
+    async def run(self, job: Job, begins_with: Sequence[Entry] = ()) -> None:
+        """Answer `job`. What it asks is `begins_with`, or else its own text."""
         address = job.inbound.address
         with bound_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn):
-            course = _Course()
+            course = _Course(jobs=[job, *job.collected], asked=list(begins_with), has_begun=job.is_resumed)
+            self._running.add(job.turn)
             limit = self._live.settings.gateway.turn_timeout
             try:
                 async with self._slots, asyncio.timeout(limit):
-                    await self._answer(job, course)
+                    await self._answer(course)
             except asyncio.CancelledError as stop:
-                course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                if not self._is_suspending:
+                    course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                    await self._finish(course)
                 raise
             except TimeoutError:
-                course.ended(
-                    TurnOutcome.FAILED,
-                    f"This took longer than {limit:g} seconds and was stopped. Try a smaller question.",
-                )
+                course.ended(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds and was stopped.")
             except (ProviderFailed, Refused) as failure:
                 course.ended(TurnOutcome.FAILED, str(failure))
             except Exception:  # One turn's bug must not end the others, nor leave its sender in silence.
                 log.exception("turn_crashed")
-                course.ended(
-                    TurnOutcome.FAILED, "Something went wrong inside Gatehouse. Its log says what; please try again."
-                )
+                course.ended(TurnOutcome.FAILED, "Something went wrong inside Gatehouse. Its log says what.")
             finally:
-                await self._finish(job, course)
+                self._running.discard(job.turn)
+            await self._finish(course)
 
-    async def _answer(self, job: Job, course: _Course) -> None:
+    def suspend(self) -> list[str]:
+        """Let turns that are cancelled now end without a word, and go on at the next start; return their ids."""
+        self._is_suspending = True
+        return list(self._running)
+
+    async def _answer(self, course: _Course) -> None:
+        job = course.jobs[0]
         agent = self._roster()[job.agent]
-        sender = job.inbound.sender
-        await self._write(
-            job,
-            entries.User(
-                content=job.inbound.text, sender=sender.id, sender_name=sender.name, event_id=job.inbound.event_id
-            ),
-        )
-        course.has_begun = True
         course.model = agent.model or ""
+        course.restored = await self._restored(job)
+        await self._begin(course)
         prompt = Prompt(
             system=agent.system,
             messages=await self._sessions.history(job.session, turn=job.turn),
@@ -139,7 +166,7 @@ class Turns:
             model=agent.model,
         )
         context = ToolContext(workspace=agent.workspace, notes=self._memory / file_name(job.scope), now=self._now)
-        async with self._delivery.drafting(_reply(job, ""), key=job.turn) as draft:
+        async with self._delivery.drafting(_reply(course, ""), turn=job.turn) as draft:
             events = converse(
                 prompt,
                 provider=agent.provider,
@@ -149,9 +176,37 @@ class Turns:
             )
             async with aclosing(events):
                 async for event in events:
-                    await self._follow(job, event, course, draft)
+                    await self._follow(event, course, draft)
 
-    async def _follow(self, job: Job, event: Event, course: _Course, draft: Draft) -> None:
+    async def _restored(self, job: Job) -> int:
+        """Return how many turns the session has from before our start, the first time that it is used since."""
+        if job.session in self._known:
+            return 0
+        self._known[job.session] = None
+        while len(self._known) > KNOWN_SESSIONS:
+            del self._known[next(iter(self._known))]
+        session = await self._sessions.load(job.session)
+        return session.meta.turns if session.meta.created_at < self._started else 0
+
+    async def _begin(self, course: _Course) -> None:
+        """Write down what was asked; in a turn that goes on after a crash, what has become of the tools that ran."""
+        job, *others = course.jobs
+        if job.is_resumed:
+            session = await self._sessions.load(job.session)
+            course.written += said(session.entries, job.turn)
+            await self._write(course, interrupted(session.entries, job.turn), also=[Begin(turn=job.turn)])
+            return
+        if self._busy_mode(job) is BusyMode.COLLECT:
+            others = self._collect(job.session)
+            course.jobs += others
+        joined = [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
+        await self._write(course, _asked(course), also=[Begin(turn=job.turn), *joined])
+        course.has_begun = True
+
+    def _busy_mode(self, job: Job) -> BusyMode:
+        return self._live.settings.channels[job.inbound.address.channel].busy
+
+    async def _follow(self, event: Event, course: _Course, draft: Draft) -> None:
         """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
         match event:
             case TextDelta(text=delta):
@@ -165,40 +220,63 @@ class Turns:
                 # Also without text: it says what the step cost.
                 said = entries.Assistant(content=text, model=course.model, usage=_usage(usage))
                 uses = [entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
-                await self._write(job, said, *uses)
+                await self._write(course, [said, *uses])
             case ToolFinished(outcome=outcome):
                 course.tools += 1
-                await self._write(
-                    job,
-                    entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error),
-                )
+                result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
+                await self._write(course, [result])
             case Done(text=text):
                 course.streaming = text
 
-    async def _finish(self, job: Job, course: _Course) -> None:
-        if course.has_begun:
-            await self._write_end(job, course)
-        reply = replace(_reply(job, course.text), is_failure=course.outcome is TurnOutcome.FAILED)
-        delivered = await self._delivery.say(reply, key=job.turn)
+    async def _finish(self, course: _Course) -> None:
+        """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered."""
+        job = course.jobs[0]
+        parts = self._delivery.compose(_reply(course, course.text), key=job.turn, turn=job.turn)
+        state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
+        settled = [Settle(turn=each.turn, state=state, answered_by=job.turn) for each in course.jobs]
+        asked = [] if course.has_begun else _asked(course)
+        answer = entries.Assistant(content=course.unwritten, model=course.model, usage=course.usage)
+        end = entries.TurnEnd(outcome=course.outcome)
+        try:
+            await self._write(course, [*asked, answer, end], also=[*settled, *parts])
+        except Refused as gone:  # Deleted or unreadable by now; its sender gets the answer all the same.
+            log.warning("answer_not_in_transcript", reason=str(gone))
+            await self._delivery.record(*settled, *parts)
+        self._delivery.post(parts)
         log.info(
             "message_handled",
             outcome=course.outcome,
-            delivered=delivered,
+            messages=len(course.jobs),
             tools=course.tools,
             first_token_ms=course.first_token_ms,
             took_ms=course.age_ms,
         )
 
-    async def _write_end(self, job: Job, course: _Course) -> None:
-        answer = entries.Assistant(content=course.unwritten, model=course.model, usage=course.usage)
-        try:
-            await self._write(job, answer, entries.TurnEnd(outcome=course.outcome))
-        except Refused as trouble:  # The person gets the answer all the same, and is told.
-            log.error("answer_not_stored", reason=str(trouble))  # noqa: TRY400 - the sentence says it all
-            course.ended(TurnOutcome.FAILED, f"This answer is not in the history: {trouble}")
+    async def _write(self, course: _Course, steps: Sequence[Entry], also: Sequence[Operation] = ()) -> None:
+        """Append to the transcript, with `also` in the same commit. On a full disk, wait: the turn cannot go on."""
+        job = course.jobs[0]
+        stamped = [msgspec.structs.replace(step, turn=job.turn) for step in steps]
+        for wait in backoff():
+            try:
+                await self._sessions.append(job.session, stamped, also=also)
+            except SpoolFull:
+                await asyncio.sleep(wait)
+            else:
+                return
 
-    async def _write(self, job: Job, *steps: Entry) -> None:
-        await self._sessions.append(job.session, [msgspec.structs.replace(step, turn=job.turn) for step in steps])
+
+def _asked(course: _Course) -> list[Entry]:
+    return course.asked or [_message(job) for job in course.jobs]
+
+
+def _message(job: Job) -> entries.User:
+    inbound = job.inbound
+    return entries.User(
+        content=spoken(inbound.text),
+        sender=inbound.sender.id,
+        sender_name=inbound.sender.name,
+        event_id=inbound.event_id,
+    )
 
 
 def _usage(usage: Usage | None) -> entries.Usage | None:
@@ -211,11 +289,14 @@ def _paragraphs(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text.strip())
 
 
-def _reply(job: Job, text: str) -> Outbound:
+def _reply(course: _Course, text: str) -> Outbound:
+    job = course.jobs[-1]
     return Outbound(
         address=job.inbound.address,
         text=text,
         kind=OutboundKind.REPLY,
         reply_to=job.inbound.message_id,
         session=job.number,
+        is_failure=course.outcome is TurnOutcome.FAILED,
+        restored=course.restored,
     )

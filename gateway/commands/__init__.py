@@ -3,8 +3,28 @@
 from gateway.commands.command import Answer, Call, Command, Desk, Kind
 from gateway.commands.general import HELP, STATUS, STOP, WHOAMI
 from gateway.commands.grammar import Asked, Mistyped, Said, read
-from gateway.commands.sessions import HISTORY, LIST, NEW, RESUME
+from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
+from gateway.commands.sessions import LIST, NEW, RESUME
+from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
 
-__all__ = ["COMMANDS", "Answer", "Asked", "Call", "Command", "Desk", "Kind", "Mistyped", "Said", "read"]
+__all__ = ["COMMANDS", "RETRY", "Answer", "Asked", "Call", "Command", "Desk", "Kind", "Mistyped", "Said", "read"]
 
-COMMANDS: tuple[Command, ...] = (NEW, LIST, RESUME, HISTORY, STOP, STATUS, WHOAMI, HELP)
+COMMANDS: tuple[Command, ...] = (
+    NEW,
+    LIST,
+    RESUME,
+    RENAME,
+    CLOSE,
+    DELETE,
+    SEARCH,
+    INFO,
+    EXPORT,
+    HISTORY,
+    CLEAR,
+    UNDO,
+    RETRY,
+    STOP,
+    STATUS,
+    WHOAMI,
+    HELP,
+)

@@ -6,9 +6,11 @@ from datetime import datetime
 from enum import StrEnum
 
 from gateway.contract import Button, Inbound
+from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
+from gateway.spool import Operation
 
 __all__ = ["Answer", "Call", "Command", "Desk", "Kind"]
 
@@ -18,6 +20,8 @@ class Kind(StrEnum):
     """Runs at once, even while a turn is running."""
     STRUCTURAL = "structural"
     """Takes effect at intake, in order of acceptance: later messages go to the new session."""
+    QUEUED = "queued"
+    """Waits in the lane for the turns before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class Desk:
     """What the gateway lets commands use."""
 
     sessions: SessionManager
-    lanes: Lanes
+    lanes: Lanes[Job]
     commands: Sequence["Command"]
     status: Callable[[], str]
     now: Callable[[], datetime]
@@ -33,19 +37,28 @@ class Desk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One command as it was sent, with the scope it may touch."""
+    """One command as it was sent, with the scope it may touch.
+
+    `session` is the key of the session it is about: the active one, or the one that was active when it was accepted.
+    """
 
     inbound: Inbound
     routed: Routed
+    session: str | None
     argument: str
     is_owner: bool
     desk: Desk
+    settle: Callable[["Answer"], Sequence[Operation]]
+    """Makes operations of an answer, for a command that commits its answer together with what it changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
+    """`also` is committed together with it."""
+
     text: str
     buttons: tuple[Button, ...] = ()
+    also: tuple[Operation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.wording import count
+from gateway.spool import InboxState, Settle
 
 __all__ = ["HELP", "STATUS", "STOP", "WHOAMI"]
 
@@ -19,11 +20,14 @@ async def _status(call: Call) -> Answer:
 
 async def _stop(call: Call) -> Answer:
     session = call.desk.sessions.active(call.routed.scope)
-    was_running, dropped = call.desk.lanes.stop(session.key) if session else (False, [])
+    lanes = call.desk.lanes
+    dropped = lanes.take_waiting(session.key) if session else []
+    was_running = session is not None and lanes.stop(session.key)
     if not was_running and not dropped:
         return Answer(text="Nothing is running here.")
     also = f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
-    return Answer(text=f"Stopped.{also}")
+    settled = tuple(Settle(turn=job.turn, state=InboxState.ABANDONED, note="/stop") for job in dropped)
+    return Answer(text=f"Stopped.{also}", also=settled)
 
 
 async def _whoami(call: Call) -> Answer:

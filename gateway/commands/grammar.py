@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.commands.command import Command
 
-__all__ = ["Asked", "Mistyped", "Said", "read"]
+__all__ = ["Asked", "Mistyped", "Said", "read", "spoken"]
 
 # A command is one or two words of letters; `/etc/hosts` and `/2` are just text. `@botname` comes from group chats.
 _COMMAND = re.compile(r"(?P<mark>[/!])(?P<name>[a-z]+)(?:@\w+)?(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
@@ -33,7 +33,7 @@ def read(text: str, commands: Sequence[Command]) -> Asked | Mistyped | Said:
     """`//text` is a way to say `/text` to the agent; `!` works as `/`, but an unknown `!word` is just said."""
     stripped = text.strip()
     if stripped.startswith("//"):
-        return Said(stripped[1:])
+        return Said(spoken(text))
     match = _COMMAND.fullmatch(stripped)
     if match is None:
         return Said(text)
@@ -47,6 +47,12 @@ def read(text: str, commands: Sequence[Command]) -> Asked | Mistyped | Said:
     if match["mark"] == "!":
         return Said(text)
     return Mistyped(_suggestion(f"{name} {first}" if _has_subcommands(name, first, known) else name, known))
+
+
+def spoken(text: str) -> str:
+    """Return what the agent is to hear of a message that is no command."""
+    stripped = text.strip()
+    return stripped[1:] if stripped.startswith("//") else text
 
 
 def _has_subcommands(name: str, first: str, known: dict[str, Command]) -> bool:

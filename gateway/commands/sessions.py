@@ -1,16 +1,14 @@
 """Commands that move between the sessions of a chat."""
 
 from gateway.commands.command import Answer, Call, Command, Kind
+from gateway.commands.numbers import read_number
 from gateway.commands.wording import ago, count
 from gateway.contract import Button
-from gateway.errors import Refused
 from gateway.sessions import SessionMeta
 from gateway.text import excerpt
 
-__all__ = ["HISTORY", "LIST", "NEW", "RESUME"]
+__all__ = ["LIST", "NEW", "RESUME"]
 
-SHOWN_LINES = 10
-MAX_SHOWN_LINES = 100
 TITLE_WIDTH = 60
 
 
@@ -21,8 +19,13 @@ async def _new(call: Call) -> Answer:
         agent=call.routed.agent,
         origin=call.inbound.address,
         title=title,
+        also=lambda session: call.settle(_started(session)),
     )
-    named = f": {title}" if title else ""
+    return _started(session)
+
+
+def _started(session: SessionMeta) -> Answer:
+    named = f": {session.title}" if session.title else ""
     return Answer(text=f"Started session {session.number}{named}. What you write now goes there.")
 
 
@@ -51,25 +54,16 @@ def _button(session: SessionMeta) -> Button:
 
 
 async def _resume(call: Call) -> Answer:
-    number = _number(call.argument, "/session resume 2")
-    session = await call.desk.sessions.resume(call.routed.scope, number)
+    number = read_number(call.argument, "/session resume 2")
+    session = await call.desk.sessions.resume(
+        call.routed.scope, number, also=lambda session: call.settle(_resumed(session))
+    )
+    return _resumed(session)
+
+
+def _resumed(session: SessionMeta) -> Answer:
     title = f": {session.title}" if session.title else ""
     return Answer(text=f"Back in session {session.number}{title} ({count(session.messages, 'message')}).")
-
-
-async def _history(call: Call) -> Answer:
-    wanted = min(_number(call.argument, "/history 20"), MAX_SHOWN_LINES) if call.argument else SHOWN_LINES
-    active = call.desk.sessions.active(call.routed.scope)
-    lines = await call.desk.sessions.lines(active.key, wanted) if active else []
-    if not lines:
-        return Answer(text="Nothing has been said in this session yet.")
-    return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
-
-
-def _number(argument: str, example: str) -> int:
-    if not (argument.isascii() and argument.isdigit() and 0 < len(argument) < len("1000000000")):
-        raise Refused(f"Which one? Send its number, like {example}. /session list shows the numbers.")
-    return int(argument)
 
 
 NEW = Command(
@@ -91,4 +85,3 @@ RESUME = Command(
     run=_resume,
     kind=Kind.STRUCTURAL,
 )
-HISTORY = Command(name="history", arguments="[lines]", summary="Show the last lines of this session", run=_history)

@@ -216,13 +216,18 @@ async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
             await chat.say("too late")
 
 
-async def test_a_second_stop_does_not_wait_and_tells_everybody(tmp_path: Path) -> None:
+async def test_a_second_stop_does_not_wait_and_the_next_start_answers(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
-        await chat.say("hello")
+        await chat.say("hello", peer="ada")
         while (await chat.hear()).how != "draft":
             pass
-        await chat.say("and this?")
+        await chat.say("what did I say first?", peer="ada")
         daemon.stop()
         daemon.stop()
-        ends = [(await chat.hear_message()).text for _ in range(2)]
-    assert all("shutting down" in end for end in ends)
+    async with gateway(settings(tmp_path)) as (_, chat):
+        answers = [(await chat.hear_message()).text for _ in range(2)]
+        await chat.say("/history", peer="ada")
+        history = (await chat.hear_message()).text
+    assert "hello" in answers[1]
+    assert history.count("You: ") == 2
+    assert history.count("Agent: ") == 2

@@ -1,0 +1,47 @@
+"""Errands: the commands that wait for their turn in a session's lane, since they change what the model will see."""
+
+import structlog
+
+from gateway.access import is_owner
+from gateway.commands import Answer, Call, Command, Desk
+from gateway.delivery import Delivery
+from gateway.errors import Refused
+from gateway.jobs import Job
+from gateway.live import Live
+from gateway.replies import Reply
+from gateway.routing import Routed
+from gateway.spool import InboxState, Settle
+
+__all__ = ["Errands"]
+
+log = structlog.get_logger()
+
+
+class Errands:
+    """What a command changes, what it answers and that it is done are one commit: it is never half done, or twice."""
+
+    def __init__(self, *, live: Live, delivery: Delivery, desk: Desk) -> None:
+        self._live = live
+        self._delivery = delivery
+        self._desk = desk
+
+    async def run(self, job: Job, command: Command, argument: str) -> None:
+        reply = Reply(self._delivery, job.inbound, Settle(turn=job.turn, state=InboxState.ANSWERED))
+        call = Call(
+            inbound=job.inbound,
+            routed=Routed(agent=job.agent, scope=job.scope),
+            session=job.session,
+            argument=argument,
+            is_owner=is_owner(self._live.settings, job.inbound.address.channel, job.inbound.sender),
+            desk=self._desk,
+            settle=reply.operations,
+        )
+        try:
+            answer = await command.run(call)
+        except Refused as refusal:
+            answer = Answer(text=str(refusal))
+            reply.parts = []
+        if not reply.parts:
+            await self._delivery.record(*reply.operations(answer))
+        self._delivery.post(reply.parts)
+        log.info("command_handled", command=command.name, channel=job.inbound.address.channel)

@@ -1,0 +1,84 @@
+"""Taking up what the last run has left: unanswered messages, unfinished turns and undelivered replies."""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+import structlog
+
+from config import Settings
+from gateway.contract import Outbound
+from gateway.delivery import Delivery
+from gateway.jobs import Job
+from gateway.lanes import Lanes
+from gateway.spool import Found, InboxRow, InboxState, Settle, Spool
+
+__all__ = ["take_up"]
+
+log = structlog.get_logger()
+
+MAX_ATTEMPTS = 3
+
+TOO_OLD = "Gatehouse was away for too long to answer this any more. Please send it again if it still matters."
+CRASHED = (
+    "Gatehouse stopped unexpectedly {times} times while it worked on this, so it was set aside. Please ask differently."
+)
+
+
+async def take_up(spool: Spool, lanes: Lanes[Job], delivery: Delivery, settings: Settings, now: datetime) -> None:
+    """Put everything back where it was, before intake opens. What is given up is told to its sender, once."""
+    found = await spool.recover()
+    delivery.remember_drafts(found.drafts)
+    for reply in found.outbox:
+        delivery.resume(reply)
+    collected = _collected(found)
+    oldest = now - timedelta(seconds=settings.gateway.max_backlog_age)
+    given_up = 0
+    for row in found.inbox:
+        if row.answered_by is not None:
+            continue
+        rows = [row, *collected[row.turn]]
+        if row.attempts >= MAX_ATTEMPTS:
+            given_up += await _give_up(spool, delivery, rows, InboxState.DEAD, CRASHED.format(times=row.attempts), now)
+        elif row.state is InboxState.RECEIVED and row.accepted_at < oldest:
+            given_up += await _give_up(spool, delivery, rows, InboxState.ABANDONED, TOO_OLD, now)
+        else:
+            lanes.put(row.session, Job.found(row, rows[1:]))
+    _tell(found, given_up)
+
+
+def _collected(found: Found) -> dict[str, list[InboxRow]]:
+    """Group the messages that another's turn was answering."""
+    collected: dict[str, list[InboxRow]] = defaultdict(list)
+    for row in found.inbox:
+        if row.answered_by is not None:
+            collected[row.answered_by].append(row)
+    return collected
+
+
+async def _give_up(
+    spool: Spool, delivery: Delivery, rows: list[InboxRow], state: InboxState, sentence: str, now: datetime
+) -> int:
+    first = rows[0]
+    notice = Outbound(
+        address=first.inbound.address,
+        text=sentence,
+        reply_to=first.inbound.message_id,
+        session=first.number,
+        is_failure=True,
+    )
+    parts = delivery.compose(notice, key=first.turn, turn=first.turn)
+    settled = [
+        Settle(turn=row.turn, state=state, answered_by=first.turn, note=f"{sentence} ({now:%F})") for row in rows
+    ]
+    await spool.commit(*settled, *parts)
+    delivery.post(parts)
+    return len(rows)
+
+
+def _tell(found: Found, given_up: int) -> None:
+    if found.set_aside is not None:
+        log.error("spool_set_aside", file=str(found.set_aside))
+    if found.unreadable:
+        log.error("spool_rows_unreadable", count=len(found.unreadable))
+    if found.inbox or found.outbox:
+        log.info("work_taken_up", messages=len(found.inbox), replies=len(found.outbox), given_up=given_up)

@@ -1,0 +1,32 @@
+"""Work: what a lane does with each job, a turn of the agent or a command that waited for the turns before it."""
+
+from gateway.commands import COMMANDS, RETRY, Asked, read
+from gateway.errands import Errands
+from gateway.jobs import Job
+from gateway.turns import Turns
+
+__all__ = ["Work", "is_errand"]
+
+
+def is_errand(job: Job) -> bool:
+    """Tell a command from a message to the agent."""
+    return isinstance(read(job.inbound.text, COMMANDS), Asked)
+
+
+class Work:
+    def __init__(self, turns: Turns, errands: Errands) -> None:
+        self._turns = turns
+        self._errands = errands
+
+    async def run(self, job: Job) -> None:
+        match read(job.inbound.text, COMMANDS):
+            case Asked(command, argument) if command is RETRY:
+                begins_with = [] if job.is_resumed else await self._turns.again(job)
+                if begins_with or job.is_resumed:
+                    await self._turns.run(job, begins_with)
+                else:
+                    await self._errands.run(job, command, argument)
+            case Asked(command, argument):
+                await self._errands.run(job, command, argument)
+            case _:
+                await self._turns.run(job)

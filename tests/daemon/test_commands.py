@@ -1,0 +1,183 @@
+"""Every chat command through the whole gateway."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import LoopbackChannel
+from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
+from tests.daemon.test_conversation import gateway, settings
+
+
+async def ask(chat: LoopbackChannel, text: str) -> str:
+    """Say something and return the next finished message."""
+    await chat.say(text)
+    return (await chat.hear_message()).text
+
+
+async def test_undo_takes_back_the_last_message_and_nothing_else(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "my name is Ada")
+        await ask(chat, "my name is Bob")
+        assert "my name is Bob" in await ask(chat, "/undo")
+        assert "Ada" in await ask(chat, "what is my name?")
+        transcript = next((tmp_path / "data/sessions/transcripts").iterdir()).read_text()
+        assert "my name is Bob" in transcript
+
+
+async def test_undo_with_nothing_to_undo_says_so(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await ask(chat, "/undo") == "There is nothing to take back here."
+
+
+async def test_clear_lets_the_agent_forget(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "my name is Ada")
+        assert "Cleared" in await ask(chat, "/clear")
+        assert "Ada" not in await ask(chat, "what is my name?")
+
+
+async def test_retry_answers_the_last_message_anew(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "my name is Ada")
+        await ask(chat, "what is my name?")
+        await chat.say("/retry")
+        reply = await chat.hear_message()
+        assert reply.kind is OutboundKind.REPLY
+        assert "Ada" in reply.text
+        assert (await ask(chat, "/history")).count("You: what is my name?") == 1
+
+
+async def test_retry_with_nothing_to_try_again_says_so(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await ask(chat, "/retry") == "There is nothing to try again here."
+
+
+async def test_queued_commands_wait_for_the_turns_before_them(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("my name is Ada")
+        await chat.say("/clear")
+        await chat.say("what is my name?")
+        texts = [(await chat.hear_message()).text for _ in range(3)]
+        assert "Cleared" in texts[1]
+        assert "Ada" not in texts[2]
+
+
+async def test_rename_close_info_and_delete(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "hello")
+        assert await ask(chat, "/session rename Trip to Lisbon") == "Session 1 is now called Trip to Lisbon."
+        assert "Session 1: Trip to Lisbon" in await ask(chat, "/session info")
+        await ask(chat, "/new")
+        assert await ask(chat, "/session rename 1 2026 plans") == "Session 1 is now called 2026 plans."
+        assert "2  (empty)" in await ask(chat, "/session list")
+        assert "Session 2 is closed" in await ask(chat, "/session close")
+        await ask(chat, "a new one now")
+        assert "▸ 3  a new one now" in await ask(chat, "/session list")
+        assert await ask(chat, "/session delete 3") == "Session 3 is deleted. You are in session 2 now."
+        assert "no session 3" in await ask(chat, "/session resume 3")
+        assert await ask(chat, "/new") == "Started session 4. What you write now goes there."
+
+
+async def test_search_finds_words_in_this_scope_only(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("the heron stands in the water", peer="bob")
+        await chat.hear_message()
+        await ask(chat, "the router blinks")
+        await ask(chat, "/new")
+        assert "1  the router blinks · you" in await ask(chat, "/session search ROUTER blinks")
+        assert "Nothing found for heron" in await ask(chat, "/session search heron")
+
+
+async def test_export_shows_the_session_without_internal_keys(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "the router blinks")
+        exported = await ask(chat, "/session export")
+        assert "the router blinks" in exported
+        assert "agent:main" not in exported
+
+
+async def test_two_slashes_reach_the_agent_as_one(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "//clear the table")
+        assert "You: /clear the table" in await ask(chat, "/history")
+
+
+async def test_deleting_in_a_group_needs_the_owner(tmp_path: Path) -> None:
+    tables = {"loopback": {"group_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
+        somebody = Sender(id="7", name="Somebody")
+        await chat.say("hello", peer="g", kind=PeerKind.GROUP, sender=somebody)
+        await chat.hear_message()
+        verdict = await chat.say("/session delete 1", peer="g", kind=PeerKind.GROUP, sender=somebody)
+        assert verdict is Verdict.REFUSED
+        assert "Only the owner" in (await chat.hear_message()).text
+
+
+async def test_a_session_deleted_in_mid_turn_is_not_brought_back(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("hello")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("/session delete 1")
+        ends = {(await chat.hear_message()).text for _ in range(2)}
+        assert "Session 1 is deleted." in ends
+        assert any(end.endswith("*The session was deleted.*") for end in ends)
+        assert "no sessions here" in await ask(chat, "/session list")
+    assert not list((tmp_path / "data/sessions/transcripts").glob("*.jsonl"))
+
+
+async def test_structural_commands_survive_a_restart_without_a_flush(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "one")
+        await ask(chat, "/new")
+        await ask(chat, "two")
+        await ask(chat, "/session resume 1")
+    (tmp_path / "data/sessions/index.json").unlink()
+    async with gateway(settings(tmp_path)) as (_, chat):
+        listing = await ask(chat, "/session list")
+    assert "▸ 1  one" in listing
+    assert "  2  two" in listing
+
+
+async def test_the_first_answer_after_a_restart_says_what_was_restored(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        for text in ("one", "two"):
+            await ask(chat, text)
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("three")
+        assert (await chat.hear_message()).restored == 2
+        await chat.say("four")
+        assert (await chat.hear_message()).restored == 0
+
+
+@pytest.mark.parametrize(("mode", "replies"), [("collect", 2), ("followup", 3)])
+async def test_messages_that_come_during_a_turn(tmp_path: Path, mode: str, replies: int) -> None:
+    tables = {"loopback": {"busy": mode}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
+        await chat.say("first")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("second")
+        await chat.say("third")
+        heard = [(await chat.hear_message()).text for _ in range(replies)]
+        assert len(heard) == replies
+        history = await ask(chat, "/history 20")
+        assert [line for line in history.splitlines() if line.startswith("You: ")] == [
+            "You: first",
+            "You: second",
+            "You: third",
+        ]
+        assert history.count("Agent: ") == replies
+
+
+async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
+    tables = {"loopback": {"busy": "interrupt"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    async with asyncio.timeout(30), gateway(settings(tmp_path, channels=tables)) as (_, chat):
+        await chat.say("first")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("what did I say first?")
+        assert (await chat.hear_message()).text.endswith("*Interrupted by your next message.*")
+        assert "first" in (await chat.hear_message()).text
