@@ -1,7 +1,7 @@
 """The channels that are open now: opened by their settings, kept running, and changed when the settings change."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,6 +10,7 @@ import structlog
 
 from config import ChannelSettings, Settings
 from gateway.contract import Browser, Channel, ChannelContext, Deliver, HasRoutes, Route
+from gateway.errors import CannotStart, GatehouseError
 from gateway.http.routes import ChannelHealth
 from gateway.plugins import find_channel
 from gateway.supervisor import ChannelPulse, supervise
@@ -17,6 +18,9 @@ from gateway.supervisor import ChannelPulse, supervise
 __all__ = ["Channels", "Identity"]
 
 log = structlog.get_logger()
+
+CLOSE_DEADLINE = 10.0
+"""How long a channel may take to end; one that takes longer is left to itself."""
 
 Identity = tuple[str, str]
 """Channel and account: one bot identity."""
@@ -44,22 +48,25 @@ class Channels:
         return MappingProxyType(self._by_identity)
 
     def open(self, settings: Settings) -> None:
-        """Open what `settings` enable and close what they no longer do; raises with nothing changed."""
+        """Open what `settings` enable; raises with nothing changed."""
+        for identity, options in _wanted(settings).items():
+            self._add(identity, self._make(identity, options))
+
+    async def reload(self, settings: Settings) -> None:
+        """Open what `settings` newly enable, close what they no longer do; raises with nothing changed.
+
+        A channel that has changed is closed before its successor starts: two of them at once would be two bots.
+        """
         wanted = _wanted(settings)
         changed = {
             identity: self._make(identity, options)
             for identity, options in wanted.items()
             if identity not in self._open or self._open[identity].settings != options
         }
-        gone: AbstractSet[Identity] = self._open.keys() - wanted.keys()
-        if self._tasks is not None:
-            gone, changed = self._without_routes(gone, changed)
-        for identity in [*changed, *gone]:
-            self._close(identity)
+        gone, changed = self._without_routes(self._open.keys() - wanted.keys(), changed)
+        await self._close([*changed, *gone])
         for identity, fresh in changed.items():
-            self._open[identity] = fresh
-            self._by_identity[identity] = fresh.channel
-            self._start(fresh)
+            self._add(identity, fresh)
 
     def start(self, tasks: asyncio.TaskGroup, deliver: Deliver) -> None:
         """Let the channels read, each under supervision, in tasks of `tasks`."""
@@ -67,11 +74,10 @@ class Channels:
         for each in self._open.values():
             self._start(each)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Close every channel."""
         self._tasks = None
-        for identity in list(self._open):
-            self._close(identity)
+        await self._close(list(self._open))
 
     def routes(self) -> list[Route]:
         return [
@@ -107,18 +113,38 @@ class Channels:
         name, account = identity
         pulse = ChannelPulse(name, account)
         context = ChannelContext(name=name, account=account, settings=settings, browser=self._browser, pulse=pulse)
-        return _Open(settings=settings, channel=find_channel(name)(context), pulse=pulse)
+        opener = find_channel(name)
+        try:
+            channel = opener(context)
+        except GatehouseError:
+            raise
+        except Exception as bug:  # A third party's code: its bug is a sentence about that channel, not ours.
+            log.exception("channel_not_opened", channel=name, account=account)
+            raise CannotStart(
+                f"channels.{name} cannot be opened: it failed with {type(bug).__name__}. "
+                f"Repair its package, or set channels.{name}.enabled to false."
+            ) from bug
+        return _Open(settings=settings, channel=channel, pulse=pulse)
+
+    def _add(self, identity: Identity, fresh: _Open) -> None:
+        self._open[identity] = fresh
+        self._by_identity[identity] = fresh.channel
+        self._start(fresh)
 
     def _start(self, each: _Open) -> None:
         if self._tasks is not None and self._deliver is not None:
             name = f"channel:{each.channel.name}:{each.channel.account}"
             each.task = self._tasks.create_task(supervise(each.channel, self._deliver, each.pulse), name=name)
 
-    def _close(self, identity: Identity) -> None:
-        self._by_identity.pop(identity, None)
-        closing = self._open.pop(identity, None)
-        if closing is not None and closing.task is not None:
-            closing.task.cancel()
+    async def _close(self, identities: Sequence[Identity]) -> None:
+        closing = [self._open.pop(identity) for identity in identities if identity in self._open]
+        tasks = {each.task for each in closing if each.task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_DEADLINE)
+        for each in closing:
+            self._by_identity.pop((each.channel.name, each.channel.account), None)
 
 
 def _wanted(settings: Settings) -> dict[Identity, ChannelSettings]:

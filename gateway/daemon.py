@@ -92,6 +92,7 @@ class Daemon:
         self.status = Status(health=self.health, lanes=lanes, now=_now)
         desk = Desk(sessions=sessions, lanes=lanes, commands=COMMANDS, status=self.status.sentence, now=_now)
         self._lanes = lanes
+        sessions.is_busy = lanes.is_busy
         self._turns = Turns(
             live=self._live,
             roster=lambda: self.roster,
@@ -141,15 +142,17 @@ class Daemon:
             for side in sides:
                 side.cancel()
 
-    def reload(self, settings: Settings) -> None:
+    async def reload(self, settings: Settings) -> None:
         """Put new settings in force; raises with nothing changed when they cannot work."""
-        roster = Roster(settings)
-        self.channels.open(settings)
-        self._delivery.channels_changed()
-        _warn_of_restart(self._live.settings, settings)
+        settings = _with_what_is_fixed(self._live.settings, settings)
+        roster = await asyncio.to_thread(Roster, settings)
+        await self.channels.reload(settings)
         self.roster = roster
         self._live.settings = settings
         self._sessions.settings = settings.session
+        self._lanes.max_waiting = settings.gateway.max_queued_per_session
+        self._lanes.max_in_all = settings.gateway.max_queued
+        self._delivery.channels_changed()
 
     def health(self) -> Health:
         troubles = tuple(filter(None, (self._sessions.trouble, self._spool.trouble)))
@@ -167,7 +170,7 @@ class Daemon:
         while True:
             await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
             await self._sessions.flush()
-            await self._sessions.sweep(is_busy=self._lanes.is_busy)
+            await self._sessions.sweep()
             await self._spool.tidy(_now())
 
     async def _end_when_broken(self) -> None:
@@ -188,25 +191,32 @@ class Daemon:
         chats.stop_all("")
         await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
         await self._sessions.flush()
-        self.channels.stop()
+        await self.channels.stop()
         log.info("shutdown_finished", suspended=len(suspended))
 
     async def _until(self, done: Coroutine[None, None, None], seconds: float) -> None:
         """Wait for `done`, until the deadline or a second signal."""
-        waiting = asyncio.ensure_future(done)
-        hurried = asyncio.ensure_future(self._hurrying.wait())
-        _, unfinished = await asyncio.wait({waiting, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for each in unfinished:
-            each.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            waits = {
+                tasks.create_task(done, name="shutdown:waiting"),
+                tasks.create_task(_wait(self._hurrying), name="shutdown:hurrying"),
+            }
+            _, unfinished = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for each in unfinished:
+                each.cancel()
 
 
-def _warn_of_restart(old: Settings, new: Settings) -> None:
-    """Say which changed settings a running daemon cannot take over."""
-    fixed = {
-        "gateway.data_dir": (old.gateway.data_dir, new.gateway.data_dir),
-        "gateway.max_parallel_turns": (old.gateway.max_parallel_turns, new.gateway.max_parallel_turns),
-        "http": (old.http, new.http),
-    }
-    changed = [key for key, (before, after) in fixed.items() if before != after]
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _with_what_is_fixed(old: Settings, new: Settings) -> Settings:
+    """Keep in force what a running daemon cannot change, and say so where the file now says otherwise."""
+    kept = {"data_dir": old.gateway.data_dir, "max_parallel_turns": old.gateway.max_parallel_turns}
+    if new.gateway.data_dir != old.gateway.data_dir and new.gateway.workspace_root.is_relative_to(new.gateway.data_dir):
+        kept["workspace_root"] = old.gateway.workspace_root
+    wanted = {f"gateway.{name}": getattr(new.gateway, name) != value for name, value in kept.items()}
+    changed = [key for key, is_changed in {**wanted, "http": new.http != old.http}.items() if is_changed]
     if changed:
         log.warning("restart_needed", keys=changed)
+    return new.model_copy(update={"gateway": new.gateway.model_copy(update=kept), "http": old.http})

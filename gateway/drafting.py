@@ -4,12 +4,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
 
 from gateway.abilities import Abilities
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
 from gateway.errors import ChannelError
 
 __all__ = ["Draft", "Easel"]
+
+log = structlog.get_logger()
 
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
@@ -69,12 +74,22 @@ class Easel:
         can = self.abilities
         signs = []
         if can.drafts is not None:
-            signs.append(group.create_task(self._show(can.drafts, draft), name=f"draft:{self.key}"))
+            signs.append(
+                group.create_task(self._safely(partial(self._show, can.drafts, draft)), name=f"draft:{self.key}")
+            )
         elif can.edits is not None:
-            signs.append(group.create_task(self._edit(can.edits, draft), name=f"draft:{self.key}"))
+            signs.append(
+                group.create_task(self._safely(partial(self._edit, can.edits, draft)), name=f"draft:{self.key}")
+            )
         if can.typing is not None:
-            signs.append(group.create_task(self._type(can.typing), name=f"typing:{self.key}"))
+            signs.append(group.create_task(self._safely(partial(self._type, can.typing)), name=f"typing:{self.key}"))
         return signs
+
+    async def _safely(self, sign: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await sign()
+        except Exception:  # A bug in showing a draft must not cost the person the answer, which follows anyway.
+            log.exception("drafting_crashed", channel=self.channel.name)
 
     async def _show(self, drafts: Drafts, draft: Draft) -> None:
         while True:

@@ -66,9 +66,12 @@ class Intake:
         if not inbound.event_id:
             return Verdict.REFUSED
         try:
-            return await self._take(replace(inbound, text=clean(inbound.text)))
+            verdict = await self._take(replace(inbound, text=clean(inbound.text)))
         except Duplicate:
-            return Verdict.DUPLICATE
+            verdict = Verdict.DUPLICATE
+        if verdict is not Verdict.ACCEPTED:
+            log.info("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)
+        return verdict
 
     async def _take(self, inbound: Inbound) -> Verdict:
         if not may_talk(self._live.settings, inbound):
@@ -86,7 +89,6 @@ class Intake:
 
     async def _turn_away(self, inbound: Inbound) -> Verdict:
         """Tell a stranger who wrote directly how to get in; in a group, strangers get no answer."""
-        log.info("stranger_refused", channel=inbound.address.channel, sender=inbound.sender.id)
         if inbound.address.kind is PeerKind.DIRECT:
             text = (
                 f"I do not know you yet. My owner can let you in by adding your id, {inbound.sender.id}, "
@@ -135,7 +137,7 @@ class Intake:
         if not reply.parts:
             await self._spool.commit(*reply.operations(answer))
         self._delivery.post(reply.parts)
-        log.info("command_handled", command=command.name, channel=inbound.address.channel)
+        log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
 
     async def _answer(self, inbound: Inbound, answer: Answer) -> None:
         reply = Reply(self._delivery, inbound, _taken(inbound, self._now()))

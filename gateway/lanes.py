@@ -39,8 +39,8 @@ class Lanes(Generic[Item]):
     ) -> None:
         self._run = run
         self._name = name
-        self._max_waiting = max_waiting
-        self._max_in_all = max_in_all
+        self.max_waiting = max_waiting
+        self.max_in_all = max_in_all
         self._lanes: dict[str, _Lane[Item]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
@@ -61,9 +61,9 @@ class Lanes(Generic[Item]):
     def check_room(self, key: str) -> None:
         """Raise `LaneFull` when `put` would have no room; between the two there must be no pause."""
         lane = self._lanes.get(key)
-        if lane is not None and self._max_waiting is not None and len(lane.waiting) >= self._max_waiting:
+        if lane is not None and self.max_waiting is not None and len(lane.waiting) >= self.max_waiting:
             raise LaneFull(len(lane.waiting))
-        if self._max_in_all is not None and self.waiting >= self._max_in_all:
+        if self.max_in_all is not None and self.waiting >= self.max_in_all:
             raise LaneFull(self.waiting)
 
     def put(self, key: str, item: Item) -> None:

@@ -260,6 +260,23 @@ async def test_a_turn_that_fails_while_drafting_fails_plainly(tmp_path: Path) ->
                 raise ValueError("the turn")
 
 
+async def test_a_bug_in_showing_a_draft_does_not_cost_the_answer(tmp_path: Path) -> None:
+    class Broken(Easel):
+        async def draft(self, message: Outbound, *, key: str) -> None:
+            await super().draft(message, key=key)
+            raise ZeroDivisionError
+
+    broken = Broken()
+    async with posting(tmp_path, broken) as post:
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("a")
+            await broken.drafts.get()
+            await asyncio.sleep(0)
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+    assert broken.texts == ["hello"]
+
+
 class Slate(Wire):
     """Streams by editing one message."""
 

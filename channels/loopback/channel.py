@@ -53,6 +53,10 @@ class LoopbackChannel:
         self._reading = asyncio.Event()
         self._heard: asyncio.Queue[Heard] = asyncio.Queue(CAPACITY)
 
+    @property
+    def is_reading(self) -> bool:
+        return self._reading.is_set()
+
     async def run(self, deliver: Deliver) -> None:
         self._deliver = deliver
         self._reading.set()

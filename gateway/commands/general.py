@@ -19,15 +19,19 @@ async def _status(call: Call) -> Answer:
 
 
 async def _stop(call: Call) -> Answer:
-    session = call.desk.sessions.active(call.routed.scope)
+    """Also what runs in a session that was left by `/new`: it answers into this chat too."""
     lanes = call.desk.lanes
-    dropped = lanes.take_waiting(session.key) if session else []
-    was_running = session is not None and lanes.stop(session.key)
-    if not was_running and not dropped:
+    dropped = [job for session in _sessions(call) for job in lanes.take_waiting(session)]
+    stopped = [session for session in _sessions(call) if lanes.stop(session)]
+    if not stopped and not dropped:
         return Answer(text="Nothing is running here.")
     also = f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
     settled = tuple(Settle(turn=job.turn, state=InboxState.ABANDONED, note="/stop") for job in dropped)
     return Answer(text=f"Stopped.{also}", also=settled)
+
+
+def _sessions(call: Call) -> list[str]:
+    return [session.key for session in call.desk.sessions.list(call.routed.scope)]
 
 
 async def _whoami(call: Call) -> Answer:

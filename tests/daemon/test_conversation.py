@@ -189,6 +189,18 @@ async def test_stop_ends_the_answer_and_drops_what_waits(tmp_path: Path) -> None
         assert (await chat.hear_message()).kind is OutboundKind.REPLY
 
 
+async def test_stop_also_ends_what_runs_in_a_session_that_was_left(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("hello")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("/new")
+        await chat.say("/stop")
+        texts = [(await chat.hear_message()).text for _ in range(3)]
+        assert "Stopped." in texts
+        assert any(text.endswith("*Stopped.*") for text in texts)
+
+
 async def test_status_whoami_and_help_answer(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         for command, part in (("/status", "loopback up"), ("/whoami", "owner"), ("/help", "/session resume <number>")):
