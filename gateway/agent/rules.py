@@ -55,12 +55,12 @@ What I can do:
 - keep notes: `remember that the key is under the mat`, `what do you remember`
 - look back in this conversation: `what did I say first`, `what is my name`, `how many messages`
 
-For real answers, add a language model: describe it under `providers` in the config, choose it with \
-`gatehouse config set agents.main.provider NAME`, and see the README for the details."""
+Real answers need a language model, and this version of Gatehouse has none yet: models come with a later one. Until \
+then everything else can be tried with me: channels, sessions, commands, tools."""
 
 _REMINDER = (
     "I am the offline responder, not a language model, so I cannot say anything clever about it. Say `help` to see \
-what I can do and how to add a model."
+what I can do."
 )
 
 
@@ -116,7 +116,8 @@ def _last_said(_match: re.Match[str], messages: History) -> Decision:
 
 def _last_answered(_match: re.Match[str], messages: History) -> Decision:
     answers = _answers(messages)
-    return f"The last thing I said is:\n\n{_quoted(answers[-1])}" if answers else "I have said nothing here yet."
+    # My own words are Markdown already.
+    return f"The last thing I said is:\n\n> {_shortened(answers[-1])}" if answers else "I have said nothing here yet."
 
 
 def _count(_match: re.Match[str], messages: History) -> Decision:
@@ -155,8 +156,18 @@ def _answers(messages: History) -> list[str]:
     return [message.text for message in messages if isinstance(message, AssistantMessage) and message.text]
 
 
+_INLINE = re.compile(r"[\\`*\[\]<~]|&(?=#?\w)|(?<![^\W_])_|_(?![^\W_])")
+_LEADING = re.compile(r"^(\d{0,9})([#>+=.)-])")
+
+
 def _quoted(text: str) -> str:
-    return f"> {excerpt(text[: 4 * _QUOTE_CHARS], _QUOTE_CHARS)}"
+    """Quote what a person wrote as it was written: what looks like Markdown in it is not meant as such."""
+    escaped = _INLINE.sub(r"\\\g<0>", _shortened(text))
+    return "> " + _LEADING.sub(r"\1\\\2", escaped)
+
+
+def _shortened(text: str) -> str:
+    return excerpt(text[: 4 * _QUOTE_CHARS], _QUOTE_CHARS)
 
 
 def _unquoted(words: str | None) -> str:

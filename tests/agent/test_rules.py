@@ -1,8 +1,12 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it.common.utils import escapeHtml
 
 from gateway.agent.rules import Ask, decide
 from gateway.agent.toolbox import BUILT_IN
 from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.text.markdown import render_html
 
 OFFERED = {tool.spec.name for tool in BUILT_IN}
 
@@ -74,13 +78,13 @@ def test_other_talk_is_answered_without_a_tool_and_honestly(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["help", "hi", "Hello!", "who are you?", "what can you do", "Tell me of Rome"])
-def test_it_says_what_it_is_and_how_to_add_a_model(text: str) -> None:
+def test_it_says_what_it_is_and_that_models_come_later(text: str) -> None:
     said = answer(text)
     assert isinstance(said, str)
     assert "**offline responder**" in said
     assert "*not* a language model" in said
-    assert "gatehouse config set agents.main.provider" in said
-    assert "README" in said
+    assert "models come with a later one" in said
+    assert "README" not in said
 
 
 def test_it_introduces_itself_at_length_only_once() -> None:
@@ -88,7 +92,47 @@ def test_it_introduces_itself_at_length_only_once() -> None:
     assert isinstance(said, str)
     assert said.startswith("You said:\n\n> And of Carthage\n\n")
     assert "`help`" in said
-    assert "config set" not in said
+    assert "later" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# hi",
+        "1. one",
+        "12) x",
+        "- a",
+        "+ a",
+        "> a",
+        "---",
+        "===",
+        "**b** _i_ __b__ *",
+        "`c` ~~s~~",
+        "<b> &amp; &#35;",
+        "~~~",
+        "[l](https://e.org) ![i](x)",
+        "a\\*b",
+        "snake_case 5 * 3",
+        "\n# x\n\n    code",
+        "[x]: https://e.org",
+        "| a |",
+    ],
+)
+def test_what_a_person_wrote_is_quoted_as_it_was_written(text: str) -> None:
+    said = answer(text)
+    assert isinstance(said, str)
+    assert _shown(text) in render_html(said)
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=60))
+def test_no_text_is_taken_for_markdown_when_it_is_quoted(text: str) -> None:
+    said = answer("Tell me of Rome", "...", f"xyz {text}", "...", "what was my last message")
+    assert isinstance(said, str)
+    assert _shown(f"xyz {text}") in render_html(said)
+
+
+def _shown(text: str) -> str:
+    return f"<blockquote>\n<p>{escapeHtml(' '.join(text.split()))}</p>\n</blockquote>"
 
 
 @pytest.mark.parametrize(
