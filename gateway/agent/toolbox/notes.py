@@ -4,18 +4,21 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import structlog
 from msgspec import Meta
 
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 
 __all__ = ["recall", "remember"]
+
+log = structlog.get_logger()
 
 _MAX_NOTES = 500
 _MAX_NOTE_CHARS = 2_000
@@ -36,7 +39,8 @@ async def remember(context: ToolContext, text: Annotated[str, Meta(description="
     if len(text) > _MAX_NOTE_CHARS:
         raise ToolFailed(f"A note can have at most {_MAX_NOTE_CHARS} characters. Remember a shorter version.")
     note = _Note(ts=context.now().astimezone(UTC), text=text)
-    return await asyncio.to_thread(_keep, context.notes, note)
+    with _trouble_told("The note could not be kept"):
+        return await asyncio.to_thread(_keep, context.notes, note)
 
 
 @tool
@@ -45,7 +49,8 @@ async def recall(
     query: Annotated[str, Meta(description="Words that the note must contain; all notes when left out.")] = "",
 ) -> str:
     """Look up the notes that were kept, newest first."""
-    notes = await asyncio.to_thread(_load, context.notes)
+    with _trouble_told("The notes cannot be read"):
+        notes = await asyncio.to_thread(_load, context.notes)
     words = query.casefold().split()
     found = [note for note in reversed(notes) if all(word in note.text.casefold() for word in words)]
     if not found:
@@ -56,8 +61,19 @@ async def recall(
     return "\n".join(lines)
 
 
+@contextmanager
+def _trouble_told(what: str) -> Iterator[None]:
+    """Say what the disk says: a full one, or a file where the folder should be, is for the operator to mend."""
+    try:
+        yield
+    except OSError as trouble:
+        log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
+        raise ToolFailed(f"{what}: {trouble.strerror or 'the disk refused'}. The operator can mend that.") from trouble
+
+
 def _keep(path: Path, note: _Note) -> str:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):  # Whether it is a folder shows below.
+        path.parent.mkdir(mode=0o700)
     with _alone_in(path.parent):
         notes = _load(path)
         if len(notes) < _MAX_NOTES:

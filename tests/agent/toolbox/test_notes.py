@@ -92,3 +92,17 @@ async def test_recalling_many_says_how_many_are_left_out(context: ToolContext) -
     line = json.dumps({"ts": "2026-01-01T00:00:00Z", "text": "again"}) + "\n"
     context.notes.write_text(line * 60)
     assert (await recall.run(context, {})).endswith("... and 10 older ones")
+
+
+async def test_a_file_in_place_of_the_folder_is_told_and_no_crash(context: ToolContext) -> None:
+    context.notes.parent.write_text("in the way")
+    with pytest.raises(ToolFailed, match="could not be kept: Not a directory"):
+        await remember.run(context, {"text": "tea"})
+    with pytest.raises(ToolFailed, match="cannot be read: Not a directory"):
+        await recall.run(context, {})
+
+
+async def test_notes_that_the_disk_refuses_are_told(context: ToolContext) -> None:
+    context.notes.mkdir(parents=True)
+    with pytest.raises(ToolFailed, match="could not be kept: Is a directory"):
+        await remember.run(context, {"text": "tea"})
