@@ -15,7 +15,7 @@ __all__ = ["converse"]
 
 _NOTHING_SAID = "The model ended without an answer. Please ask again, or put it differently."
 _GOING_IN_CIRCLES = (
-    "I stopped: the tool `{tool}` was called again and again in the same way and gave the same result each time. "
+    "I stopped: I was going in circles, calling {tools} again and again in the same way and with the same results. "
     "Please say more about what you need."
 )
 _TOO_MANY_STEPS = "I stopped after {steps} steps without coming to an end. Say “go on” if I should continue."
@@ -48,8 +48,9 @@ async def converse(
             yield ToolFinished(call=call, outcome=outcome)
             outcomes.append(outcome)
             repeats.note(call, outcome)
-        if tool := repeats.stuck_on:
-            yield Done(text=_GOING_IN_CIRCLES.format(tool=tool), steps=number)
+        if repeats.stuck_on:
+            tools = " and ".join(f"`{tool}`" for tool in repeats.stuck_on)
+            yield Done(text=_GOING_IN_CIRCLES.format(tools=tools), steps=number)
             return
         messages.append(AssistantMessage(text=done.text, tool_calls=done.tool_calls))
         messages.append(ToolMessage(outcomes=tuple(outcomes)))

@@ -128,9 +128,52 @@ async def test_the_same_call_with_the_same_result_is_broken_off(context: ToolCon
 
 
 async def test_calls_that_differ_are_not_broken_off(context: ToolContext) -> None:
-    steps = [[calls("add", first=number % 2, second=1)] for number in range(8)]
+    steps = [[calls("add", first=number, second=1)] for number in range(8)]
     done = (await run(ScriptedProvider(*steps, says("Fine.")), context, max_iterations=20))[-1]
     assert done == Done(text="Fine.", steps=9)
+
+
+@pytest.mark.parametrize("length", [2, 3])
+async def test_a_few_calls_in_turns_for_ever_are_broken_off(length: int, context: ToolContext) -> None:
+    steps = [[calls("add" if number % length else "lost", first=number % length, second=1)] for number in range(100)]
+    done = (await run(ScriptedProvider(*steps), context, max_iterations=100))[-1]
+    assert isinstance(done, Done)
+    assert done.steps == 3 * length
+    assert "`lost` and `add`" in done.text
+
+
+async def test_turns_whose_results_change_are_not_broken_off(context: ToolContext) -> None:
+    steps = [[calls("add", first=0, second=number if number % 2 else -1)] for number in range(12)]
+    done = (await run(ScriptedProvider(*steps, says("Fine.")), context, max_iterations=20))[-1]
+    assert done == Done(text="Fine.", steps=13)
+
+
+async def test_a_text_without_end_ends_the_turn(context: ToolContext) -> None:
+    provider = ScriptedProvider([TextDelta(text="x" * 65_536)] * 17)
+    with pytest.raises(ProviderFailed, match="more than one answer can hold"):
+        await run(provider, context)
+    assert provider.is_closed
+
+
+def _nested(depth: int) -> Json:
+    value: Json = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [calls("add", first="x" * 5_000_000)],
+        [calls("add", first=["x" * 65_536]) for _ in range(5)],
+        [calls("add", first=_nested(100_000))],
+    ],
+    ids=["long", "many", "deep"],
+)
+async def test_arguments_beyond_measure_end_the_turn(chunks: list[Chunk], context: ToolContext) -> None:
+    with pytest.raises(ProviderFailed, match="more than they can take"):
+        await run(ScriptedProvider(chunks), context)
 
 
 async def test_each_call_of_a_step_has_a_result_even_when_it_is_broken_off(context: ToolContext) -> None:
