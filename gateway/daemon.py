@@ -27,6 +27,7 @@ from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken
+from gateway.spool_routes import spool_routes
 from gateway.status import Status
 from gateway.takeup import take_up
 from gateway.turns import Turns
@@ -38,6 +39,10 @@ log = structlog.get_logger()
 
 LAST_WORDS = 5.0
 """How long replies that are fixed may take to reach their chats; what does not is in the outbox."""
+
+
+STUCK_AFTER = 10.0
+"""Seconds that one commit may take before readiness says so."""
 
 
 def _now() -> datetime:
@@ -74,6 +79,7 @@ class Daemon:
         self.url = ""
         self.page = ""
         """A link that lets one browser in, once."""
+        self.wants_restart = False
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self._live = Live(settings)
@@ -90,7 +96,14 @@ class Daemon:
             max_in_all=gateway.max_queued,
         )
         self.status = Status(health=self.health, lanes=lanes, now=_now)
-        desk = Desk(sessions=sessions, lanes=lanes, commands=COMMANDS, status=self.status.sentence, now=_now)
+        desk = Desk(
+            sessions=sessions,
+            lanes=lanes,
+            commands=COMMANDS,
+            status=self.status.sentence,
+            restart=self.restart,
+            now=_now,
+        )
         self._lanes = lanes
         sessions.is_busy = lanes.is_busy
         self._turns = Turns(
@@ -116,13 +129,23 @@ class Daemon:
 
     def routes(self) -> list[Route]:
         """All that is served over HTTP besides the server's own."""
-        return [*self.status.routes(), *session_routes(self._sessions), *self.channels.routes()]
+        return [
+            *self.status.routes(),
+            *spool_routes(self._spool, self._delivery),
+            *session_routes(self._sessions),
+            *self.channels.routes(),
+        ]
 
     def stop(self) -> None:
         """Ask for an orderly end; asked twice, do not wait for the turns that are running."""
         if self._stopping.is_set():
             self._hurrying.set()
         self._stopping.set()
+
+    def restart(self) -> None:
+        """Ask for an orderly end after which whoever runs the daemon starts it anew."""
+        self.wants_restart = True
+        self.stop()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer messages until `stop`; `ready` is called once the channels have been started."""
@@ -155,7 +178,8 @@ class Daemon:
         self._delivery.channels_changed()
 
     def health(self) -> Health:
-        troubles = tuple(filter(None, (self._sessions.trouble, self._spool.trouble)))
+        stuck = "The disk has not answered for a while." if self._spool.busy_for() > STUCK_AFTER else None
+        troubles = tuple(filter(None, (self._sessions.trouble, self._spool.trouble, stuck)))
         channels = self.channels.health()
         return Health(
             ready=not troubles and not self._stopping.is_set() and all(channel.state == "up" for channel in channels),

@@ -137,6 +137,8 @@ class Intake:
         if not reply.parts:
             await self._spool.commit(*reply.operations(answer))
         self._delivery.post(reply.parts)
+        if answer.then is not None:
+            answer.then()
         log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
 
     async def _answer(self, inbound: Inbound, answer: Answer) -> None:

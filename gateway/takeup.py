@@ -2,15 +2,18 @@
 
 from collections import defaultdict
 from datetime import datetime, timedelta
+from uuid import uuid4
 
+import msgspec
 import structlog
 
 from config import Settings
-from gateway.contract import Outbound
+from gateway.commands import RESTARTED_BY
+from gateway.contract import Address, Outbound
 from gateway.delivery import Delivery
 from gateway.jobs import Job
 from gateway.lanes import Lanes
-from gateway.spool import Found, InboxRow, InboxState, Settle, Spool
+from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
 __all__ = ["take_up"]
 
@@ -18,6 +21,7 @@ log = structlog.get_logger()
 
 MAX_ATTEMPTS = 3
 
+BACK = "I am back."
 TOO_OLD = "Gatehouse was away for too long to answer this any more. Please send it again if it still matters."
 CRASHED = (
     "Gatehouse stopped unexpectedly {times} times while it worked on this, so it was set aside. Please ask differently."
@@ -30,6 +34,8 @@ async def take_up(spool: Spool, lanes: Lanes[Job], delivery: Delivery, settings:
     delivery.remember_drafts(found.drafts)
     for reply in found.outbox:
         delivery.resume(reply)
+    if RESTARTED_BY in found.facts:
+        await _greet(spool, delivery, found.facts[RESTARTED_BY])
     collected = _collected(found)
     oldest = now - timedelta(seconds=settings.gateway.max_backlog_age)
     given_up = 0
@@ -44,6 +50,14 @@ async def take_up(spool: Spool, lanes: Lanes[Job], delivery: Delivery, settings:
         else:
             lanes.put(row.session, Job.found(row, rows[1:]))
     _tell(found, given_up)
+
+
+async def _greet(spool: Spool, delivery: Delivery, restarted_by: str) -> None:
+    """Tell the chat that asked for the restart that we are back, once."""
+    address = msgspec.json.decode(restarted_by, type=Address)
+    parts = delivery.compose(Outbound(address=address, text=BACK), key=f"notice-{uuid4().hex}")
+    await spool.commit(Remember(name=RESTARTED_BY, value=None), *parts)
+    delivery.post(parts)
 
 
 def _collected(found: Found) -> dict[str, list[InboxRow]]:

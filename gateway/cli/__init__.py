@@ -18,6 +18,7 @@ COMMANDS = {
     "link": ("gateway.cli.link", "print a new link that opens the chat page"),
     "status": ("gateway.cli.status", "show how the running gateway is doing"),
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
+    "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }
 

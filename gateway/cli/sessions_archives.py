@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from urllib.parse import quote, urlencode
 
@@ -17,6 +17,7 @@ from gateway.errors import Refused
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.session_routes import PATIENCE
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
+from gateway.spool import Spool
 
 __all__ = ["DaemonArchive", "opened_archive", "opened_files"]
 
@@ -41,14 +42,15 @@ async def opened_files(settings: Settings, *, as_found: bool = False) -> AsyncIt
     """Be the one owner of the files for a while. `as_found` mends nothing first, and then only `verify` works."""
     directory = settings.gateway.data_dir
     prepare_data_dir(directory)
-    with DataDirLock(directory):
-        manager = await SessionManager.open(directory / "sessions", settings.session, _now)
-        try:
-            if not as_found:
-                await manager.recover()
-            yield ManagerArchive(manager)
-        finally:
-            await manager.close()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(DataDirLock(directory))
+        # What a crash has left in the spool belongs to the sessions too.
+        spool = None if as_found else await stack.enter_async_context(await Spool.open(directory))
+        manager = await SessionManager.open(directory / "sessions", settings.session, _now, journal=spool)
+        stack.push_async_callback(manager.close)
+        if not as_found:
+            await manager.recover()
+        yield ManagerArchive(manager)
 
 
 class DaemonArchive:

@@ -1,13 +1,26 @@
 """The commands people can send in a chat: one registry feeds the parser, `/help` and every platform's menu."""
 
 from gateway.commands.command import Answer, Call, Command, Desk, Kind
-from gateway.commands.general import HELP, STATUS, STOP, WHOAMI
+from gateway.commands.general import HELP, RESTART, RESTARTED_BY, STATUS, STOP, WHOAMI
 from gateway.commands.grammar import Asked, Mistyped, Said, read
 from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
 from gateway.commands.sessions import LIST, NEW, RESUME
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
 
-__all__ = ["COMMANDS", "RETRY", "Answer", "Asked", "Call", "Command", "Desk", "Kind", "Mistyped", "Said", "read"]
+__all__ = [
+    "COMMANDS",
+    "RESTARTED_BY",
+    "RETRY",
+    "Answer",
+    "Asked",
+    "Call",
+    "Command",
+    "Desk",
+    "Kind",
+    "Mistyped",
+    "Said",
+    "read",
+]
 
 COMMANDS: tuple[Command, ...] = (
     NEW,
@@ -26,5 +39,6 @@ COMMANDS: tuple[Command, ...] = (
     STOP,
     STATUS,
     WHOAMI,
+    RESTART,
     HELP,
 )

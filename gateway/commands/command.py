@@ -32,6 +32,7 @@ class Desk:
     lanes: Lanes[Job]
     commands: Sequence["Command"]
     status: Callable[[], str]
+    restart: Callable[[], None]
     now: Callable[[], datetime]
 
 
@@ -54,11 +55,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`also` is committed together with it."""
+    """`also` is committed together with it; `then` is called once that is done."""
 
     text: str
     buttons: tuple[Button, ...] = ()
     also: tuple[Operation, ...] = ()
+    then: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,16 @@
 """Commands about the gateway itself and about the turn that is running."""
 
+import msgspec
+
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.wording import count
-from gateway.spool import InboxState, Settle
+from gateway.errors import Refused
+from gateway.spool import InboxState, Remember, Settle
 
-__all__ = ["HELP", "STATUS", "STOP", "WHOAMI"]
+__all__ = ["HELP", "RESTART", "RESTARTED_BY", "STATUS", "STOP", "WHOAMI"]
+
+RESTARTED_BY = "restarted_by"
+"""The fact in the spool that says which chat is to be told of the next start."""
 
 
 async def _help(call: Call) -> Answer:
@@ -42,7 +48,15 @@ async def _whoami(call: Call) -> Answer:
     )
 
 
+async def _restart(call: Call) -> Answer:
+    if not call.is_owner:
+        raise Refused("Only the owner may restart the gateway.")
+    note = Remember(name=RESTARTED_BY, value=msgspec.json.encode(call.inbound.address).decode())
+    return Answer(text="Restarting. I will tell you here when I am back.", also=(note,), then=call.desk.restart)
+
+
 HELP = Command(name="help", aliases=("start",), summary="Show this list", run=_help)
 STATUS = Command(name="status", summary="Show how the gateway is doing", run=_status)
 STOP = Command(name="stop", summary="Stop the answer that is being written and drop what waits behind it", run=_stop)
+RESTART = Command(name="restart", summary="Restart the gateway (owner); nothing is lost", run=_restart)
 WHOAMI = Command(name="whoami", summary="Show who you are to the gateway", run=_whoami)

@@ -1,7 +1,7 @@
 """The whole gateway, from what a person says to what a person hears, over the loopback channel."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,8 +28,12 @@ def settings(folder: Path, **tables: object) -> Settings:
 
 
 @asynccontextmanager
-async def gateway(configured: Settings) -> AsyncIterator[tuple[Daemon, LoopbackChannel]]:
+async def gateway(
+    configured: Settings, before: Callable[[Daemon], None] = lambda _daemon: None
+) -> AsyncIterator[tuple[Daemon, LoopbackChannel]]:
+    """Run a daemon and give its loopback channel; `before` may change the daemon before it takes anything up."""
     async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+        before(daemon)
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()

@@ -39,6 +39,8 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/healthz"): Access.PUBLIC,
         ("GET", "/readyz"): Access.PUBLIC,
         ("GET", "/status"): Access.OWNER,
+        ("GET", "/spool"): Access.CONTROL,
+        ("POST", "/spool/retry"): Access.CONTROL,
         ("GET", "/sessions/list"): Access.CONTROL,
         ("GET", "/sessions/lines"): Access.CONTROL,
         ("GET", "/sessions/transcript"): Access.CONTROL,

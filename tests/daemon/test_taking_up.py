@@ -1,0 +1,185 @@
+"""What a start finds, and what becomes of it."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.daemon import Daemon
+from gateway.dialogue import ToolCall, ToolMessage, UserMessage
+from gateway.sessions.fold import INTERRUPTED
+from gateway.spool import Accept, Begin, Spool
+from tests.daemon.test_conversation import gateway, settings
+
+SCOPE = "agent:main:loopback:direct:ada"
+
+
+def inbound(event_id: str, text: str) -> Inbound:
+    return Inbound(
+        address=Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada"),
+        sender=Sender(id="ada", name="Ada", is_owner=True),
+        event_id=event_id,
+        text=text,
+        sent_at=datetime.now(UTC),
+    )
+
+
+async def leave(folder: Path, *operations: Accept | Begin) -> None:
+    """Leave an accepted message behind, as a run does that was killed."""
+    async with await Spool.open(folder / "data") as spool:
+        await spool.commit(*operations)
+
+
+def accepted(turn: str, text: str, *, at: datetime | None = None) -> Accept:
+    return Accept(
+        turn=turn,
+        inbound=inbound(turn, text),
+        scope=SCOPE,
+        session=SCOPE,
+        number=1,
+        agent="main",
+        at=at or datetime.now(UTC),
+    )
+
+
+async def begin_a_session(folder: Path) -> None:
+    async with gateway(settings(folder)) as (_, chat):
+        await chat.say("hello", peer="ada")
+        await chat.hear_message()
+
+
+async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> None:
+    await begin_a_session(tmp_path)
+    await leave(tmp_path, accepted("t1", "my name is Ada"), accepted("t2", "what is my name?"))
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.hear_message()
+        assert "Ada" in (await chat.hear_message()).text
+
+
+async def test_what_is_too_old_is_told_to_its_sender_once(tmp_path: Path) -> None:
+    await begin_a_session(tmp_path)
+    await leave(tmp_path, accepted("t1", "hello?", at=datetime.now(UTC) - timedelta(days=3)))
+    async with gateway(settings(tmp_path)) as (_, chat):
+        notice = await chat.hear_message()
+        assert notice.is_failure
+        assert "away for too long" in notice.text
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("/status", peer="ada")
+        assert "away" not in (await chat.hear_message()).text
+
+
+async def test_a_turn_that_crashed_the_daemon_three_times_is_set_aside(tmp_path: Path) -> None:
+    await begin_a_session(tmp_path)
+    await leave(tmp_path, accepted("t1", "boom"), *[Begin(turn="t1")] * 3)
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert "3 times" in (await chat.hear_message()).text
+    async with await Spool.open(tmp_path / "data") as spool:
+        (row,) = (await spool.listing()).inbox
+        assert row.turn == "t1"
+
+
+async def test_a_repeated_event_is_recognised_after_a_restart(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("hello", event_id="e1")
+        await chat.hear_message()
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.say("hello", event_id="e1") == "duplicate"
+
+
+async def test_a_restart_by_the_owner_is_announced_when_it_is_done(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        await chat.say("/restart", peer="ada")
+        assert "Restarting" in (await chat.hear_message()).text
+        assert daemon.wants_restart
+    async with gateway(settings(tmp_path)) as (_, chat):
+        back = await chat.hear_message()
+        assert (back.text, back.address.peer) == ("I am back.", "ada")
+
+
+def mark(log: Path) -> int:
+    """Leave a mark and return how many there are."""
+    with log.open("a") as file:
+        file.write("x")
+    return log.stat().st_size
+
+
+class Stepwise:
+    """A model that calls a tool twice and then says what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        outcomes = [message for message in prompt.messages if isinstance(message, ToolMessage)]
+        assert isinstance(prompt.messages[0], UserMessage)
+        self.heard = [outcome.output for message in outcomes for outcome in message.outcomes]
+        if len(outcomes) < 2:
+            yield TextDelta(text=f"Step {len(outcomes) + 1}.")
+            yield ToolCall(id=f"call{len(outcomes)}", name="strike", input={})
+        else:
+            yield TextDelta(text="Done.")
+
+
+def use(daemon: Daemon, provider: Stepwise, *strikes: str, log: Path, hangs: asyncio.Event | None = None) -> None:
+    @tool
+    async def strike(_context: ToolContext) -> str:
+        """Leave a mark."""
+        marks = await asyncio.to_thread(mark, log)
+        if hangs is not None and marks == 2:
+            hangs.set()
+            await asyncio.Event().wait()
+        return strikes[0] if strikes else f"mark {marks}"
+
+    daemon.roster.replace("main", lambda agent: replace(agent, provider=provider, toolbox=Toolbox([strike])))
+
+
+async def test_a_turn_goes_on_from_its_last_step_and_no_finished_tool_runs_again(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    hangs = asyncio.Event()
+    async with gateway(settings(tmp_path, gateway={"data_dir": tmp_path / "data", "shutdown_timeout": 0})) as (
+        daemon,
+        chat,
+    ):
+        use(daemon, Stepwise(), log=marks, hangs=hangs)
+        await chat.say("work", peer="ada")
+        await hangs.wait()
+    assert marks.read_text() == "xx"
+    model = Stepwise()
+    async with gateway(settings(tmp_path), before=lambda daemon: use(daemon, model, log=marks)) as (_, chat):
+        reply = await chat.hear_message()
+    assert reply.text == "Step 1.\n\nStep 2.\n\nDone."
+    assert model.heard == ["mark 1", INTERRUPTED]
+    assert marks.read_text() == "xx"
+
+
+@pytest.mark.parametrize("lost", ["index", "tail", "all"])
+async def test_a_power_cut_is_put_back_from_the_spool(tmp_path: Path, lost: str) -> None:
+    """Transcripts are restored to what was last synced; here that is nothing, or half a line."""
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        for text in ("my name is Ada", "hello"):
+            await chat.say(text, peer="ada")
+            await chat.hear_message()
+        daemon.stop()
+        saved = (tmp_path / "data/spool.db").read_bytes(), (tmp_path / "data/spool.db-wal").read_bytes()
+    (tmp_path / "data/spool.db").write_bytes(saved[0])
+    (tmp_path / "data/spool.db-wal").write_bytes(saved[1])
+    (transcript,) = (tmp_path / "data/sessions/transcripts").glob("*.jsonl")
+    if lost == "all":
+        transcript.unlink()
+    elif lost == "tail":
+        os.truncate(transcript, transcript.stat().st_size // 2)
+    (tmp_path / "data/sessions/index.json").unlink()
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("what is my name?", peer="ada")
+        assert "Ada" in (await chat.hear_message()).text
+        await chat.say("/history 50", peer="ada")
+        history = (await chat.hear_message()).text
+    assert history.count("You: my name is Ada") == 1
+    assert history.count("You: hello") == 1
