@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
 import structlog
@@ -13,7 +13,7 @@ from aiohttp.typedefs import Handler
 from gateway.contract import Caller, Route
 from gateway.errors import CannotStart
 from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, Refusal, error_answer, explain
-from gateway.http.checks import Gate, is_upgrade
+from gateway.http.checks import Gate, cookie_name, is_upgrade
 from gateway.http.limits import Limits
 
 __all__ = ["Entrance"]
@@ -27,10 +27,11 @@ class Entrance:
     def __init__(self, routes: Sequence[Route], *, gate: Gate, limits: Limits) -> None:
         self._gate = gate
         self._limits = limits
-        self._websockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
+        self._websockets: weakref.WeakKeyDictionary[web.WebSocketResponse, web.Request] = weakref.WeakKeyDictionary()
         self.app = web.Application(middlewares=[self._answer], client_max_size=gate.max_body_bytes)
         self.app.on_response_prepare.append(self._dress)
-        self._routes = {self._add(route): route for route in routes}
+        self._routes = {added: route for route in _distinct(routes) for added in self._add(route)}
+        gate.auth.on_revoked = self._show_out
 
     async def close_websockets(self) -> None:
         """Tell every WebSocket that we are going away, and wait a little for their goodbyes."""
@@ -39,13 +40,21 @@ class Entrance:
                 for number, websocket in enumerate(list(self._websockets)):
                     goodbyes.create_task(_say_goodbye(websocket), name=f"http:goodbye:{number}")
 
-    def _add(self, route: Route) -> web.AbstractRoute:
+    def _add(self, route: Route) -> list[web.AbstractRoute]:
+        """Let HEAD in where GET may come in; aiohttp leaves out the body."""
+        methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         try:
-            return self.app.router.add_route(route.method, route.path, _unguarded)
+            return [self.app.router.add_route(method, route.path, _unguarded) for method in methods]
         except (RuntimeError, ValueError) as error:
             raise CannotStart(
-                f"The HTTP route {route.method} {route.path} is not possible, or belongs to two channels; disable one."
+                f"The HTTP route {route.method} {route.path} is not possible; disable the channel that it belongs to."
             ) from error
+
+    def _show_out(self, cookie: str) -> None:
+        """Cut the WebSockets that were opened with a cookie which is not good any more."""
+        for request in list(self._websockets.values()):
+            if request.cookies.get(cookie_name(request)) == cookie and request.transport is not None:
+                request.transport.abort()
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -70,6 +79,8 @@ class Entrance:
         route = self._routes.get(request.match_info.route)
         if route is None:
             return await handler(request)
+        if request.method != route.method and is_upgrade(request):
+            raise web.HTTPMethodNotAllowed(request.method, [route.method])
         caller = await self._gate.admit(request, route)
         if caller.is_owner and is_upgrade(request):
             return await route.handle(request, caller)
@@ -101,11 +112,21 @@ class Entrance:
                 request.transport.abort()
             raise ConnectionResetError("The answer had begun when its handler failed.")
 
-    async def _dress(self, request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG002 - aiohttp's signature.
+    async def _dress(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(SECURITY_HEADERS)
         response.headers.pop("Server", None)
         if isinstance(response, web.WebSocketResponse):
-            self._websockets.add(response)
+            self._websockets[response] = request
+
+
+def _distinct(routes: Sequence[Route]) -> Iterator[Route]:
+    """Pass on routes that differ. aiohttp would serve the first of two that do not, and never the second."""
+    seen: set[tuple[str, str]] = set()
+    for route in routes:
+        if (route.method, route.path) in seen:
+            raise CannotStart(f"The HTTP route {route.method} {route.path} belongs to two channels; disable one.")
+        seen.add((route.method, route.path))
+        yield route
 
 
 async def _say_goodbye(websocket: web.WebSocketResponse) -> None:

@@ -18,6 +18,7 @@ __all__ = ["COOKIE_LIFE", "Auth", "Clock", "load_or_make_token"]
 CODE_LIFE = 3600.0
 CODES = 16
 COOKIE_LIFE = 30 * 24 * 3600
+REVOKED = 1024
 SHORTEST_TOKEN = 16
 
 
@@ -30,13 +31,20 @@ class Clock:
 
 
 class Auth:
-    """Knows the token. `guesses` counts the wrong attempts of everybody who has to pass here."""
+    """Knows the token. `guesses` counts the wrong attempts of everybody who has to pass here.
+
+    Cookies are not kept, only made and read. Those that were revoked are remembered until they expire, but in memory
+    only: after a restart, just a new token ends a cookie that somebody has copied before its owner signed out.
+    """
 
     def __init__(self, token: Secret, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._token_digest = _digest(token.reveal())
         self._cookie_key = hmac.digest(token.reveal().encode(), b"gatehouse cookie v1", "sha256")
         self._codes: dict[bytes, float] = {}
+        self._revoked: dict[str, int] = {}
+        self.on_revoked: Callable[[str], None] | None = None
+        """Told of each cookie that has just been revoked."""
         self.guesses = Guesses(self._clock.monotonic)
 
     def is_token(self, candidate: str) -> bool:
@@ -63,13 +71,23 @@ class Auth:
         return self._make_cookie()
 
     def is_cookie(self, value: str) -> bool:
-        """Tell whether we made this cookie with this token. It may have expired; see `has_expired`."""
+        """Tell whether we made this cookie with this token. It may be over; see `is_over`."""
         signed, _, signature = value.rpartition(".")
         return hmac.compare_digest(_digest(signature), _digest(self._sign(signed)))
 
-    def has_expired(self, cookie: str) -> bool:
-        """Read the time inside a cookie that `is_cookie` has found to be ours."""
-        return int(cookie.split(".")[1]) <= self._clock.wall()
+    def is_over(self, cookie: str) -> bool:
+        """Tell whether a cookie that `is_cookie` has found to be ours has expired or was revoked."""
+        return _end(cookie) <= self._clock.wall() or cookie in self._revoked
+
+    def revoke(self, cookie: str) -> None:
+        """Let `cookie` be good for nothing from now on. Of too many, the one that expires first is forgotten."""
+        if not self.is_cookie(cookie) or self.is_over(cookie):
+            return
+        self._revoked[cookie] = _end(cookie)
+        if len(self._revoked) > REVOKED:
+            del self._revoked[min(self._revoked, key=self._revoked.__getitem__)]
+        if self.on_revoked is not None:
+            self.on_revoked(cookie)
 
     def _make_cookie(self) -> str:
         signed = f"v1.{int(self._clock.wall()) + COOKIE_LIFE}.{secrets.token_urlsafe(16)}"
@@ -81,6 +99,11 @@ class Auth:
     def _drop_expired_codes(self) -> None:
         now = self._clock.monotonic()
         self._codes = {code: until for code, until in self._codes.items() if until > now}
+
+
+def _end(cookie: str) -> int:
+    """Read when a cookie of ours expires."""
+    return int(cookie.split(".")[1])
 
 
 def _digest(text: str) -> bytes:

@@ -18,7 +18,10 @@ from gateway.http.auth import Auth
 from gateway.http.door import Visitors, is_control
 from gateway.http.limits import Limits
 
-__all__ = ["Gate", "Hosts", "control_users", "cookie_name", "is_upgrade"]
+__all__ = ["IS_PROXIED", "Gate", "Hosts", "control_users", "cookie_name", "is_upgrade"]
+
+IS_PROXIED = web.RequestKey("is_proxied", bool)
+"""Whether a request came through a proxy, so that its address is the proxy's."""
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -41,6 +44,10 @@ class Hosts:
 
     def has(self, host: str) -> bool:
         return host in self.direct or host in self.proxied
+
+    def is_proxied(self, host: str) -> bool:
+        """Tell whether only a proxy, or a machine elsewhere, asks for us by this name."""
+        return host in self.proxied and host not in self.direct
 
     def origins(self, host: str) -> frozenset[str]:
         """Return the origins of our own pages on `host`; a proxy may have put TLS before us."""
@@ -78,6 +85,9 @@ class Gate:
     def _check_host(self, request: web.Request) -> None:
         hosts = request.headers.getall("Host", [])
         if _is_local(request) or (len(hosts) == 1 and self.hosts.has(hosts[0].lower())):
+            # What a caller says of himself here can only make us stricter.
+            is_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+            request[IS_PROXIED] = is_forwarded or self.hosts.is_proxied(hosts[0].lower() if hosts else "")
             return
         raise Refusal(
             HTTPStatus.MISDIRECTED_REQUEST,
@@ -99,7 +109,10 @@ class Gate:
         is_guess = bearer is not None or (cookie is not None and route.access is not Access.PUBLIC)
         if not is_guess:
             return self._owner(bearer, cookie) or Caller()
-        return self.auth.guesses.judge(request.remote, lambda: self._owner(bearer, cookie)) or Caller()
+        found = self.auth.guesses.judge(
+            request.remote, lambda: self._owner(bearer, cookie), is_proxied=request[IS_PROXIED]
+        )
+        return found or Caller()
 
     def _owner(self, bearer: str | None, cookie: str | None) -> Caller | None:
         """Return None for a wrong guess, and a stranger for what was right once."""
@@ -107,7 +120,7 @@ class Gate:
             return Caller(name="owner", is_owner=True)
         if cookie is None or not self.auth.is_cookie(cookie):
             return None
-        return Caller() if self.auth.has_expired(cookie) else Caller(name="owner", is_owner=True)
+        return Caller() if self.auth.is_over(cookie) else Caller(name="owner", is_owner=True)
 
     async def _read_body(self, request: web.Request) -> None:
         """Take the whole body in, so that a handler never waits for one; `request.json()` then just works."""

@@ -35,15 +35,15 @@ class Guesses:
         self._monotonic = monotonic
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
 
-    def judge(self, remote: str | None, check: Callable[[], Found | None]) -> Found | None:
+    def judge(self, remote: str | None, check: Callable[[], Found | None], *, is_proxied: bool = False) -> Found | None:
         """Return what `check` finds; None is a wrong guess. Raise `TooManyGuesses` when there were enough of those.
 
         From elsewhere, `check` does not even run then. From this machine it does, so that nobody here can lock
-        the owner out.
+        the owner out; but not what a proxy on this machine passes on, since everybody may be behind it.
         """
-        place = place_of(remote)
+        place = f"behind {place_of(remote)}" if is_proxied else place_of(remote)
         wait = self._wait(place)
-        if wait > 0 and not is_loopback(remote):
+        if wait > 0 and (is_proxied or not is_loopback(remote)):
             raise TooManyGuesses(wait)
         found = check()
         if found is None and wait > 0:

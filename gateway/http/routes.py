@@ -11,7 +11,7 @@ from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.http.answers import Refusal
 from gateway.http.auth import COOKIE_LIFE, Auth
-from gateway.http.checks import cookie_name
+from gateway.http.checks import IS_PROXIED, cookie_name
 
 __all__ = ["ChannelHealth", "Health", "auth_routes", "core_routes", "health_routes"]
 
@@ -42,13 +42,23 @@ def core_routes(*, auth: Auth, health: Callable[[], Health], url: Callable[[], s
 def auth_routes(auth: Auth, url: Callable[[], str]) -> list[Route]:
     async def exchange(request: web.Request, _: Caller) -> web.StreamResponse:
         code = (await request.json()).get("code")
-        cookie = auth.guesses.judge(request.remote, lambda: auth.redeem(code) if isinstance(code, str) else None)
+        cookie = auth.guesses.judge(
+            request.remote,
+            lambda: auth.redeem(code) if isinstance(code, str) else None,
+            is_proxied=request[IS_PROXIED],
+        )
         if cookie is None:
             raise Refusal(
                 HTTPStatus.UNAUTHORIZED,
                 "This link has been used or has expired. Run `gatehouse link` for a new one.",
             )
         return _with_cookie(request, cookie)
+
+    async def logout(request: web.Request, _: Caller) -> web.StreamResponse:
+        response = web.json_response({"status": "logged out"})
+        response.del_cookie(cookie_name(request), path="/", httponly=True, samesite="Strict")
+        auth.revoke(request.cookies.get(cookie_name(request), ""))
+        return response
 
     async def link(_request: web.Request, _: Caller) -> web.StreamResponse:
         if not url():
@@ -58,7 +68,7 @@ def auth_routes(auth: Auth, url: Callable[[], str]) -> list[Route]:
 
     return [
         Route(method="POST", path="/auth/exchange", access=Access.PUBLIC, handle=exchange),
-        Route(method="POST", path="/auth/logout", access=Access.OWNER, handle=_logout),
+        Route(method="POST", path="/auth/logout", access=Access.OWNER, handle=logout),
         Route(method="POST", path="/auth/link", access=Access.CONTROL, handle=link),
         Route(method="GET", path="/auth/whoami", access=Access.OWNER, handle=_whoami),
     ]
@@ -82,12 +92,6 @@ async def _healthz(_request: web.Request, _: Caller) -> web.StreamResponse:
 
 async def _whoami(_: web.Request, caller: Caller) -> web.StreamResponse:
     return web.json_response({"name": caller.name, "is_owner": caller.is_owner})
-
-
-async def _logout(request: web.Request, _: Caller) -> web.StreamResponse:
-    response = web.json_response({"status": "logged out"})
-    response.del_cookie(cookie_name(request), path="/", httponly=True, samesite="Strict")
-    return response
 
 
 def _with_cookie(request: web.Request, cookie: str) -> web.StreamResponse:

@@ -6,7 +6,7 @@ import pytest
 
 from config import Secret
 from gateway.errors import CannotStart
-from gateway.http.auth import COOKIE_LIFE, Auth, load_or_make_token
+from gateway.http.auth import COOKIE_LIFE, REVOKED, Auth, load_or_make_token
 from tests.http.serving import TOKEN, Time
 
 
@@ -32,14 +32,43 @@ def test_a_cookie_lasts_thirty_days() -> None:
     time = Time()
     cookie = cookie_of(auth(time))
     time.now += COOKIE_LIFE - 1
-    assert not auth(time).has_expired(cookie)
+    assert not auth(time).is_over(cookie)
     time.now += 1
-    assert auth(time).has_expired(cookie)
+    assert auth(time).is_over(cookie)
 
 
 def test_a_longer_life_cannot_be_written_into_a_cookie() -> None:
     version, expires, nonce, signature = cookie_of(auth()).split(".")
     assert not auth().is_cookie(f"{version}.{int(expires) + 1}.{nonce}.{signature}")
+
+
+def test_a_revoked_cookie_is_over_and_no_other() -> None:
+    ours = auth()
+    first, second = cookie_of(ours), cookie_of(ours)
+    ours.revoke(first)
+    assert ours.is_over(first)
+    assert not ours.is_over(second)
+
+
+def test_what_is_no_cookie_cannot_fill_the_memory_of_revoked_ones() -> None:
+    ours = auth()
+    cookie = cookie_of(ours)
+    ours.revoke(cookie)
+    for number in range(REVOKED + 1):
+        ours.revoke(f"v1.{number}.x.y")
+    assert ours.is_over(cookie)
+
+
+def test_of_too_many_revoked_cookies_the_first_to_expire_is_forgotten() -> None:
+    time = Time()
+    ours = auth(time)
+    cookies = []
+    for _ in range(REVOKED + 1):
+        time.now += 1
+        cookies.append(cookie_of(ours))
+        ours.revoke(cookies[-1])
+    assert not ours.is_over(cookies[0])
+    assert all(ours.is_over(cookie) for cookie in cookies[1:])
 
 
 @pytest.mark.parametrize("value", ["", ".", "...", "v1", "v1.9.9.9", "\udcff.x", "ä.ö"])

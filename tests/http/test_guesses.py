@@ -101,6 +101,21 @@ async def test_brute_force_over_http_is_slowed_down_but_the_owner_gets_in(tmp_pa
         assert await running.status("POST", "/auth/exchange", json={"code": code}) == 200
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Host": "gate.example"}, {"X-Forwarded-For": "203.0.113.7"}, {"Forwarded": "for=203.0.113.7"}]
+)
+async def test_brute_force_through_a_proxy_is_not_even_heard(tmp_path: Path, headers: dict[str, str]) -> None:
+    async with serving(tmp_path, time=Time(), allowed_hosts=("gate.example",)) as running:
+        guesses = [headers | {"Authorization": f"Bearer guess-{number}"} for number in range(12)]
+        answers = [await running.status("GET", "/auth/whoami", headers=guess) for guess in guesses]
+        assert answers == [401] * 10 + [429] * 2
+        assert await running.status("GET", "/auth/whoami", headers=headers | BEARER) == 429
+        body = {"code": running.auth.mint_code()}
+        assert await running.status("POST", "/auth/exchange", json=body, headers=headers) == 429
+        assert await running.status("POST", "/auth/exchange", json=body) == 200
+        assert await running.status("GET", "/auth/whoami", headers=BEARER) == 200
+
+
 async def test_wrong_codes_are_guesses_too(tmp_path: Path) -> None:
     async with serving(tmp_path, time=Time()) as running:
         answers = [await running.status("POST", "/auth/exchange", json={"code": str(n)}) for n in range(12)]

@@ -55,6 +55,11 @@ async def test_two_routes_of_one_name_cannot_both_be_served(tmp_path: Path) -> N
     assert not (tmp_path / "control.sock").exists()
 
 
+async def test_two_routes_of_one_name_are_noticed_wherever_they_stand(tmp_path: Path) -> None:
+    routes = [Route(method="GET", path=path, access=Access.OWNER, handle=look) for path in ("/one", "/two", "/one")]
+    assert "GET /one belongs to two channels" in await refuses_to_start(server(tmp_path, routes=routes))
+
+
 async def test_something_else_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "control.sock").write_text("precious")
     assert "control.sock is in the way" in await refuses_to_start(server(tmp_path))
@@ -199,7 +204,25 @@ async def test_a_handler_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 async def test_a_refused_method_names_the_right_one(tmp_path: Path) -> None:
     async with serving(tmp_path) as running, running.client.delete("/healthz") as response:
-        assert (response.status, response.headers["Allow"]) == (405, "GET")
+        assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/example", "/example/things/x"])
+async def test_head_is_get_without_the_body(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        async with running.client.get(path, headers=BEARER) as whole:
+            expected = whole.status, whole.headers["Content-Length"], whole.headers["Content-Type"]
+        async with running.client.head(path, headers=BEARER) as head:
+            assert (head.status, head.headers["Content-Length"], head.headers["Content-Type"]) == expected
+            assert await head.read() == b""
+        assert await running.status("HEAD", "/example") == 401
+
+
+async def test_head_opens_no_websocket(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        asking = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        assert await running.status("HEAD", "/example/talk", headers=BEARER | asking | key) == 405
 
 
 async def test_a_websocket_opens_with_the_cookie_of_our_page_and_outlives_the_deadline(tmp_path: Path) -> None:
