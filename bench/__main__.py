@@ -2,9 +2,16 @@
 
 import sys
 
-from bench import commands, first_token, sessions, spool, start
+from bench import commands, first_token, gateway, sessions, spool, start
 from bench.table import show
 
-PARTS = {"commands": commands, "start": start, "first_token": first_token, "spool": spool, "sessions": sessions}
+PARTS = {
+    "commands": commands,
+    "start": start,
+    "first_token": first_token,
+    "gateway": gateway,
+    "spool": spool,
+    "sessions": sessions,
+}
 
 show(row for name, part in PARTS.items() if name in (sys.argv[1:] or PARTS) for row in part.rows())

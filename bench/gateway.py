@@ -1,0 +1,225 @@
+"""Messages through the whole gateway: loopback channel, a model in this process that answers at once, the real spool."""
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import cast
+
+import structlog
+
+from bench.daemon import memory_mb
+from bench.table import Row
+from channels.loopback import LoopbackChannel
+from config import Settings
+from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.daemon import Daemon, opened
+from gateway.sessions import SessionManager
+from gateway.spool import Found, Operation, Spool, Stats
+
+__all__ = ["rows"]
+
+CHATS = 50
+MESSAGES = 5_000
+RATE_LIMIT = 1_000
+ONE_BY_ONE = 400
+ADDED_P50_MS = 2.0
+ADDED_P99_MS = 10.0
+WAITING_SESSIONS = 1_000
+SLOTS = 64
+MODEL_SECONDS = 0.2
+MANY_CHATS = 10_000
+MANY_MESSAGES = 100_000
+
+
+class AtOnce:
+    """A model that answers after `seconds`."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        yield TextDelta(text="Yes.")
+
+
+class NoSpool:
+    """What is left of the spool when it is replaced by nothing."""
+
+    def __init__(self) -> None:
+        self.broken = asyncio.Event()
+        self.trouble = None
+
+    def busy_for(self) -> float:
+        return 0.0
+
+    async def commit(self, *_operations: Operation) -> None:
+        return
+
+    async def recover(self) -> Found:
+        return Found(inbox=(), outbox=(), drafts={}, facts={})
+
+    async def tidy(self, _now: datetime) -> None:
+        return
+
+    async def stats(self) -> Stats:
+        return Stats(inbox={}, outbox={}, seen=0, file_bytes=0)
+
+
+def rows() -> Iterator[Row]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    rate = asyncio.run(_rate())
+    yield Row(
+        what=f"messages/s, {CHATS} chats, whole gateway",
+        measured=f"{rate:.0f}/s",
+        baseline=f"without the spool: {asyncio.run(_rate(with_spool=False)):.0f}/s",
+        target=f"> {RATE_LIMIT}/s",
+        is_met=rate > RATE_LIMIT,
+    )
+    bare, ours = asyncio.run(_latencies(with_spool=False)), asyncio.run(_latencies())
+    added_p50, added_p99 = median(ours) - median(bare), _p99(ours) - _p99(bare)
+    yield Row(
+        what="added latency per message, one chat",
+        measured=f"p50 {added_p50:.2f} ms, p99 {added_p99:.2f} ms",
+        baseline=f"without: p50 {median(bare):.2f} ms; fsync here: {_fsync_ms():.2f} ms",
+        target=f"p50 < {ADDED_P50_MS:g} ms, p99 < {ADDED_P99_MS:g} ms",
+        is_met=added_p50 < ADDED_P50_MS and added_p99 < ADDED_P99_MS,
+    )
+    ideal = WAITING_SESSIONS / SLOTS * MODEL_SECONDS
+    took = asyncio.run(_waiting())
+    yield Row(
+        what=f"{WAITING_SESSIONS} sessions, model {MODEL_SECONDS * 1000:.0f} ms, {SLOTS} slots",
+        measured=f"{took:.2f} s, {took / ideal:.2f}x",
+        baseline=f"ideal: {ideal:.2f} s",
+        target="<= 1.3x the ideal",
+        is_met=took <= 1.3 * ideal,
+    )
+    early, late = _memory()
+    yield Row(
+        what=f"memory after {MANY_MESSAGES:,} messages, {MANY_CHATS:,} chats",
+        measured=f"{late:.1f} MB",
+        baseline=f"after {MANY_CHATS:,} messages: {early:.1f} MB",
+        target="within 10 %",
+        is_met=late <= 1.1 * early,
+    )
+
+
+@asynccontextmanager
+async def _gateway(folder: Path, *, with_spool: bool = True, seconds: float = 0.0) -> AsyncIterator[LoopbackChannel]:
+    channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}}
+    settings = Settings.model_validate({"gateway": {"data_dir": folder}, "channels": channels})
+    async with _daemon(settings, with_spool=with_spool) as daemon, asyncio.TaskGroup() as tasks:
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=AtOnce(seconds)))
+        ready = asyncio.Event()
+        tasks.create_task(daemon.run(ready.set), name="daemon")
+        await ready.wait()
+        yield cast("LoopbackChannel", daemon.channels.by_identity["loopback", "default"])
+        daemon.stop()
+
+
+@asynccontextmanager
+async def _daemon(settings: Settings, *, with_spool: bool) -> AsyncIterator[Daemon]:
+    if with_spool:
+        async with opened(settings, listen=False) as daemon:
+            yield daemon
+        return
+    folder = settings.gateway.data_dir / "sessions"
+    sessions = await SessionManager.open(folder, settings.session, lambda: datetime.now(UTC))
+    await sessions.recover()
+    yield Daemon(settings, sessions, cast("Spool", NoSpool()))
+    await sessions.close()
+
+
+async def _rate(*, with_spool: bool = True) -> float:
+    with TemporaryDirectory() as folder:
+        async with _gateway(Path(folder), with_spool=with_spool) as chat:
+            began = perf_counter()
+            await _say(chat, MESSAGES, CHATS)
+            return MESSAGES / (perf_counter() - began)
+
+
+async def _say(chat: LoopbackChannel, messages: int, chats: int) -> None:
+    """Say `messages` things, spread over `chats`, each chat one after the other; return when all are answered."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_hear(chat, messages), name="hear")
+        for peer in range(min(chats, CHATS)):
+            tasks.create_task(_talk(chat, range(peer, messages, min(chats, CHATS)), chats), name=f"talk:{peer}")
+
+
+async def _talk(chat: LoopbackChannel, numbers: range, chats: int) -> None:
+    for number in numbers:
+        await chat.say(f"message {number}", peer=f"peer{number % chats}")
+
+
+async def _hear(chat: LoopbackChannel, messages: int) -> None:
+    for _ in range(messages):
+        await chat.hear_message()
+
+
+async def _latencies(*, with_spool: bool = True) -> list[float]:
+    with TemporaryDirectory() as folder:
+        async with _gateway(Path(folder), with_spool=with_spool) as chat:
+            return [await _round_trip_ms(chat) for _ in range(ONE_BY_ONE)][ONE_BY_ONE // 10 :]
+
+
+async def _round_trip_ms(chat: LoopbackChannel) -> float:
+    began = perf_counter()
+    await chat.say("hello")
+    await chat.hear_message()
+    return (perf_counter() - began) * 1000
+
+
+async def _waiting() -> float:
+    with TemporaryDirectory() as folder:
+        async with _gateway(Path(folder), seconds=MODEL_SECONDS) as chat:
+            began = perf_counter()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_hear(chat, WAITING_SESSIONS), name="hear")
+                for peer in range(WAITING_SESSIONS):
+                    tasks.create_task(_talk(chat, range(peer, peer + 1), WAITING_SESSIONS), name=f"talk:{peer}")
+            return perf_counter() - began
+
+
+def _memory() -> tuple[float, float]:
+    """Measure in a process of its own, where nothing else has left its memory."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_memory_here)
+
+
+def _memory_here() -> tuple[float, float]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    return asyncio.run(_levels())
+
+
+async def _levels() -> tuple[float, float]:
+    with TemporaryDirectory() as folder:
+        async with _gateway(Path(folder)) as chat:
+            await _say(chat, MANY_CHATS, MANY_CHATS)
+            early = memory_mb(os.getpid())
+            await _say(chat, MANY_MESSAGES - MANY_CHATS, MANY_CHATS)
+            return early, memory_mb(os.getpid())
+
+
+def _p99(values: list[float]) -> float:
+    return quantiles(values, n=100)[-1]
+
+
+def _fsync_ms() -> float:
+    with TemporaryDirectory() as folder:
+        descriptor = os.open(Path(folder) / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
+        took = []
+        for _ in range(100):
+            os.write(descriptor, b"x" * 4096)
+            began = perf_counter()
+            os.fsync(descriptor)
+            took.append((perf_counter() - began) * 1000)
+        os.close(descriptor)
+        return median(took)
