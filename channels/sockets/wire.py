@@ -107,9 +107,10 @@ def _id_of(raw: bytes) -> str | None:
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="type"):
-    """Always the first frame: who the server takes the client for."""
+    """Always the first frame: who the server takes the client for, and how many bytes a client's frame may have."""
 
     name: str
+    max_frame_bytes: int = MAX_FRAME_SIZE
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="type"):

@@ -106,6 +106,7 @@ class House:
             app.router.add_route(route.method, route.path, self._guarded(route))
         app.router.add_post("/auth/exchange", self._exchange)
         app.router.add_get("/auth/whoami", self._whoami)
+        app.router.add_post("/auth/logout", self._logout)
         app.on_response_prepare.append(_add_headers)
         self._runner = web.AppRunner(app, shutdown_timeout=0.05)
         await self._runner.setup()
@@ -145,6 +146,10 @@ class House:
         response = web.json_response({"ok": True})
         response.set_cookie("visit", cookie, httponly=True, samesite="Strict")
         return response
+
+    async def _logout(self, request: web.Request) -> web.Response:
+        self._cookies.discard(request.cookies.get("visit", ""))
+        return web.json_response({"ok": True})
 
     async def _whoami(self, request: web.Request) -> web.Response:
         if not self._is_known(request):

@@ -83,3 +83,20 @@ async def test_on_a_narrow_screen(page: Page) -> None:
     await page.get_by_role("button", name="Show the list of conversations").click()
     await page.get_by_role("button", name="New chat").click()
     await expect(page.locator(".notice")).to_have_count(0)
+
+
+async def test_a_long_message_in_any_script_is_taken(page: Page) -> None:
+    text = "漢" * 31_000  # In UTF-8 three bytes each.
+    await page.get_by_role("textbox", name="Message").fill(text)
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await expect(page.locator(".user .body")).to_have_text([text])
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+
+
+async def test_signing_out_ends_the_cookie(page: Page) -> None:
+    cookies = await page.context.cookies()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    await page.context.add_cookies([{**cookie} for cookie in cookies])  # type: ignore[typeddict-item]  # One type to read, another to write.
+    await page.reload()
+    await expect(page.get_by_text("The gate is closed")).to_be_visible()

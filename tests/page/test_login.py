@@ -40,3 +40,11 @@ async def test_the_page_cannot_be_framed_or_told_where_to_connect(page: Page, ho
     await page.goto(f"{house.url}?server=ws://evil.example/ws&token=x#server=ws://evil.example/ws")
     await page.get_by_text("Connected", exact=True).wait_for()
     assert sockets == [f"ws://127.0.0.1:{house.port}/web/ws"]
+
+
+async def test_signing_out_closes_the_gate_and_leaves_nothing_behind(page: Page) -> None:
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    assert await page.evaluate("sessionStorage.getItem('gatehouse.outbox')") in {None, "[]"}
+    await page.reload()
+    await expect(page.get_by_text("The gate is closed")).to_be_visible()

@@ -2,7 +2,6 @@
 // HTML comes only from the server, which made it safe; everything else is put in as text.
 "use strict";
 
-const MAX_FRAME_BYTES = 64 * 1024;
 const HISTORY_LIMIT = 200;
 const RETRY_AFTER_MS = 1000;
 const BACKOFF_MS = [300, 600, 1200, 2500, 5000, 10000];
@@ -31,6 +30,7 @@ const state = {
   cut: 0, // Where in `items` the last command stands: what follows belongs to the session it led to.
   healed: new Set(), // Answers for whose missing question the history has been asked.
   commands: [],
+  maxFrameBytes: 256 * 1024, // Until the server has said.
   picked: -1,
   isAtEnd: true,
 };
@@ -88,6 +88,18 @@ function showApp(me) {
   focusInput();
 }
 
+// Whatever the page knows goes with the reload, and what was not sent must not wait for the next person.
+async function signOut() {
+  try {
+    await fetch("/auth/logout", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
+  } catch {
+    return toast("Gatehouse cannot be reached, so you are still signed in.");
+  }
+  state.outbox = [];
+  keepOutbox();
+  location.reload();
+}
+
 /* The connection. It comes back by itself; what was not acknowledged is sent again with the same id. */
 
 function connect() {
@@ -141,7 +153,8 @@ function receive(frame) {
   if (take) take(frame);
 }
 
-function onHello() {
+function onHello(frame) {
+  state.maxFrameBytes = frame.max_frame_bytes;
   state.isOpen = true;
   state.attempt = 0;
   state.link += 1;
@@ -181,7 +194,16 @@ function pump() {
   const [head] = state.outbox;
   if (!state.isOpen || state.inFlight || !head) return;
   state.inFlight = head.id;
-  emit({ type: "message", id: head.id, text: head.text });
+  emit(frameOf(head));
+}
+
+function frameOf({ id, text }) {
+  return { type: "message", id, text };
+}
+
+function isTooLong(text) {
+  const frame = JSON.stringify(frameOf({ id: newId(), text }));
+  return new TextEncoder().encode(frame).length > state.maxFrameBytes;
 }
 
 function settle(id) {
@@ -649,9 +671,7 @@ function showEndButton() {
 function compose() {
   const text = $("input").value.trim();
   if (!text) return;
-  if (new TextEncoder().encode(JSON.stringify(text)).length > MAX_FRAME_BYTES - 200) {
-    return toast("This is too long for one message. Please send it in parts.");
-  }
+  if (isTooLong(text)) return toast("This is too long for one message. Please send it in parts.");
   $("input").value = "";
   grow();
   say(text);
@@ -816,6 +836,7 @@ function listenToSide() {
   $("scrim").addEventListener("click", closeDrawer);
   $("drawer").addEventListener("keydown", (event) => event.key === "Escape" && closeDrawer());
   $("theme").addEventListener("click", toggleTheme);
+  $("sign-out").addEventListener("click", signOut);
 }
 
 applyTheme();
