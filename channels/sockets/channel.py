@@ -18,6 +18,9 @@ __all__ = ["SocketChannel"]
 MAX_MESSAGE_SIZE = 1024 * 1024
 """Above it the connection is closed with 1009 before the rest is read."""
 HEARTBEAT = 30.0
+"""A client that has sent nothing for so long is asked for a sign of life."""
+SILENCE = 3
+"""After so many heartbeats without one whole message, not even that sign, the client is at a message without end."""
 CLOSE_TIMEOUT = 2.0
 """How long a client may take to answer a closing handshake."""
 SEND_TIMEOUT = 30.0
@@ -37,11 +40,12 @@ class SocketChannel:
     repeats_dropped_for = math.inf
     """A client shows each key once."""
 
-    def __init__(self, context: ChannelContext, *, render: Render | None = None) -> None:
+    def __init__(self, context: ChannelContext, *, render: Render | None = None, heartbeat: float = HEARTBEAT) -> None:
         self.name = context.name
         self.account = context.account
         self._context = context
         self._render = render
+        self._heartbeat = heartbeat
         self._rests_until = 0.0
         self._hub = Hub()
         self._desk = Desk(
@@ -101,9 +105,10 @@ class SocketChannel:
         socket = web.WebSocketResponse(
             max_msg_size=MAX_MESSAGE_SIZE,
             compress=False,
-            heartbeat=HEARTBEAT,
+            heartbeat=self._heartbeat,
+            receive_timeout=self._heartbeat * SILENCE,
             timeout=CLOSE_TIMEOUT,
-            autoping=False,  # Pings count against the client's limit like anything else.
+            autoping=False,  # Pings and pongs count against the client's limit like anything else.
         )
         await socket.prepare(request)
         outlet = Outlet(abort=lambda: _abort(request))
@@ -139,10 +144,12 @@ async def _listen(socket: web.WebSocketResponse, conversation: Conversation, out
                 break
             if message.type is WSMsgType.PING:
                 await _pong(socket, conversation, message.data)
-            elif message.type is not WSMsgType.PONG:
+            elif message.type is WSMsgType.PONG:
+                conversation.may_be_answered()
+            else:
                 await conversation.hear(message)
             await outlet.calm()
-    except TooInsistent:
+    except (TooInsistent, TimeoutError):
         return WSCloseCode.POLICY_VIOLATION
     return WSCloseCode.OK
 

@@ -89,7 +89,7 @@ class Conversation:
             self._fail("This is too fast; wait a moment.", id=name, can_retry=True)
 
     def may_be_answered(self) -> bool:
-        """Count a frame that says nothing (a ping) against the limit."""
+        """Count a frame that says nothing (a ping or a pong) against the limit."""
         return self._spend()
 
     def _spend(self) -> bool:

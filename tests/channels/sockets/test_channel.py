@@ -11,7 +11,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.test_utils import TestClient
 
 from channels.sockets import SocketChannel
-from channels.sockets.channel import MAX_MESSAGE_SIZE
+from channels.sockets.channel import HEARTBEAT, MAX_MESSAGE_SIZE
 from channels.sockets.conversation import FRAMES_AT_ONCE, PATIENCE
 from channels.sockets.hub import MAX_CONNECTIONS
 from channels.sockets.outlet import MAX_FRAMES
@@ -31,6 +31,10 @@ from tests.channels.sockets.serving import (
     serving,
 )
 
+EMPTY_BEGINNING = b"\x01\x80mask"
+EMPTY_FRAGMENT = b"\x00\x80mask"
+"""As RFC 6455 has them: no end, text or continuation, masked, no payload."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Served:
@@ -44,14 +48,18 @@ class Served:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[ClientWebSocketResponse]:
         async with self.client.ws_connect("/ws") as socket:
-            assert await socket.receive_json() == {"type": "hello", "name": "owner"}
+            assert await socket.receive_json() == {
+                "type": "hello",
+                "name": "owner",
+                "max_frame_bytes": MAX_FRAME_SIZE,
+            }
             yield socket
 
 
 @asynccontextmanager
-async def an_endpoint() -> AsyncIterator[Served]:
+async def an_endpoint(heartbeat: float = HEARTBEAT) -> AsyncIterator[Served]:
     browser, pulse = StubBrowser(), StubPulse()
-    endpoint = SocketChannel(context(browser, pulse), render=lambda text: f"<p>{text}</p>")
+    endpoint = SocketChannel(context(browser, pulse), render=lambda text: f"<p>{text}</p>", heartbeat=heartbeat)
     handlers: list[asyncio.Task[Any]] = []
 
     async def handle(request: web.Request, caller: Caller) -> web.StreamResponse:
@@ -267,6 +275,27 @@ async def test_pings_are_answered_within_the_same_limit(served: Served) -> None:
             await socket.ping()
         async for _ in socket:
             pass
+        assert socket.close_code == 1008
+
+
+async def test_pongs_that_nobody_asked_for_are_limited_too(served: Served) -> None:
+    async with served.connected() as socket:
+        for _ in range(FRAMES_AT_ONCE + PATIENCE * 2):
+            await socket.pong()
+        async for _ in socket:
+            pass
+        assert socket.close_code == 1008
+
+
+async def test_a_message_without_end_is_given_up() -> None:
+    """Fragments are data, so the heartbeat is content, but no message ever comes of them."""
+    async with an_endpoint(heartbeat=0.1) as served, served.connected() as socket:
+        line, goodbye = transport_of(socket), asyncio.ensure_future(socket.receive())
+        line.write(EMPTY_BEGINNING)
+        while not goodbye.done():
+            line.write(EMPTY_FRAGMENT)
+            await asyncio.wait([goodbye], timeout=0.02)
+        assert goodbye.result().type is WSMsgType.CLOSE
         assert socket.close_code == 1008
 
 
