@@ -10,7 +10,7 @@ import structlog
 
 from gateway.abilities import abilities_of
 from gateway.backoff import backoff
-from gateway.contract import Channel, Outbound, Receipt
+from gateway.contract import Address, Channel, Outbound, Receipt
 from gateway.drafting import Draft, Easel
 from gateway.errors import Transient, Undeliverable
 from gateway.lanes import Lanes
@@ -59,6 +59,8 @@ class Delivery:
         self._sleep = sleep
         self._drafts: dict[str, Receipt] = {}
         self._parked: list[OutboxRow] = []
+        self._marked: set[str] = set()
+        """Keys of parts that are about to be sent for the first time, and were committed as such."""
         self.chats: Lanes[OutboxRow] = Lanes(self._deliver, name="chat")
 
     def compose(self, message: Outbound, *, key: str, turn: str | None = None) -> list[Send]:
@@ -66,10 +68,12 @@ class Delivery:
         channel = self._channel(message)
         texts = [message.text]
         buttons = message.buttons
+        is_first = False
         if channel is not None:
-            limit = channel.text_limit
+            limit, can = channel.text_limit, abilities_of(channel)
             texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
-            buttons = buttons[: abilities_of(channel).max_buttons]
+            buttons = buttons[: can.max_buttons]
+            is_first = not can.repeats_dropped_for and not self.chats.is_busy(_chat(message.address))
         last = len(texts) - 1
         return [
             Send(
@@ -77,6 +81,7 @@ class Delivery:
                 turn=turn,
                 message=replace(message, text=text, buttons=buttons if number == last else ()),
                 at=self._now(),
+                is_sent_at_once=is_first and number == 0,
             )
             for number, text in enumerate(texts)
         ]
@@ -84,6 +89,8 @@ class Delivery:
     def post(self, parts: Sequence[Send]) -> None:
         """Deliver parts that have been committed, behind what their chat still waits for."""
         for part in parts:
+            if part.is_sent_at_once:
+                self._marked.add(part.key)
             self.resume(
                 OutboxRow(
                     key=part.key,
@@ -99,8 +106,7 @@ class Delivery:
 
     def resume(self, row: OutboxRow) -> None:
         """Deliver a row of the outbox, as a start finds it or a person has revived it."""
-        address = row.message.address
-        self.chats.put(f"{address.channel}:{address.account}:{address.kind}:{address.peer}:{address.thread}", row)
+        self.chats.put(_chat(row.message.address), row)
 
     def channels_changed(self) -> None:
         """Try again what waited for a channel that was not enabled."""
@@ -154,7 +160,9 @@ class Delivery:
         repeats_are_dropped = self._now() - row.created_at < timedelta(
             seconds=min(abilities_of(channel).repeats_dropped_for, GIVE_UP_AFTER.total_seconds())
         )
-        if not repeats_are_dropped:
+        if row.key in self._marked:
+            self._marked.discard(row.key)
+        elif not repeats_are_dropped:
             await self.record(Sending(key=row.key, at=self._now()))
         message = row.message
         if is_doubtful and not repeats_are_dropped:
@@ -211,3 +219,7 @@ class Delivery:
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))
+
+
+def _chat(address: Address) -> str:
+    return f"{address.channel}:{address.account}:{address.kind}:{address.peer}:{address.thread}"

@@ -105,6 +105,7 @@ class Lanes(Generic[Item]):
         """Cut short also what was stopped and has not come to an end."""
         for lane in self._lanes.values():
             if lane.running is not None:
+                lane.is_stopping = True
                 lane.running.cancel()
 
     async def drained(self) -> None:
@@ -112,16 +113,20 @@ class Lanes(Generic[Item]):
         await self._idle.wait()
 
     async def _work(self, key: str, lane: _Lane[Item]) -> None:
-        assert self._group is not None, "only an open group starts lanes"  # noqa: S101 - for mypy and the reader
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for mypy and the reader
         try:
             while lane.waiting:
                 self.waiting -= 1
-                lane.is_stopping = False
-                lane.running = self._group.create_task(
-                    self._run(lane.waiting.popleft()), name=f"{self._name}:{key}:now"
-                )
-                # Waiting, not awaiting: a cancelled turn must not cancel the lane that ran it.
-                await asyncio.wait({lane.running})
+                lane.running, lane.is_stopping = task, False
+                try:
+                    await self._run(lane.waiting.popleft())
+                except asyncio.CancelledError:
+                    if not lane.is_stopping:
+                        raise
+                    # It was the item that was to end, not the lane.
+                    while task.uncancel():
+                        pass
                 lane.running = None
         finally:
             # No await stands between the last look at the queue and this line, so nothing can slip in unseen.

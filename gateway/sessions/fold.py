@@ -192,12 +192,25 @@ def history(
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        return [*_shortened(_window(as_messages(before), max_messages), max_chars), *as_messages(current)]
+        recent = as_messages(_end_of(before, max_messages))
+        return [*_shortened(_window(recent, max_messages), max_chars), *as_messages(current)]
     head = UserMessage(text=_SUMMARY + summary.content)
     older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
     newer = as_messages(entry for entry in before if entry.seq > summary.covers)
     older, newer = _window(older, max_messages - 1 - len(newer)), _window(newer, max_messages - 1)
     return [*_shortened(older, max_chars), head, *_shortened(newer, max_chars), *as_messages(current)]
+
+
+def _end_of(entries: list[Entry], messages: int) -> list[Entry]:
+    """Return the end of `entries`, from somebody's message on, that makes at least so many messages, or all of them."""
+    said = 0
+    for at in range(len(entries) - 1, -1, -1):
+        entry = entries[at]
+        if _is_visible(entry):
+            said += 1
+            if said > messages and isinstance(entry, e.User):
+                return entries[at:]
+    return entries
 
 
 def _counting(entries: Sequence[Entry]) -> list[Entry]:
@@ -216,6 +229,8 @@ def _counting(entries: Sequence[Entry]) -> list[Entry]:
 
 def standing_summary(entries: Sequence[Entry]) -> e.Summary | None:
     """Return the newest valid summary. The entries may be a tail, from a checkpoint or from before the summary on."""
+    if not any(type(entry) is e.Summary or (type(entry) is e.Checkpoint and entry.summary) for entry in entries):
+        return None
     cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
     counting = _counting(entries)
     undos = [entry for entry in counting if isinstance(entry, e.Undo)]

@@ -149,7 +149,7 @@ class Ledger:
         operations = also(meta_of(key, state))
         if self._journal is None:
             self._found(key, sealed, state)
-            await self._persist(key, data, upto=len(lines), is_new=True)
+            await self._persist(key, data, is_new=True)
         else:
             await self._finish(self._begin(key, sealed, lines, state, operations))
         return state
@@ -159,7 +159,7 @@ class Ledger:
     ) -> None:
         await self._commit(key, 1, lines, also)
         self._found(key, sealed, state)
-        await self._persist(key, b"".join(lines), upto=len(lines), is_new=True)
+        self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
 
     def _found(self, key: str, sealed: list[Entry], state: SessionState) -> None:
         """Take a new session into memory, as the active one."""
@@ -178,7 +178,7 @@ class Ledger:
         sealed, lines = self._seal(entries, after=after)
         if self._journal is None:
             self._take(key, sealed, b"".join(lines), is_active=is_active)
-            await self._persist(key, b"".join(lines), upto=after + len(sealed))
+            await self._persist(key, b"".join(lines))
         elif sealed or also:
             self._allotted[key] = after + len(sealed)
             await self._finish(self._append(key, sealed, lines, also, is_active=is_active))
@@ -197,7 +197,7 @@ class Ledger:
             if sealed and self._allotted.get(key) == sealed[-1].seq:
                 del self._allotted[key]
         if sealed:
-            await self._persist(key, b"".join(lines), upto=sealed[-1].seq)
+            self._persist_later(key, b"".join(lines), upto=sealed[-1].seq)
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         """Commit what belongs to no entry."""
@@ -326,9 +326,22 @@ class Ledger:
         pairs = [e.seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
         return [entry for entry, _ in pairs], [line for _, line in pairs]
 
-    async def _persist(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
-        """Write through to the transcript what the journal has."""
+    def _persist_later(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
+        """Write through to the transcript what the journal has; since it has it, nobody needs to wait."""
         self._journaled[key] = upto
+        writing = self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
+        writing.add_done_callback(partial(self._persisted, key))
+
+    def _persisted(self, key: str, writing: asyncio.Future[None]) -> None:
+        """Forget a session that cannot be written; whoever comes next is told. Any other trouble is the disk's own."""
+        trouble = None if writing.cancelled() else writing.exception()
+        if isinstance(trouble, FileNotFoundError) and key in self.sessions(parse_key(key)[0]):
+            self._gone(key, "is gone from the disk")
+        elif trouble is not None:
+            log.error("transcript_not_written", session=key, reason=str(trouble))
+
+    async def _persist(self, key: str, data: bytes, *, is_new: bool = False) -> None:
+        """Write through to the transcript, and be refused when that cannot be."""
         try:
             await self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
         except FileNotFoundError as trouble:

@@ -46,7 +46,9 @@ _SETTLE = {state: _inbox_move(state, f"state = '{state}', answered_by = ?, note 
 _REPLACE = "UPDATE inbox SET inbound = ? WHERE turn = ? AND state = 'received'"
 _NOTE = "INSERT OR IGNORE INTO notes (session, seq, line) VALUES (?, ?, ?)"
 _NOTED = "SELECT line FROM notes WHERE session = ? AND seq = ?"
-_SEND = "INSERT OR IGNORE INTO outbox (key, turn, state, created_at, message) VALUES (?, ?, 'pending', ?, ?)"
+_SEND = """
+    INSERT OR IGNORE INTO outbox (key, turn, state, created_at, sending_at, message) VALUES (?, ?, ?, ?, ?, ?)
+"""
 _SENDING = _outbox_move(OutboxState.SENDING, "sending_at = ?")
 _DELIVERED = _outbox_move(OutboxState.DELIVERED, "receipt = ?, delivered_at = ?, reason = ''")
 _BURY = _outbox_move(OutboxState.DEAD, "reason = ?")
@@ -109,7 +111,9 @@ def _note(connection: Connection, note: o.Note) -> None:
 
 
 def _send(connection: Connection, send: o.Send) -> None:
-    values = (send.key, send.turn, to_micros(send.at), encode(send.message))
+    at = to_micros(send.at)
+    state, sending_at = (OutboxState.SENDING, at) if send.is_sent_at_once else (OutboxState.PENDING, None)
+    values = (send.key, send.turn, state, at, sending_at, encode(send.message))
     if not connection.execute(_SEND, values).rowcount:
         raise Duplicate(f"The reply {send.key} was put into the outbox before.")
 

@@ -93,12 +93,16 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Put one part of a reply into the outbox, behind all that is there. `Duplicate` when the key is there already."""
+    """Put one part of a reply into the outbox, behind all that is there. `Duplicate` when the key is there already.
+
+    `is_sent_at_once` spares the `Sending` of a part that nothing stands before.
+    """
 
     key: str
     turn: str | None
     message: Outbound
     at: datetime
+    is_sent_at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

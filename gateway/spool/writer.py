@@ -50,7 +50,7 @@ class _Outcome:
 
 
 class Writer:
-    """Jobs take effect in the order in which they were put. Each is a savepoint, so that one's refusal hurts no other.
+    """Jobs take effect in the order in which they were put, and one's refusal hurts no other.
 
     A waiter hears only after COMMIT has returned. On a full disk the reserve is given up and nothing new is taken until
     there is room for it again; when even that is used up, whole batches fail and each next one tries anew. After any
@@ -145,10 +145,21 @@ class Writer:
         if not batch:
             return []
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [self._do(connection, job) for job in batch]
+        outcomes = self._do_all(connection, batch)
         connection.execute("COMMIT")
         self.batches += 1
         return outcomes
+
+    def _do_all(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> list[_Outcome]:
+        """Do the batch in the hope that none is refused; where one is, do it again with a savepoint around each."""
+        try:
+            return [_Outcome(job, answer=job.work(connection)) for job in batch]
+        except Exception as error:
+            if kind_of(error) is not Kind.CALLERS_OWN or not connection.in_transaction:
+                raise
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN IMMEDIATE")
+        return [self._do(connection, job) for job in batch]
 
     def _do(self, connection: sqlite3.Connection, job: Job) -> _Outcome:
         """Do one job. Raise only what concerns the file and thereby all jobs."""
