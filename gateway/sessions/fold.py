@@ -187,13 +187,12 @@ def history(
     It starts at a user message, and every tool call is followed by its outcome. A summary stays in front however
     many messages have come since. `max_chars` shortens each message, but for the summary and the current turn.
     """
-    counting = _counting(entries)
     summary = standing_summary(entries)
+    counting = _counting(entries, enough=max_messages if summary is None else None, turn=turn)
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        recent = as_messages(_end_of(before, max_messages))
-        return [*_shortened(_window(recent, max_messages), max_chars), *as_messages(current)]
+        return [*_shortened(_window(as_messages(before), max_messages), max_chars), *as_messages(current)]
     head = UserMessage(text=_SUMMARY + summary.content)
     older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
     newer = as_messages(entry for entry in before if entry.seq > summary.covers)
@@ -201,29 +200,26 @@ def history(
     return [*_shortened(older, max_chars), head, *_shortened(newer, max_chars), *as_messages(current)]
 
 
-def _end_of(entries: list[Entry], messages: int) -> list[Entry]:
-    """Return the end of `entries`, from somebody's message on, that makes at least so many messages, or all of them."""
-    said = 0
-    for at in range(len(entries) - 1, -1, -1):
-        entry = entries[at]
-        if _is_visible(entry):
-            said += 1
-            if said > messages and isinstance(entry, e.User):
-                return entries[at:]
-    return entries
+def _counting(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
+    """Return the entries after the last `clear`, without those of turns that were undone later.
 
-
-def _counting(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries after the last `clear`, without those of turns that were undone later."""
+    With `enough`, what lies before that many messages may be left out; those of `turn` are not among them.
+    """
     counting: list[Entry] = []
     undone: set[str | None] = set()
+    said = 0
     for entry in reversed(entries):
         if isinstance(entry, e.Clear):
             break
         if isinstance(entry, e.Undo):
             undone.add(entry.undone)
-        if entry.turn not in undone:
-            counting.append(entry)
+        if entry.turn in undone:
+            continue
+        counting.append(entry)
+        if enough is not None and (turn is None or entry.turn != turn) and _is_visible(entry):
+            said += 1
+            if said > enough and isinstance(entry, e.User):
+                break
     return counting[::-1]
 
 
