@@ -125,7 +125,7 @@ class BotApi:
 
     async def send(self, place: Place, letter: Letter) -> tuple[int, int]:
         """Return the chat and the message's id in it."""
-        with translated(self._token):
+        with translated(self._token, is_send=True):
             try:
                 return place.chat, await self._send(place.chat, place.thread, letter)
             except TelegramMigrateToChat as moved:

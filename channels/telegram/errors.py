@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from aiogram import exceptions as theirs
+from aiohttp import ClientConnectorError, ConnectionTimeoutError
 
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
@@ -54,21 +55,35 @@ TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
 _MARKUP_TROUBLES = ("can't parse entities", "message is too long", "text must be non-empty", "text is empty")
 
 
+_UNKNOWN_OUTCOME = (theirs.TelegramNetworkError, theirs.ClientDecodeError, OSError, UnicodeError)
+_NEVER_CONNECTED = (ClientConnectorError, ConnectionTimeoutError)
+
+
 @contextmanager
-def translated(token: Secret) -> Iterator[None]:
-    """Let only `ChannelError`s out, and `token` with none of them: aiohttp quotes URLs, and Telegram's hold it."""
+def translated(token: Secret, *, is_send: bool = False) -> Iterator[None]:
+    """Let only `ChannelError`s out, and `token` with none of them: aiohttp quotes URLs, and Telegram's hold it.
+
+    What `is_send` shows a message that it might show twice: then it matters whether Telegram may have got it.
+    """
     try:
         yield
     except (theirs.AiogramError, OSError, UnicodeError) as error:
         leaks = token.reveal() in f"{error}{error!r}{error.__cause__}{error.__cause__!r}"
-        raise translate(error, token) from (None if leaks else error)
+        raise translate(error, token, is_send=is_send) from (None if leaks else error)
 
 
-def translate(error: Exception, token: Secret) -> ChannelError:
+def translate(error: Exception, token: Secret, *, is_send: bool = False) -> ChannelError:
     reaction, template = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     sentence = template.format(error).replace(token.reveal(), "***")
     if isinstance(error, theirs.TelegramRetryAfter):
         return Transient(sentence, retry_after=float(error.retry_after))
     if isinstance(error, theirs.TelegramBadRequest) and any(text in error.message for text in _MARKUP_TROUBLES):
         return MarkupRefused(sentence)
+    if reaction is Transient:
+        return Transient(sentence, may_have_arrived=is_send and _may_have_arrived(error))
     return reaction(sentence)
+
+
+def _may_have_arrived(error: Exception) -> bool:
+    """Tell whether Telegram may have taken a request: it has neither refused it nor been out of reach."""
+    return isinstance(error, _UNKNOWN_OUTCOME) and not isinstance(error.__cause__, _NEVER_CONNECTED)

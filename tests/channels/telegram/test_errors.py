@@ -4,12 +4,21 @@ from types import SimpleNamespace
 import pytest
 from aiogram import exceptions
 from aiogram.methods import GetMe
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientOSError,
+    ConnectionTimeoutError,
+    ServerDisconnectedError,
+)
+from aiohttp.client_reqrep import ConnectionKey
 
 from channels.telegram.errors import TABLE, translate, translated
 from config import Secret
 from gateway.errors import ChannelError, Transient
 from tests.channels.telegram.bot_api import TOKEN
 
+KEY = ConnectionKey("api", 443, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
 THEIRS = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception)]
 
 
@@ -26,6 +35,30 @@ def test_every_error_becomes_a_sentence_without_the_token(kind: type[Exception])
     assert isinstance(ours, TABLE[kind][0])
     assert str(ours).endswith((".", "***"))
     assert TOKEN not in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("cause", "may_have_arrived"),
+    [
+        (TimeoutError(), True),
+        (ServerDisconnectedError(), True),
+        (ClientOSError(104, "Connection reset by peer"), True),
+        (ClientConnectorDNSError(KEY, OSError("no such name")), False),
+        (ClientConnectorError(KEY, ConnectionRefusedError("refused")), False),
+        (ConnectionTimeoutError(), False),
+    ],
+    ids=lambda cause: type(cause).__name__,
+)
+def test_a_send_is_in_doubt_once_there_was_a_connection(
+    cause: Exception,
+    may_have_arrived: bool,  # noqa: FBT001 - a table's column.
+) -> None:
+    error = exceptions.TelegramNetworkError(method=GetMe(), message="lost")
+    error.__cause__ = cause
+    for is_send in (True, False):
+        ours = translate(error, Secret(TOKEN), is_send=is_send)
+        assert isinstance(ours, Transient)
+        assert ours.may_have_arrived is (may_have_arrived and is_send)
 
 
 def test_an_error_that_quotes_the_token_is_not_carried_along() -> None:
