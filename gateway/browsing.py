@@ -40,7 +40,10 @@ class SessionBrowser:
 
     def commands(self) -> list[CommandInfo]:
         return [
-            CommandInfo(name=command.name, arguments=command.arguments, summary=command.summary) for command in COMMANDS
+            CommandInfo(
+                name=command.name, arguments=command.arguments, summary=command.summary, aliases=command.aliases
+            )
+            for command in COMMANDS
         ]
 
     def _scope(self, address: Address, sender: Sender) -> str:

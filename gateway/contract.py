@@ -210,6 +210,12 @@ class Drafts(Protocol):
     def draft_pace(self) -> float:
         """Seconds to leave between two drafts of one answer."""
 
+    def can_draft(self, address: Address) -> bool:
+        """Tell whether a draft can be shown in this chat.
+
+        Where not, and the channel can edit, a message is edited instead.
+        """
+
     async def draft(self, message: Outbound, *, key: str) -> None:
         """Show `message.text`, which is all of the answer so far. May be dropped; never raises for a lost peer."""
 
@@ -303,9 +309,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandInfo:
+    """A command as a person may type it; `aliases` are shorter names for the same."""
+
     name: str
     arguments: str
     summary: str
+    aliases: tuple[str, ...] = ()
 
 
 class Browser(Protocol):

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.abilities import Abilities
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
-from gateway.errors import ChannelError
+from gateway.errors import ChannelError, Transient
 
 __all__ = ["Draft", "Easel"]
 
@@ -73,7 +73,7 @@ class Easel:
     def _start(self, group: asyncio.TaskGroup, draft: Draft) -> list[asyncio.Task[None]]:
         can = self.abilities
         signs = []
-        if can.drafts is not None:
+        if can.drafts is not None and can.drafts.can_draft(self.template.address):
             signs.append(
                 group.create_task(self._safely(partial(self._show, can.drafts, draft)), name=f"draft:{self.key}")
             )
@@ -105,19 +105,35 @@ class Easel:
             text = (await draft.next()).rstrip()
             if text == shown or limit.measure(text) > limit.size:
                 continue
-            with contextlib.suppress(ChannelError):  # As above.
+            pause = edits.edit_pace
+            try:
                 message = replace(self.template, text=text)
                 if receipt is None:
                     receipt = await self._first(message)
                 else:
                     await edits.edit(receipt, message)
                 shown = text
-            await self.sleep(edits.edit_pace)
+            except Transient as trouble:
+                pause = max(pause, trouble.retry_after or 0.0)
+            except ChannelError as refusal:  # As above.
+                log.debug("draft_lost", channel=self.channel.name, reason=str(refusal))
+            await self.sleep(pause)
 
     async def _first(self, message: Outbound) -> Receipt:
-        """Send the message that will be edited. Once the platform has it, its receipt is kept, cancelled or not."""
-        receipt = await asyncio.shield(self.channel.send(message, key=f"{self.key}.draft"))
-        await asyncio.shield(self.keep(receipt))
+        """Send the message that will be edited. Cancelled or not, it ends once the receipt is kept.
+
+        Otherwise an answer that is done very soon would be sent beside its own first words.
+        """
+        sending = asyncio.create_task(self._send_and_keep(message), name=f"first:{self.key}")
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            await asyncio.gather(asyncio.shield(sending), return_exceptions=True)
+            raise
+
+    async def _send_and_keep(self, message: Outbound) -> Receipt:
+        receipt = await self.channel.send(message, key=f"{self.key}.draft")
+        await self.keep(receipt)
         return receipt
 
     async def _type(self, typing: ShowsTyping) -> None:

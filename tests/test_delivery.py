@@ -238,6 +238,9 @@ class Easel(Wire):
         super().__init__()
         self.drafts: asyncio.Queue[str] = asyncio.Queue()
 
+    def can_draft(self, address: Address) -> bool:
+        return address.kind is PeerKind.DIRECT
+
     async def draft(self, message: Outbound, *, key: str) -> None:
         self.drafts.put_nowait(f"{key}:{message.text}")
 
@@ -250,6 +253,44 @@ async def test_drafts_show_the_newest_text_and_end_with_the_turn(tmp_path: Path)
         assert await easel.drafts.get() == "t:ab"
         draft.show("abc")
         assert await easel.drafts.get() == "t:abc"
+
+
+class Both(Easel):
+    """Shows drafts in direct chats and edits messages in any."""
+
+    edit_pace = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edits: asyncio.Queue[str] = asyncio.Queue()
+        self.has_sent = asyncio.Event()
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        receipt = await super().send(message, key=key)
+        self.has_sent.set()
+        return receipt
+
+    async def edit(self, receipt: Receipt, message: Outbound) -> None:
+        self.edits.put_nowait(f"{receipt.message_id}:{message.text}")
+
+
+async def test_where_no_draft_can_be_shown_a_message_is_edited(tmp_path: Path) -> None:
+    both = Both()
+    group = replace(HELLO, address=replace(ADDRESS, kind=PeerKind.GROUP))
+    async with posting(tmp_path, both) as post:
+        async with post.delivery.drafting(HELLO, turn="t1") as draft:
+            draft.show("he")
+            assert await both.drafts.get() == "t1:he"
+        async with post.delivery.drafting(group, turn="t2") as draft:
+            draft.show("he")
+            await both.has_sent.wait()
+            draft.show("hell")
+            assert await both.edits.get() == "t2.draft:hell"
+        await post.say(group, "t2", turn="t2")
+        assert await both.edits.get() == "t2.draft:hello"
+        await post.arrived()
+    assert both.drafts.empty()
+    assert both.texts == ["he"]
 
 
 async def test_a_turn_that_fails_while_drafting_fails_plainly(tmp_path: Path) -> None:
@@ -329,3 +370,47 @@ async def test_a_draft_that_a_crash_left_is_brought_to_its_final_text(tmp_path: 
         await post.arrived()
     assert slate.texts == ["he"]
     assert slate.edits == [("t.draft", "hello")]
+
+
+class SlowSlate(Slate):
+    """Takes its time to say that it has a message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        receipt = await super().send(message, key=key)
+        await self.may_answer.wait()
+        return receipt
+
+
+async def test_an_answer_that_is_done_before_its_first_words_arrived_is_one_message(tmp_path: Path) -> None:
+    slate = SlowSlate()
+    async with posting(tmp_path, slate) as post:
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("he")
+            await slate.change()
+            asyncio.get_running_loop().call_soon(slate.may_answer.set)
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+    assert slate.texts == ["he"]
+    assert slate.edits == [("t.draft", "hello")]
+
+
+class Watched(Time):
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_slept = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        self.has_slept.set()
+
+
+async def test_a_pause_that_the_platform_asks_for_is_kept_between_edits(tmp_path: Path) -> None:
+    time, slate = Watched(), Slate(Transient("slow down", retry_after=17.0))
+    async with posting(tmp_path, slate, time=time) as post, post.delivery.drafting(HELLO, turn="t") as draft:
+        draft.show("he")
+        await time.has_slept.wait()
+    assert time.naps == [17.0]

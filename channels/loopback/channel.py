@@ -105,6 +105,9 @@ class LoopbackChannel:
         await self._heard.put(Heard(how="send", address=message.address, key=key, message=message))
         return Receipt(message_id=key)
 
+    def can_draft(self, address: Address) -> bool:  # noqa: ARG002 - the contract's signature.
+        return True
+
     async def draft(self, message: Outbound, *, key: str) -> None:
         await self._heard.put(Heard(how="draft", address=message.address, key=key, message=message))
 

@@ -11,7 +11,7 @@ from channels.sockets.conversation import Conversation, Desk, Render, TooInsiste
 from channels.sockets.hub import Hub, TooManyConnections
 from channels.sockets.outlet import Outlet
 from channels.sockets.wire import Draft, Message
-from gateway.contract import Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt, TextLimit
+from gateway.contract import Address, Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt, TextLimit
 
 __all__ = ["SocketChannel"]
 
@@ -82,6 +82,9 @@ class SocketChannel:
         if is_notice and not is_anybody_there:
             self._hub.leave_note(message.address.peer, frame)
         return Receipt(message_id=key)
+
+    def can_draft(self, address: Address) -> bool:  # noqa: ARG002 - the contract's signature.
+        return True
 
     async def draft(self, message: Outbound, *, key: str) -> None:
         """Show an answer so far, unless drafts cost too much by now: a long text renders slowly, and is soon old."""

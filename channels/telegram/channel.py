@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from config import Secret
-from gateway.contract import Address, ChannelContext, Deliver, Outbound, Receipt, TextLimit
+from gateway.contract import Address, ChannelContext, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
 from gateway.text import utf16_length
 
@@ -53,6 +53,9 @@ class TelegramChannel:
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
         await self._outlet().edit(receipt, message)
+
+    def can_draft(self, address: Address) -> bool:
+        return address.kind is PeerKind.DIRECT and (self._connection is None or self._connection.outlet.has_drafts)
 
     async def draft(self, message: Outbound, *, key: str) -> None:
         await self._outlet().draft(message, key=key)

@@ -72,9 +72,13 @@ def connect(context: ChannelContext, token: Secret) -> Connection:
 
 
 def _menu(commands: Iterable[CommandInfo]) -> dict[str, str]:
-    """Choose the commands that Telegram's menu can hold: it knows single words only."""
+    """Choose the commands that Telegram's menu can hold: it knows single words only, so others go by an alias."""
     return {
-        command.name: excerpt(command.summary, SUMMARY_WIDTH)
+        name: excerpt(command.summary, SUMMARY_WIDTH)
         for command in commands
-        if _MENU_NAME.fullmatch(command.name)
+        if (name := _menu_name(command)) is not None
     }
+
+
+def _menu_name(command: CommandInfo) -> str | None:
+    return next(filter(_MENU_NAME.fullmatch, (command.name, *command.aliases)), None)

@@ -29,7 +29,8 @@ class Outlet:
         self._limit = limit
         self._clock = clock
         self._sent: OrderedDict[str, Receipt] = OrderedDict()
-        self._has_drafts = True
+        self.has_drafts = True
+        """Until the server has refused one for good."""
         self._no_drafts_before = 0.0
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
@@ -53,7 +54,7 @@ class Outlet:
 
     async def draft(self, message: Outbound, *, key: str) -> None:
         """Show a preview in a private chat; elsewhere, and on a server that has no drafts, there is none."""
-        is_possible = self._has_drafts and message.address.kind is PeerKind.DIRECT
+        is_possible = self.has_drafts and message.address.kind is PeerKind.DIRECT
         if not is_possible or self._clock() < self._no_drafts_before:
             return
         text = (split(clean(message.text), self._limit.size, self._limit.measure) or [""])[-1]
@@ -65,7 +66,7 @@ class Outlet:
         except Transient as trouble:
             self._no_drafts_before = self._clock() + (trouble.retry_after or 0.0)
         except Undeliverable as refusal:
-            self._has_drafts = False
+            self.has_drafts = False
             log.info("drafts_given_up", channel=message.address.channel, reason=str(refusal))
 
     async def show_typing(self, address: Address) -> None:

@@ -180,13 +180,39 @@ async def test_a_pause_that_telegram_asks_for_is_passed_on(channel: Channel, api
     assert asked.value.retry_after == 17
 
 
-@pytest.mark.parametrize("answer", [DROP, refusal(502, "Bad Gateway"), (502, "<html>nginx</html>")])
+@pytest.mark.parametrize(
+    ("answer", "may_have_arrived"),
+    [
+        (DROP, True),
+        ((502, "<html>nginx</html>"), True),
+        (refusal(502, "Bad Gateway"), False),
+        (refusal(429, "Too Many Requests", retry_after=1), False),
+    ],
+)
 async def test_a_telegram_that_is_ill_is_tried_again(
-    channel: Channel, api: FakeBotApi, answer: tuple[int, object]
+    channel: Channel,
+    api: FakeBotApi,
+    answer: tuple[int, object],
+    may_have_arrived: bool,  # noqa: FBT001 - a table's column.
 ) -> None:
     api.scripted["sendMessage"].append(answer)
-    with pytest.raises(Transient):
+    with pytest.raises(Transient) as trouble:
         await channel.send(REPLY, key="k1")
+    assert trouble.value.may_have_arrived is may_have_arrived
+
+
+async def test_what_cannot_even_be_repeated_is_not_in_doubt(channel: Channel, api: FakeBotApi) -> None:
+    """Typing and edits leave the same, however often they are sent."""
+    assert isinstance(channel, ShowsTyping)
+    assert isinstance(channel, Edits)
+    api.scripted["sendChatAction"].append(DROP)
+    api.scripted["editMessageText"].append(DROP)
+    with pytest.raises(Transient) as trouble:
+        await channel.show_typing(THERE)
+    assert not trouble.value.may_have_arrived
+    with pytest.raises(Transient) as trouble:
+        await channel.edit(Receipt(message_id="42:5"), REPLY)
+    assert not trouble.value.may_have_arrived
 
 
 @pytest.mark.parametrize(
@@ -251,7 +277,10 @@ async def test_drafts_are_shown_in_private_chats_only(channel: Channel, api: Fak
 async def test_a_server_without_drafts_is_asked_once(channel: Channel, api: FakeBotApi) -> None:
     assert isinstance(channel, Drafts)
     api.lacks.add("sendMessageDraft")
+    assert channel.can_draft(HERE)
+    assert not channel.can_draft(THERE)
     await channel.draft(REPLY, key="k1")
+    assert not channel.can_draft(HERE)
     await channel.draft(REPLY, key="k1")
     assert len(api.calls_of("sendMessageDraft")) == 1
 

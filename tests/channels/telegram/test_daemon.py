@@ -81,7 +81,7 @@ async def test_who_is_let_in_by_a_reload_is_answered(tmp_path: Path, api: FakeBo
     async with gateway(settings(tmp_path, api)) as daemon:
         await api.say("let me in", sender=BOB)
         await heard(api, 1)
-        daemon.reload(settings(tmp_path, api, allow=[BOB["id"]]))
+        await daemon.reload(settings(tmp_path, api, allow=[BOB["id"]]))
         await api.say("/whoami", sender=BOB)
         assert "You are Bob" in (await heard(api, 2)).fields["text"]
 
@@ -97,6 +97,65 @@ async def test_in_a_group_it_answers_who_calls_it_and_nobody_else(tmp_path: Path
         assert answer.json("reply_parameters")["message_id"] == asked["message"]["message_id"]
         await api.acknowledged()
     assert len(api.calls_of("sendMessage")) == 1
+
+
+CALLED = {"entities": [{"type": "mention", "offset": 0, "length": 9}]}
+
+
+def long_file(data: Path) -> str:
+    """Put a file of many words where the agent can read it, so that its answer takes a while; return the last word."""
+    workspace = data / "workspace" / "main"
+    workspace.mkdir(parents=True)
+    (workspace / "long.txt").write_text(" ".join(f"word{number}" for number in range(250)))
+    return "word249"
+
+
+async def shown_whole(api: FakeBotApi, end: str) -> list[Call]:
+    """Wait until the text of a message has been edited to its end; return all edits."""
+    async with asyncio.timeout(PATIENCE):
+        times = 1
+        while end not in (await api.called("editMessageText", times=times)).fields["text"]:
+            times += 1
+    return api.calls_of("editMessageText")
+
+
+async def test_in_a_group_an_answer_grows_by_editing_one_message(tmp_path: Path, api: FakeBotApi) -> None:
+    end = long_file(tmp_path / "data")
+    async with gateway(settings(tmp_path, api)):
+        await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
+        first = await heard(api, 1)
+        edits = await shown_whole(api, end)
+    assert end not in first.fields["text"]
+    assert [edit.fields["message_id"] for edit in edits] == ["102"] * len(edits)
+    assert len(edits) >= 2
+    assert not api.calls_of("sendMessageDraft")
+    assert len(api.calls_of("sendMessage")) == 1
+
+
+async def test_what_a_killed_daemon_left_half_written_is_edited_to_its_end(tmp_path: Path, api: FakeBotApi) -> None:
+    end = long_file(tmp_path / "data")
+    write_config(
+        tmp_path,
+        f'{DEFAULTS}\n[channels.telegram]\ntoken = "{TOKEN}"\napi_base = "{api.url}"\ngroup_allow = [{GROUP["id"]}]\n',
+    )
+    with Running(tmp_path) as daemon:
+        await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
+        await api.called("editMessageText")
+        daemon.process.kill()
+    assert end not in api.calls[-1].fields.get("text", "")
+    with Running(tmp_path) as daemon:
+        edits = await shown_whole(api, end)
+        assert await asyncio.to_thread(daemon.stop) == 0
+    assert {edit.fields["message_id"] for edit in edits} == {"102"}
+    assert len(api.calls_of("sendMessage")) == 1
+
+
+async def test_the_menu_has_short_names_for_commands_of_two_words(tmp_path: Path, api: FakeBotApi) -> None:
+    async with gateway(settings(tmp_path, api)):
+        menu = (await api.called("setMyCommands")).json("commands")
+    names = [entry["command"] for entry in menu]
+    assert {"new", "sessions", "switch", "delete", "help"} <= set(names)
+    assert len(names) == len(set(names))
 
 
 async def test_a_restart_loses_nothing_that_was_not_acknowledged(tmp_path: Path, api: FakeBotApi) -> None:
