@@ -1,47 +1,73 @@
 """Logging: one event a line, for people on a terminal and as JSON elsewhere, with every known secret blotted out."""
 
+import json
 import logging
-import sys
+import re
 from collections.abc import Iterable, Iterator
 from typing import TextIO
+from urllib.parse import quote
 
 import msgspec
 import structlog
 from pydantic import BaseModel
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from config import LogFormat, LogLevel, Secret
+from config import AccountSettings, LogFormat, LogLevel, Secret
+from gateway.dialogue import Json
+from gateway.outlet import Outlet
 
-__all__ = ["configure", "secrets_in"]
+__all__ = ["also_hide", "configure", "secrets_in"]
+
+SHORTEST_SECRET = 6
+"""Shorter values hide nothing from anybody, and blotting them would leave holes in half of the words."""
+SHORTEST_OPTION = 8
+"""A channel's options may hold secrets that are not marked as such; shorter texts are words like `polling`."""
 
 
-def configure(level: LogLevel, layout: LogFormat, secrets: Iterable[Secret], stream: TextIO = sys.stdout) -> None:
-    """Set up structlog, and route what libraries log through it. May be called again when the settings change."""
+def configure(level: LogLevel, layout: LogFormat, secrets: Iterable[Secret], stream: TextIO | None) -> None:
+    """Set up structlog, and route what libraries log through it. There may be no stream, as after `>&-` in a shell.
+
+    May be called again when the settings change; what was a secret before is still blotted out.
+    """
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    for_people = layout is LogFormat.CONSOLE or (layout is LogFormat.AUTO and stream.isatty())
-    renderer: Processor = structlog.dev.ConsoleRenderer(colors=stream.isatty()) if for_people else _as_json
+    is_terminal = stream is not None and stream.isatty()
+    for_people = layout is LogFormat.CONSOLE or (layout is LogFormat.AUTO and is_terminal)
+    renderer: Processor = structlog.dev.ConsoleRenderer(colors=is_terminal) if for_people else _as_json
+    blotter = _Blotter()
+    blotter.hide(value for known in _blotters() for value in known.values)
+    blotter.hide(secret.reveal() for secret in secrets)
+    outlet = Outlet(stream)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if for_people else "iso", utc=not for_people),
-            *([] if for_people else [structlog.processors.format_exc_info]),
+            structlog.processors.format_exc_info,
+            blotter,
             renderer,
-            _Blotter(secrets),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=lambda *_: outlet,
     )
     root = logging.getLogger()
     root.handlers = [_Forward()]
     root.setLevel(max(threshold, logging.WARNING))  # Libraries tell their lives at info; ours is enough.
 
 
+def also_hide(secret: Secret) -> None:
+    """Blot out a secret that is in no settings, from now on; it outlives a `configure`."""
+    for blotter in _blotters():
+        blotter.hide([secret.reveal()])
+
+
 def secrets_in(settings: object) -> Iterator[Secret]:
-    """Find every secret, wherever in the settings it stands."""
+    """Find every secret, wherever in the settings it stands, and every text in a channel's options that may be one."""
     match settings:
         case Secret():
             yield settings
+        case AccountSettings():
+            yield from secrets_in(dict(settings))
+            yield from _suspects(settings.options)
         case BaseModel():
             yield from secrets_in(dict(settings))
         case dict():
@@ -52,21 +78,68 @@ def secrets_in(settings: object) -> Iterator[Secret]:
                 yield from secrets_in(value)
 
 
+def _suspects(option: object) -> Iterator[Secret]:
+    match option:
+        case str() if len(option) >= SHORTEST_OPTION:
+            yield Secret(option)
+        case dict():
+            for value in option.values():
+                yield from _suspects(value)
+        case list():
+            for value in option:
+                yield from _suspects(value)
+
+
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()
+    return msgspec.json.encode(event).decode()
+
+
+def _blotters() -> list["_Blotter"]:
+    """Return the one in force; there is none before `configure`."""
+    return [processor for processor in structlog.get_config()["processors"] if isinstance(processor, _Blotter)]
 
 
 class _Blotter:
-    """The last processor: whatever slipped into a line (a token in a URL in an exception), the value does not leave."""
+    """Makes a plain value of each event, without secrets (a token in a URL in an exception), before it is encoded."""
 
-    def __init__(self, secrets: Iterable[Secret]) -> None:
-        self._values = [secret.reveal() for secret in secrets]
+    def __init__(self) -> None:
+        self.values: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
 
-    def __call__(self, _logger: WrappedLogger, _method: str, line: EventDict | str) -> str:
-        text = str(line)
-        for value in self._values:
-            text = text.replace(value, "***")
-        return text
+    def hide(self, values: Iterable[str]) -> None:
+        self.values |= {value for value in values if len(value) >= SHORTEST_SECRET}
+        forms = {form for value in self.values for form in _forms(value)}
+        # The longest first, so that of two secrets, one of which begins like the other, neither shows its end.
+        alternatives = "|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
+        self._pattern = re.compile(alternatives) if forms else None
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {name: self._plain(value) for name, value in event.items()}
+
+    def _plain(self, value: object) -> Json:
+        match value:
+            case None | bool() | int() | float():
+                return value
+            case dict():
+                return {self._text(str(name)): self._plain(inner) for name, inner in value.items()}
+            case list() | tuple() | set() | frozenset():
+                return [self._plain(inner) for inner in value]
+            case _:
+                return self._text(str(value))
+
+    def _text(self, text: str) -> str:
+        text = _encodable(text)
+        return self._pattern.sub("***", text) if self._pattern else text
+
+
+def _forms(value: str) -> set[str]:
+    """Return how a value may be spelt: as it is, in a URL, and escaped as in a `repr` or in JSON."""
+    return {_encodable(value), quote(value, safe="", errors="replace"), repr(value)[1:-1], json.dumps(value)[1:-1]}
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which no JSON can carry."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 class _Forward(logging.Handler):
@@ -74,5 +147,8 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
-        message = record.getMessage()
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - a library's slip in a log call must not become its failure.
+            message = str(record.msg)
         log.log(record.levelno, "library_logged", library=record.name, message=message, exc_info=record.exc_info)

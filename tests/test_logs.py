@@ -1,14 +1,19 @@
 import io
 import json
 import logging
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from config import ChannelSettings, LogFormat, LogLevel, Secret, Settings
-from gateway.logs import configure, secrets_in
+from gateway.logs import also_hide, configure, secrets_in
+
+EVERY_LAYOUT = pytest.mark.parametrize("layout", [LogFormat.JSON, LogFormat.CONSOLE])
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +23,10 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     root.handlers, root.level = handlers, level
     structlog.reset_defaults()
+
+
+def lines(text: str) -> list[dict[str, Any]]:  # Log lines are of any shape.
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_a_line_is_one_json_object_away_from_a_terminal() -> None:
@@ -44,10 +53,10 @@ def test_less_important_lines_are_left_out_and_the_level_can_change() -> None:
     log.info("not_heard")
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
     log.debug("heard")
-    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["heard"]
+    assert [line["event"] for line in lines(out.getvalue())] == ["heard"]
 
 
-@pytest.mark.parametrize("layout", [LogFormat.JSON, LogFormat.CONSOLE])
+@EVERY_LAYOUT
 def test_a_secret_in_an_exception_does_not_leave(layout: LogFormat) -> None:
     """Platform SDKs put the bot's token into URLs, and URLs into their exceptions."""
     out = io.StringIO()
@@ -58,7 +67,70 @@ def test_a_secret_in_an_exception_does_not_leave(layout: LogFormat) -> None:
         structlog.get_logger().exception("request_failed", url="/botcanary-4711/")
         logging.getLogger("some.library").exception("Failed for canary-4711")
     assert "request_failed" in out.getvalue()
+    assert "FileNotFoundError" in out.getvalue()
     assert "canary-4711" not in out.getvalue()
+
+
+@EVERY_LAYOUT
+@pytest.mark.parametrize(
+    "value",
+    [
+        'say can"ary\\now',
+        {"deep": [{"er": ('can"ary\\now',)}]},
+        {'can"ary\\now': 1},
+        ValueError('no can"ary\\now'),
+        repr('can"ary\\now'),
+        json.dumps('can"ary\\now'),
+        b'can"ary\\now',
+        "https://example.org/bot/can%22ary%5Cnow",
+    ],
+)
+def test_a_secret_does_not_leave_in_whatever_spelling(layout: LogFormat, value: object) -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, layout, [Secret('can"ary\\now')], out)
+    structlog.get_logger().info("told", value=value)
+    assert "***" in out.getvalue()
+    assert "ary" not in out.getvalue()
+
+
+def test_of_two_secrets_that_begin_alike_no_end_is_left() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("canary"), Secret("canary-and-more")], out)
+    structlog.get_logger().info("told", value="canary-and-more")
+    assert lines(out.getvalue())[0]["value"] == "***"
+
+
+def test_a_line_stays_whole_whatever_the_secrets_are() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("1"), Secret("info"), Secret('"'), Secret('","level')], out)
+    structlog.get_logger().info("told", number=111)
+    assert lines(out.getvalue())[0]["number"] == 111
+
+
+@EVERY_LAYOUT
+@pytest.mark.parametrize("value", ["\ud800", 10**30, float("nan"), object(), {(1, 2): {3}}])
+def test_any_value_makes_a_line(layout: LogFormat, value: object) -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, layout, [Secret("sur-\ud800-rogate")], out)
+    structlog.get_logger().info("told", value=value, hidden="a sur-\ud800-rogate")
+    assert "told" in out.getvalue()
+    assert "rogate" not in out.getvalue()
+
+
+def test_a_secret_can_be_added_later_and_outlives_a_new_configuration() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("canary-old")], out)
+    also_hide(Secret("canary-late"))
+    configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("canary-new")], out)
+    structlog.get_logger().info("told", value="canary-old canary-late canary-new")
+    assert lines(out.getvalue())[0]["value"] == "*** *** ***"
+
+
+def test_a_library_that_logs_badly_is_heard_all_the_same() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+    logging.getLogger("some.library").warning("%d apples", "many")
+    assert lines(out.getvalue())[0]["message"] == "%d apples"
 
 
 def test_secrets_are_found_wherever_they_stand() -> None:
@@ -66,3 +138,60 @@ def test_secrets_are_found_wherever_they_stand() -> None:
         channels={"telegram": ChannelSettings(token=Secret("one"), options={"deep": [{"er": Secret("two")}]})},
     )
     assert {secret.reveal() for secret in secrets_in(settings)} == {"one", "two"}
+
+
+def test_plain_text_in_the_options_of_a_channel_may_be_a_secret() -> None:
+    options = {"mode": "polling", "deep": [{"er": "canary-option"}], "retries": 3}
+    settings = Settings(channels={"telegram": ChannelSettings(options=options)})
+    assert [secret.reveal() for secret in secrets_in(settings)] == ["canary-option"]
+
+
+def test_no_output_at_all_is_no_trouble() -> None:
+    configure(LogLevel.DEBUG, LogFormat.AUTO, [], None)
+    structlog.get_logger().info("told")
+
+
+def test_a_closed_output_is_no_trouble(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as out:
+        configure(LogLevel.DEBUG, LogFormat.AUTO, [], out)
+    structlog.get_logger().info("told")
+
+
+def test_a_full_disk_is_no_trouble() -> None:
+    """Nor later: what Python's own buffer kept would fail once more when the stream is closed."""
+    with Path("/dev/full").open("w") as out:
+        configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+        structlog.get_logger().info("told")
+
+
+def test_a_reader_that_has_left_is_no_trouble() -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as out:
+        configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+        structlog.get_logger().info("told")
+
+
+def test_a_reader_that_sleeps_keeps_nobody_waiting_and_is_told_what_it_missed() -> None:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as reader, os.fdopen(theirs, "w") as out:
+        configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+        log = structlog.get_logger()
+        for _ in range(200):
+            log.info("told", text="x" * 1000)
+        heard = [reader.readline()]
+        log.info("told_again")
+        reading = threading.Thread(target=lambda: heard.extend(reader))
+        reading.start()
+        out.close()
+        reading.join()
+    events = [line for text in heard if (line := json.loads(text or "{}"))]
+    (missed,) = [line["count"] for line in events if line["event"] == "log_lines_lost"]
+    assert len([line for line in events if line["event"] == "told"]) + missed == 200
+
+
+def test_lines_are_written_in_the_encoding_of_the_output(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w", encoding="ascii") as out:
+        configure(LogLevel.DEBUG, LogFormat.CONSOLE, [], out)
+        structlog.get_logger().info("grüße")
+    assert "gr??e" in (tmp_path / "log").read_text("ascii")

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway import __version__
+from gateway.cli.exits import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, complain
+from gateway.cli.streams import forget, tame_streams
+from gateway.cli.usage import Parser
 
 __all__ = ["main"]
 
@@ -17,39 +20,62 @@ COMMANDS = {
     "chat": ("gateway.cli.chat", "talk to it from this terminal"),
     "link": ("gateway.cli.link", "print a new link that opens the chat page"),
     "status": ("gateway.cli.status", "show how the running gateway is doing"),
+    "reload": ("gateway.cli.reload", "let the running gateway read its configuration again"),
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
-    "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }
-
-EXIT_BUG = 70
-EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 fine, 1 failed, 2 wrong usage, 70 a bug, 78 cannot start as is."""
+    tame_streams()
+    try:
+        code = _command(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as trouble:
+        return _explain(trouble)
+    except Exception as bug:  # noqa: BLE001 - a person gets a sentence, and the place for a report
+        return _report(bug)
+    return code
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    try:
+        return _run(arguments)
+    except SystemExit as ending:  # How argparse ends after help (0) and wrong usage (2).
+        return ending.code if isinstance(ending.code, int) else EXIT_USAGE
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     parsed = parser.parse_args(arguments)
     if parsed.command is None:
         parser.print_help()
-        return 0
+        return EXIT_OK
     if parsed.command not in COMMANDS:
         parser.error(f"There is no command `{parsed.command}`. {_hint(parsed.command)}")
     gc.disable()  # What is imported stays: looking through it for garbage again and again costs a tenth of the start.
     module = importlib.import_module(COMMANDS[parsed.command][0])
     gc.enable()
-    try:
-        code: int = module.main(parsed.rest, config=parsed.config)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has left, as `| head` does; Python would complain once more when it exits.
-        sys.stderr.close()
-        return 1
-    except Exception as bug:  # noqa: BLE001 - a person gets a sentence, and the place for a report
-        print(f"gatehouse: something went wrong inside: {_place(bug)}. Please report it.", file=sys.stderr)
-        return EXIT_BUG
+    code: int = module.main(parsed.rest, config=parsed.config)
     return code
+
+
+def _explain(trouble: OSError) -> int:
+    """Say what the system refused, most likely to print our answer; whatever it was, it is not our bug."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        forget(sys.stdout)
+    if isinstance(trouble, BrokenPipeError):
+        return EXIT_FAILED  # The reader of our output has left, as `| head` does, and needs no explanation.
+    return complain(f"The system would not have it: {trouble.strerror or trouble} ({_place(trouble)}).", EXIT_FAILED)
+
+
+def _report(bug: Exception) -> int:
+    return complain(f"something went wrong inside: {_place(bug)}. Please report it.", EXIT_BUG)
 
 
 def _place(bug: Exception) -> str:
@@ -69,10 +95,10 @@ def _hint(wrong: str) -> str:
     return f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(COMMANDS)}."
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     width = max(map(len, COMMANDS)) + 2
     table = "\n".join(f"  {name:<{width}}{summary}" for name, (_, summary) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gatehouse",
         usage="gatehouse [--config FILE] COMMAND ...",
         description="A gateway between chat platforms and LLM agents.",

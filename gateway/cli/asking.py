@@ -1,6 +1,5 @@
 """What the commands that talk to a running daemon have in common."""
 
-import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,22 +7,18 @@ from pathlib import Path
 from config import ConfigError
 from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, complain
 from gateway.cli.settings import load_settings
+from gateway.cli.usage import parser
 from gateway.control import Control, NotRunning
 from gateway.errors import Refused
 
 __all__ = ["ask_daemon", "parser"]
 
 
-def parser(name: str, description: str, config: Path | None) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog=f"gatehouse {name}", description=description)
-    made.add_argument("--config", type=Path, default=config, metavar="FILE", help="the configuration file to use")
-    return made
-
-
 def ask_daemon(config: Path | None, ask: Callable[[Control], Awaitable[int]]) -> int:
     """Run `ask` with the daemon of this configuration, and turn what stands in the way into one sentence."""
     try:
-        directory = load_settings(config).settings.gateway.data_dir
+        # The daemon has its secrets from its own environment, or from systemd, and this shell may not have them.
+        directory = load_settings(config, resolves=False).settings.gateway.data_dir
         return asyncio.run(_ask(directory, ask))
     except ConfigError as mistakes:
         return complain(mistakes, EXIT_CONFIG)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.cli.asking import ask_daemon, parser
+from gateway.cli.exits import EXIT_OK
 from gateway.control import Control
 
 __all__ = ["main"]
@@ -19,4 +20,4 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 async def _print_link(control: Control) -> int:
     answer = await control.post("/auth/link")
     print(answer["url"])
-    return 0
+    return EXIT_OK

@@ -8,6 +8,6 @@ from config import Loaded, find, load
 __all__ = ["load_settings"]
 
 
-def load_settings(config: Path | None) -> Loaded:
-    """Raise `ConfigError` with every mistake at once."""
-    return load(find(config, os.environ, Path.cwd(), Path.home()), os.environ)
+def load_settings(config: Path | None, *, resolves: bool = True) -> Loaded:
+    """Raise `ConfigError` with every mistake at once. With `resolves` false, secrets are taken on trust."""
+    return load(find(config, os.environ, Path.cwd(), Path.home()), os.environ, resolves=resolves)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from gateway.cli.asking import ask_daemon, parser
-from gateway.cli.exits import EXIT_FAILED
+from gateway.cli.exits import EXIT_FAILED, EXIT_OK
 from gateway.control import Control
 
 __all__ = ["main"]
@@ -22,4 +22,4 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 async def _print_status(control: Control, *, as_json: bool) -> int:
     status = await control.get("/status")
     print(json.dumps(status, indent=2) if as_json else status["sentence"])
-    return 0 if status["ready"] else EXIT_FAILED
+    return EXIT_OK if status["ready"] else EXIT_FAILED

@@ -1,0 +1,129 @@
+"""Runs the daemon until its operator has enough of it: signals, readiness, reloads."""
+
+import asyncio
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from config import ConfigError, Loaded
+from gateway.cli.exits import EXIT_CONFIG, EXIT_OK, complain
+from gateway.cli.settings import load_settings
+from gateway.cli.streams import tell
+from gateway.daemon import Daemon, opened
+from gateway.errors import CannotStart, Refused
+from gateway.logs import configure, secrets_in
+from gateway.service import goes_to_journal, notify
+
+__all__ = ["serve"]
+
+log = structlog.get_logger()
+
+
+def serve(config: Path | None) -> int:
+    try:
+        asyncio.run(_serve(load_settings(config), config))
+    except (ConfigError, CannotStart) as refusal:
+        return complain(refusal, EXIT_CONFIG)
+    return EXIT_OK
+
+
+async def _serve(loaded: Loaded, config: Path | None) -> None:
+    signals = _Signals()
+    _configure_logs(loaded)
+    async with opened(loaded.settings) as daemon:
+        signals.lead_to(daemon)
+        if signals.ask_to_stop:
+            return
+        try:
+            await _run(daemon, _Reloading(daemon, config), signals)
+        except Exception:  # Logged with all that is known before the command ends with a sentence.
+            log.exception("gateway_crashed")
+            raise
+        finally:
+            _tell_service_manager("STOPPING=1")
+
+
+async def _run(daemon: Daemon, reloading: "_Reloading", signals: "_Signals") -> None:
+    daemon.on_reload = reloading.reload
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(reloading.follow(signals.hung_up), name="reload")
+        await daemon.run(ready=partial(_announce, daemon))
+        following.cancel()
+
+
+class _Signals:
+    """What the operator has asked for, whenever that was: what comes before there is a daemon is remembered."""
+
+    def __init__(self) -> None:
+        self.hung_up = asyncio.Event()
+        self.ask_to_stop = 0
+        self._daemon: Daemon | None = None
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
+
+    def lead_to(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def _stop(self) -> None:
+        self.ask_to_stop += 1
+        if self._daemon is not None:
+            self._daemon.stop()
+
+
+class _Reloading:
+    """Reads the configuration again, one time after the other. A file with a mistake changes nothing."""
+
+    def __init__(self, daemon: Daemon, config: Path | None) -> None:
+        self._daemon = daemon
+        self._config = config
+        self._turn = asyncio.Lock()
+
+    async def follow(self, hung_up: asyncio.Event) -> None:
+        """Reload whenever the event is set; however often that is meanwhile, one more time is enough."""
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            try:
+                await self.reload()
+            except Refused:
+                pass  # The log has it.
+            except Exception:  # Not even a bug of ours on this way may end a daemon that works.
+                log.exception("reload_crashed")
+
+    async def reload(self) -> None:
+        """Raise `Refused`, with the reasons, when the new settings cannot work."""
+        async with self._turn:
+            try:
+                loaded = await asyncio.to_thread(load_settings, self._config)
+                await self._daemon.reload(loaded.settings)
+            except (ConfigError, CannotStart) as refusal:
+                log.error("reload_refused", reason=str(refusal))  # noqa: TRY400 - the sentence says it all
+                raise Refused(str(refusal)) from refusal
+            _configure_logs(loaded)
+            log.info("config_reloaded")
+
+
+def _configure_logs(loaded: Loaded) -> None:
+    gateway = loaded.settings.gateway
+    configure(gateway.log_level, gateway.log_format, secrets_in(loaded.settings), sys.stdout)
+    for warning in loaded.warnings:
+        log.warning("config_odd", warning=warning)
+
+
+def _announce(daemon: Daemon) -> None:
+    _tell_service_manager("READY=1")
+    log.info("gateway_ready", url=daemon.url, pid=os.getpid())
+    # A journal keeps what it is told, and a link that lets its reader in does not belong there.
+    if not goes_to_journal(2, os.environ.get("JOURNAL_STREAM")):
+        tell(f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {daemon.page}\n")
+
+
+def _tell_service_manager(state: str) -> None:
+    notify(os.environ.get("NOTIFY_SOCKET"), state)
