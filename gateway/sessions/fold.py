@@ -42,6 +42,10 @@ INTERRUPTED = (
 IDLE = "idle"
 """Who completes a session in which nobody has said anything for long."""
 
+# Made once: a union in each `isinstance` would be made anew for each entry.
+_SAID = (e.User, e.Assistant)
+_CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
+
 _SUMMARY = "Summary of the earlier conversation:\n\n"
 
 
@@ -171,7 +175,7 @@ def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:
     """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
     if limit < 1:
         return []
-    spoken = [_spoken(entry) for entry in _counting(entries) if isinstance(entry, e.User | e.Assistant)]
+    spoken = [_spoken(entry) for entry in _counting(entries) if isinstance(entry, _SAID)]
     return [line for line in spoken if line.text][-limit:]
 
 
@@ -213,7 +217,7 @@ def _counting(entries: Sequence[Entry], *, enough: int | None = None, turn: str 
             break
         if isinstance(entry, e.Undo):
             undone.add(entry.undone)
-        if entry.turn in undone:
+        if undone and entry.turn in undone:
             continue
         counting.append(entry)
         if enough is not None and (turn is None or entry.turn != turn) and _is_visible(entry):
@@ -249,7 +253,7 @@ def holds(summary: e.Summary, undos: Iterable[e.Undo]) -> bool:
 
 def is_spoken(entry: Entry) -> bool:
     """Tell whether it is part of the conversation."""
-    return isinstance(entry, e.User | e.Assistant | e.ToolUse | e.ToolResult)
+    return isinstance(entry, _CONVERSATION)
 
 
 def is_border(before: Entry | None, after: Entry | None) -> bool:
@@ -298,21 +302,20 @@ def as_messages(entries: Iterable[Entry]) -> list[Message]:
     messages: list[Message] = []
     step = _Step()
     for entry in entries:
-        if isinstance(entry, e.ToolResult) and entry.tool_use_id in step.calls:
-            step.outcomes.setdefault(entry.tool_use_id, _outcome(entry))
+        if isinstance(entry, e.User):
+            step.close(messages)
+            messages.append(UserMessage(text=entry.content, sender=entry.sender_name))
+        elif isinstance(entry, e.Assistant):
+            step.close(messages)
+            step.text = entry.content
         elif isinstance(entry, e.ToolUse):
             if step.is_answered:
-                messages += step.close()
-                step = _Step()
+                step.close(messages)
             step.calls.setdefault(entry.tool_use_id, _call(entry))
-        elif isinstance(entry, e.User | e.Assistant):
-            messages += step.close()
-            step = _Step()
-            if isinstance(entry, e.User):
-                messages.append(UserMessage(text=entry.content, sender=entry.sender_name))
-            else:
-                step.text = entry.content
-    return messages + step.close()
+        elif isinstance(entry, e.ToolResult) and entry.tool_use_id in step.calls:
+            step.outcomes.setdefault(entry.tool_use_id, _outcome(entry))
+    step.close(messages)
+    return messages
 
 
 class _Step:
@@ -327,15 +330,16 @@ class _Step:
     def is_answered(self) -> bool:
         return bool(self.calls) and self.calls.keys() <= self.outcomes.keys()
 
-    def close(self) -> list[Message]:
-        """Return its messages; a call without an outcome gets one that says so."""
-        if not self.calls:
-            return [AssistantMessage(text=self.text)] if self.text else []
-        outcomes = tuple(self.outcomes.get(call) or _interrupted(call) for call in self.calls)
-        return [
-            AssistantMessage(text=self.text, tool_calls=tuple(self.calls.values())),
-            ToolMessage(outcomes=outcomes),
-        ]
+    def close(self, messages: list[Message]) -> None:
+        """Add its messages and begin anew; a call without an outcome gets one that says so."""
+        if self.calls:
+            outcomes = tuple(self.outcomes.get(call) or _interrupted(call) for call in self.calls)
+            messages.append(AssistantMessage(text=self.text, tool_calls=tuple(self.calls.values())))
+            messages.append(ToolMessage(outcomes=outcomes))
+            self.calls, self.outcomes = {}, {}
+        elif self.text:
+            messages.append(AssistantMessage(text=self.text))
+        self.text = ""
 
 
 def _call(entry: e.ToolUse) -> ToolCall:
