@@ -145,6 +145,9 @@ def read(path: Path, now: datetime) -> Contents | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    except IsADirectoryError as trouble:  # No index could be put in its place.
+        set_aside(path, now, reason=str(trouble.strerror))
+        return None
     except OSError as trouble:
         log.warning("index_unreadable", file=str(path), reason=str(trouble))
         return None

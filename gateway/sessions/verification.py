@@ -70,9 +70,9 @@ class _Tally:
 def verify(index_path: Path, transcripts: Path) -> VerifyReport:
     """Compare the index with the transcripts, and read each of them whole."""
     tally = _Tally()
-    listed = _listed(index_path, tally)
     with os.scandir(transcripts) as entries:
         files = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+    listed = _listed(index_path, tally, is_needed=any(name.endswith(".jsonl") for name in files))
     for path in (index_path.parent, transcripts, index_path):
         _check_mode(path, tally)
     for name in files:
@@ -83,14 +83,15 @@ def verify(index_path: Path, transcripts: Path) -> VerifyReport:
     return tally.report()
 
 
-def _listed(path: Path, tally: _Tally) -> dict[str, tuple[str, int]]:
-    """Return what the index lists: key and size by file name."""
+def _listed(path: Path, tally: _Tally, *, is_needed: bool) -> dict[str, tuple[str, int]]:
+    """Return what the index lists: key and size by file name. Where there are no transcripts, none is needed."""
     try:
         scopes = index.decode(path.read_bytes()).scopes
     except FileNotFoundError:
-        tally.note("no_index", path.name, "There is no index. The next start builds it anew.")
+        if is_needed:
+            tally.note("no_index", path.name, "There is no index. The next start builds it anew.")
         return {}
-    except (ValueError, RecursionError) as trouble:
+    except (OSError, ValueError, RecursionError) as trouble:
         tally.note("bad_index", path.name, f"The index cannot be read ({trouble}). The next start builds it anew.")
         return {}
     tally.scopes = len(scopes)

@@ -89,8 +89,9 @@ async def test_a_clean_start_has_nothing_to_repair_and_nothing_to_write(
         lambda path: path.write_bytes(path.read_bytes()[:-20]),
         lambda path: path.write_bytes(b'{"version":1,"scopes":{}}'),
         lambda path: path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":9')),
+        lambda path: (path.unlink(), path.mkdir()),
     ],
-    ids=["deleted", "empty", "garbage", "truncated", "of nothing", "of a newer version"],
+    ids=["deleted", "empty", "garbage", "truncated", "of nothing", "of a newer version", "a folder"],
 )
 async def test_a_spoilt_index_changes_nothing(
     manager: SessionManager, open_manager: OpenManager, directory: Path, spoil: Callable[[Path], object]
@@ -101,6 +102,8 @@ async def test_a_spoilt_index_changes_nothing(
     again = await open_manager()
     assert seen(again) == seen(manager)
     assert (await again.start_new(SCOPE, agent="main", origin=ANN)).number == 4
+    await again.flush()
+    assert (directory / "index.json").is_file()
 
 
 async def test_an_old_index_changes_nothing(

@@ -3,6 +3,7 @@ from pathlib import Path
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.names import file_name
+from gateway.sessions.verification import verify
 from tests.sessions.conftest import ANN, SCOPE
 from tests.sessions.samples import encoded, header
 
@@ -57,3 +58,25 @@ async def test_each_kind_of_damage_is_told_and_nothing_changed(manager: SessionM
 async def test_an_index_without_its_files_is_told(manager: SessionManager, directory: Path) -> None:
     (await begun(manager, directory)).unlink()
     assert await kinds(manager) == {"missing_transcript"}
+
+
+def test_nothing_is_wrong_where_there_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "transcripts").mkdir()
+    tmp_path.chmod(0o700)
+    (tmp_path / "transcripts").chmod(0o700)
+    report = verify(tmp_path / "index.json", tmp_path / "transcripts")
+    assert report.is_sound, report.problems
+
+
+async def test_a_lost_index_is_told_where_there_are_transcripts(manager: SessionManager, directory: Path) -> None:
+    await begun(manager, directory)
+    (directory / "index.json").unlink()
+    assert await kinds(manager) == {"no_index", "orphan"}
+
+
+async def test_a_folder_in_place_of_the_index_is_told(manager: SessionManager, directory: Path) -> None:
+    await begun(manager, directory)
+    (directory / "index.json").unlink()
+    (directory / "index.json").mkdir(mode=0o700)
+    assert await kinds(manager) == {"bad_index", "orphan"}
+    (directory / "index.json").rmdir()
