@@ -27,12 +27,24 @@ def _load(point: EntryPoint) -> OpenChannel:
         opener: OpenChannel = point.load()
     except ModuleNotFoundError as missing:
         raise CannotStart(
-            f"channels.{point.name} is enabled, but it needs the Python package `{missing.name}`. "
-            f"Install it with: pip install 'gatehouse[{point.name}]'",
+            f"channels.{point.name} is enabled, but it needs the module `{missing.name}`, which is not installed. "
+            f"Install the package that has it, or install `{_owner(point)}`, which brings the channel, again; "
+            f"or set channels.{point.name}.enabled to false.",
         ) from missing
-    except (ImportError, AttributeError) as broken:
-        raise CannotStart(
-            f"channels.{point.name} is enabled, but its package is broken: {broken}. "
-            f"Reinstall it, or set channels.{point.name}.enabled to false.",
-        ) from broken
+    except (Exception, SystemExit) as broken:  # What a stranger's module does on import is not ours to foresee.
+        raise _broken(point, f"importing it gives {type(broken).__name__}: {broken}") from broken
+    if not callable(opener):
+        raise _broken(point, f"`{point.value}` cannot be called")
     return opener
+
+
+def _broken(point: EntryPoint, fault: str) -> CannotStart:
+    return CannotStart(
+        f"channels.{point.name} is enabled, but the package `{_owner(point)}`, which brings it, is broken: {fault}. "
+        f"Install another version of it, or set channels.{point.name}.enabled to false.",
+    )
+
+
+def _owner(point: EntryPoint) -> str:
+    """Return the name of the distribution, as pip knows it."""
+    return point.dist.name if point.dist else point.module.partition(".")[0]
