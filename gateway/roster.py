@@ -1,6 +1,6 @@
 """The roster: which agents there are, each with its provider, prompt, tools and workspace."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +12,7 @@ from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart
 
-__all__ = ["Agent", "Roster"]
+__all__ = ["Agent", "Roster", "agent_faults"]
 
 DEFAULT_PROMPT = """\
 You are {name}, an assistant that people reach through Gatehouse, a gateway between chat platforms and you.
@@ -34,7 +34,8 @@ class Roster:
     """Opens every agent at once, so that a mistake shows at the start and not at the first message."""
 
     def __init__(self, settings: Settings) -> None:
-        _check_extras(settings)
+        if faults := agent_faults(settings):
+            raise CannotStart("\n".join(faults))
         self._agents = {name: _open(name, agent, settings) for name, agent in settings.agents.items()}
 
     def __getitem__(self, name: str) -> Agent:
@@ -45,13 +46,25 @@ class Roster:
         self._agents[name] = change(self._agents[name])
 
 
+def agent_faults(settings: Settings) -> list[str]:
+    """Return everything that keeps the agents from being opened, without leaving a trace anywhere."""
+    faults = list(_missing_parts(settings))
+    for name, agent in settings.agents.items():
+        for part in (_provider, _prompt, _toolbox):
+            try:
+                part(name, agent, settings)
+            except CannotStart as fault:
+                faults.append(str(fault))
+    return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
+
+
 def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:
     return Agent(
         name=name,
-        provider=open_provider(settings.providers[agent.provider], name=agent.provider),
+        provider=_provider(name, agent, settings),
         model=agent.model,
-        system=_prompt(name, agent),
-        toolbox=_toolbox(name, agent),
+        system=_prompt(name, agent, settings),
+        toolbox=_toolbox(name, agent, settings),
         workspace=_workspace(name, settings),
         max_iterations=agent.max_iterations,
     )
@@ -69,7 +82,11 @@ def _workspace(name: str, settings: Settings) -> Path:
     return workspace
 
 
-def _toolbox(name: str, agent: AgentSettings) -> Toolbox:
+def _provider(_name: str, agent: AgentSettings, settings: Settings) -> Provider:
+    return open_provider(settings.providers[agent.provider], name=agent.provider)
+
+
+def _toolbox(name: str, agent: AgentSettings, _settings: Settings) -> Toolbox:
     known = {tool.spec.name: tool for tool in BUILT_IN}
     if unknown := [wanted for wanted in agent.tools or () if wanted not in known]:
         raise CannotStart(
@@ -78,7 +95,7 @@ def _toolbox(name: str, agent: AgentSettings) -> Toolbox:
     return Toolbox(BUILT_IN if agent.tools is None else [known[wanted] for wanted in agent.tools])
 
 
-def _prompt(name: str, agent: AgentSettings) -> str:
+def _prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:
     if agent.prompt_file is None:
         return agent.system_prompt or DEFAULT_PROMPT.format(name=name)
     try:
@@ -90,8 +107,8 @@ def _prompt(name: str, agent: AgentSettings) -> str:
         ) from trouble
 
 
-def _check_extras(settings: Settings) -> None:
-    """Name the extra that a configured but rare part needs."""
+def _missing_parts(settings: Settings) -> Iterator[str]:
+    """Name the extras that configured but rare parts need."""
     wanted = [(f"mcp.{name}", "mcp", "mcp") for name in settings.mcp]
     wanted += [
         (f"agents.{name}.backend", "acp", "acp")
@@ -100,5 +117,6 @@ def _check_extras(settings: Settings) -> None:
     ]
     for key, module, extra in wanted:
         if find_spec(module) is None:
-            raise CannotStart(f"{key} needs an extra that is not installed: pip install 'gatehouse[{extra}]'")
-        raise CannotStart(f"{key}: this version of Gatehouse cannot use it yet. Remove it from the configuration.")
+            yield f"{key} needs an extra that is not installed: pip install 'gatehouse[{extra}]'"
+        else:
+            yield f"{key}: this version of Gatehouse cannot use it yet. Remove it from the configuration."

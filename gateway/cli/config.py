@@ -3,36 +3,42 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from config import ConfigError, Loaded, destination, find, load, schema, set_value, show, unset_value
+from config import (
+    ConfigError,
+    Loaded,
+    LogFormat,
+    LogLevel,
+    Problem,
+    destination,
+    find,
+    load,
+    schema,
+    set_value,
+    show,
+    unset_value,
+)
+from gateway.cli.exits import EXIT_CONFIG, EXIT_OK, complain
+from gateway.cli.streams import tell
+from gateway.cli.usage import Parser, parser
 
 __all__ = ["main"]
 
-_OK = 0
-_BAD_CONFIG = 78
-
 
 def main(arguments: Sequence[str], *, config: Path | None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run one subcommand; `config` is what `--config` named. Return 0, 2 for wrong usage or 78 for wrong settings."""
+    """Run one subcommand; `config` is what `--config` named. Return 0, or 78 for wrong settings."""
+    chosen = _parser(config).parse_args(arguments)
     try:
-        chosen = _parser().parse_args(arguments)
-    except SystemExit as ending:  # How argparse ends after help (0) and wrong usage (2).
-        return ending.code if isinstance(ending.code, int) else 2
-    try:
-        return _run(chosen, config, environ)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return _BAD_CONFIG
+        return _run(chosen, chosen.config, environ)
+    except ConfigError as mistakes:
+        return complain(mistakes, EXIT_CONFIG)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gatehouse config", description="Look at the settings, check and change them."
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def _parser(config: Path | None) -> Parser:
+    made = parser("config", "Look at the settings, check and change them.", config)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("show", help="print all settings in effect as TOML, secrets as ***")
     commands.add_parser("check", help="print every mistake at once, or OK")
     commands.add_parser("path", help="print which file is used, or would be created")
@@ -42,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     setting.add_argument("value", metavar="VALUE", help="a TOML value, or plain text")
     removing = commands.add_parser("unset", help="remove one key, so that its default holds again")
     removing.add_argument("key", metavar="KEY", help="a dotted key, or a whole table")
-    return parser
+    return made
 
 
 def _run(chosen: argparse.Namespace, config: Path | None, environ: Mapping[str, str]) -> int:
@@ -55,7 +61,7 @@ def _run(chosen: argparse.Namespace, config: Path | None, environ: Mapping[str, 
             return _path(_target(config, environ))
         case "schema":
             print(json.dumps(schema(), indent=2))
-            return _OK
+            return EXIT_OK
         case "set":
             return _set(_target(config, environ), chosen.key, chosen.value, environ)
         case _:
@@ -80,36 +86,47 @@ def _show(path: Path | None, environ: Mapping[str, str]) -> int:
     print(f"# {path or 'no file: these are the defaults'}")
     print(show(loaded.settings), end="")
     _warn(loaded)
-    return _OK
+    return EXIT_OK
 
 
 def _check(path: Path | None, environ: Mapping[str, str]) -> int:
     loaded = load(path, environ)
+    if faults := _start_faults(loaded):
+        raise ConfigError([Problem(key="", message=fault) for fault in faults], path=path)
     print(f"OK: {path or 'no file, the defaults are used'}")
     _warn(loaded)
-    return _OK
+    return EXIT_OK
+
+
+def _start_faults(loaded: Loaded) -> list[str]:
+    # Imported here because it is most of the gateway, which no other subcommand needs.
+    from gateway.logs import configure  # noqa: PLC0415
+    from gateway.rehearsal import start_faults  # noqa: PLC0415
+
+    configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The faults say it all.
+    return start_faults(loaded.settings)
 
 
 def _warn(loaded: Loaded) -> None:
     for warning in loaded.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        tell(f"warning: {warning}")
 
 
 def _path(path: Path) -> int:
     print(path)
     if not path.exists():
-        print("This file does not exist yet; `gatehouse config set` creates it.", file=sys.stderr)
-    return _OK
+        tell("This file does not exist yet; `gatehouse config set` creates it.")
+    return EXIT_OK
 
 
 def _set(path: Path, key: str, value: str, environ: Mapping[str, str]) -> int:
     set_value(path, key, value, environ)
     # The value is not repeated: it may be a secret.
-    print(f"{key} is set in {path}. A running daemon takes it up at SIGHUP or restart.")
-    return _OK
+    print(f"{key} is set in {path}. `gatehouse reload` puts it in force where a gateway is running.")
+    return EXIT_OK
 
 
 def _unset(path: Path, key: str, environ: Mapping[str, str]) -> int:
     unset_value(path, key, environ)
-    print(f"{key} is removed from {path}. A running daemon takes it up at SIGHUP or restart.")
-    return _OK
+    print(f"{key} is removed from {path}. `gatehouse reload` puts it in force where a gateway is running.")
+    return EXIT_OK

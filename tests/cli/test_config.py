@@ -31,6 +31,7 @@ def test_show_does_not_need_the_secrets(path: Path, capsys: pytest.CaptureFixtur
     assert 'token = "***"' in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("logging_as_it_was")
 def test_check_says_ok_and_warns(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text("[session]\nbacklog_limit = 0", encoding="utf-8")
     assert main(["check"], config=path, environ={}) == 0
@@ -44,7 +45,7 @@ def test_check_prints_every_mistake_and_exits_with_78(path: Path, capsys: pytest
     assert main(["check"], config=path, environ={}) == 78
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"{path}: 2 mistakes\n")
+    assert captured.err.startswith(f"gatehouse: {path}: 2 mistakes\n")
     assert "did you mean `port`?" in captured.err
     assert "env:NOT_THERE" in captured.err
 
@@ -114,12 +115,49 @@ def test_unset_removes_a_key(path: Path) -> None:
     assert main(["unset", "http.port"], config=path, environ={}) == 78
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["set", "http.port"], ["show", "more"]])
-def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments, config=None, environ={}) == 2
-    assert "usage: gatehouse config" in capsys.readouterr().err
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gatehouse.toml"
+    path.write_text(
+        f"""
+        gateway.data_dir = "{tmp_path}/data"
+        mcp.files.command = ["x"]
+        providers.gpt.kind = "openai"
+        agents.main.provider = "gpt"
+        agents.coder = {{ provider = "gpt", tools = ["fly"] }}
+        channels.carrier_pigeon = {{}}
+        channels.telegram = {{}}
+        """,
+        encoding="utf-8",
+    )
+    path.chmod(0o600)
+    assert main(["check"], config=path, environ={}) == 78
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    head, *mistakes = captured.err.splitlines()
+    assert head == f"gatehouse: {path}: 5 mistakes"
+    keys = [
+        "mcp.files",
+        "providers.gpt.kind",
+        "agents.coder.tools",
+        "channels.carrier_pigeon",
+        "channels.telegram.token",
+    ]
+    assert [mistake.split()[0].rstrip(":") for mistake in mistakes] == keys
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_help_is_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"], config=None, environ={}) == 0
-    assert "set" in capsys.readouterr().out
+def test_the_file_can_be_named_behind_the_command_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(path), "show"], config=None, environ={}) == 0
+    assert capsys.readouterr().out.startswith(f"# {path}\n")
+
+
+def test_show_hides_every_text_in_the_options_of_a_channel(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text(f'[channels.x.options]\nkey = "{CANARY}"\ndeep = [{{ er = "{CANARY}" }}]\nfast = true\ntries = 3')
+    assert main(["show"], config=path, environ={}) == 0
+    out = capsys.readouterr().out
+    shown = tomllib.loads(out)["channels"]["x"]["options"]
+    assert shown == {"key": "***", "deep": [{"er": "***"}], "fast": True, "tries": 3}
+    assert CANARY not in out
