@@ -1,4 +1,4 @@
-"""Pydantic's findings in our own words. Values are repeated only where a secret is never expected."""
+"""Pydantic's findings in our own words. A text is repeated only where it is a slip: anything else may be a secret."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,7 @@ from config.problems import Mistake, Mistakes, Problem, did_you_mean
 __all__ = ["explain", "key_path"]
 
 _LONGEST_QUOTE = 24
+_YES_OR_NO = ("true", "false", "yes", "no", "on", "off")
 _NAME_ITSELF = "[key]"
 """Pydantic's mark at the end of a location: not the value is wrong but its name."""
 
@@ -71,19 +72,26 @@ def _sentence(details: ErrorDetails) -> str:
     limits = {
         name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in details.get("ctx", {}).items()
     }
-    return sentence.format_map({**limits, "value": _quote(value), "got": _kind(value)})
+    return sentence.format_map({**limits, "value": _quote(value, _words(details)), "got": _kind(value)})
+
+
+def _words(details: ErrorDetails) -> Sequence[str]:
+    """Return the words that were expected, or are often written, where the mistake is."""
+    if details["type"] == "enum":
+        return re.findall(r"'([^']*)'", details["ctx"]["expected"])
+    return _YES_OR_NO if details["type"] == "bool_type" else ()
 
 
 def _kind(value: object) -> str:
     return _KINDS.get(type(value), "a date or time")
 
 
-def _quote(value: object) -> str:
-    """Repeat a value that is short enough to be a slip rather than a misplaced key."""
+def _quote(value: object, words: Sequence[str]) -> str:
+    """Repeat a value that is a short number, or near one of `words`."""
     if isinstance(value, bool):
         return str(value).lower()
-    shown = repr(value)
-    return shown if isinstance(value, str | int | float) and len(shown) <= _LONGEST_QUOTE else _kind(value)
+    is_slip = isinstance(value, int | float) or (isinstance(value, str) and bool(did_you_mean(value, words)))
+    return repr(value) if is_slip and len(repr(value)) <= _LONGEST_QUOTE else _kind(value)
 
 
 def _hint(details: ErrorDetails, root: type[BaseModel]) -> str:
@@ -93,8 +101,7 @@ def _hint(details: ErrorDetails, root: type[BaseModel]) -> str:
         known = list(_kind_at(root, parents).model_fields)
         return did_you_mean(str(last), known) or f"known here: {', '.join(known)}"
     if details["type"] == "enum":
-        near = did_you_mean(str(details["input"]), re.findall(r"'([^']*)'", details["ctx"]["expected"]))
-        return near or _description(root, location)
+        return did_you_mean(str(details["input"]), _words(details)) or _description(root, location)
     return _description(root, location)
 
 

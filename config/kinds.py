@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema
 
 from config.problems import Mistake
 from config.secret import is_reference, resolve
@@ -84,8 +84,20 @@ def _resolve_options(value: dict[str, Any], info: ValidationInfo) -> dict[str, A
     return {key: _resolve_within(inner, source_of(info)) for key, inner in value.items()}
 
 
-Options = Annotated[dict[str, Any], AfterValidator(_resolve_options)]
-"""A free table; a reference anywhere in it becomes a `Secret`."""
+def _hide_texts(value: Any) -> Any:  # noqa: ANN401  # As above.
+    if isinstance(value, str):
+        return "***"
+    if isinstance(value, dict):
+        return {key: _hide_texts(inner) for key, inner in value.items()}
+    return [_hide_texts(inner) for inner in value] if isinstance(value, list) else value
+
+
+Options = Annotated[
+    dict[str, Any],
+    AfterValidator(_resolve_options),
+    PlainSerializer(_hide_texts, return_type=dict[str, Any], when_used="json"),
+]
+"""A free table; a reference anywhere in it becomes a `Secret`. Any text may be one, so none is shown."""
 
 
 def is_loopback(host: str) -> bool:

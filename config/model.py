@@ -41,6 +41,7 @@ __all__ = [
 _BACKLOG_LIMIT = 20
 _SHORTEST_TOKEN = 16
 _DEFAULT_ACCOUNT = "default"
+_DAY = 86_400
 
 
 class _Table(BaseModel):
@@ -60,12 +61,15 @@ class GatewaySettings(_Table):
         description="Where sessions, the spool and the generated token are kept.",
     )
     flush_interval: Seconds = Field(
-        default=30.0, gt=0, description="Seconds between two moments at which transcripts are made durable."
+        default=30.0, ge=0.1, le=_DAY, description="Seconds between two moments at which transcripts are made durable."
     )
     shutdown_timeout: Seconds = Field(
-        default=30.0, ge=0, description="Seconds that running turns get to finish when the daemon is told to stop."
+        default=30.0,
+        ge=0,
+        le=_DAY,
+        description="Seconds that running turns get to finish when the daemon is told to stop.",
     )
-    turn_timeout: Seconds = Field(default=600.0, gt=0, description="Seconds after which a turn is ended.")
+    turn_timeout: Seconds = Field(default=600.0, ge=0.1, le=_DAY, description="Seconds after which a turn is ended.")
     max_parallel_turns: Whole = Field(default=64, ge=1, description="How many turns run at the same time.")
     max_queued_per_session: Whole = Field(
         default=100, ge=1, description="How many messages may wait in one session before more are refused."
@@ -73,10 +77,11 @@ class GatewaySettings(_Table):
     max_queued: Whole = Field(
         default=10_000, ge=1, description="How many messages may wait in all sessions together before more are refused."
     )
-    max_message_chars: Whole = Field(default=32_000, ge=1, description="The longest message that is accepted.")
+    max_message_chars: Whole = Field(default=32_000, ge=100, description="The longest message that is accepted.")
     max_backlog_age: Seconds = Field(
         default=86_400.0,
         ge=0,
+        le=100 * 365 * _DAY,
         description="Seconds after which a message that came in while the daemon was down is not answered any more.",
     )
     workspace_root: Location = Field(
@@ -105,7 +110,7 @@ class HttpSettings(_Table):
     allowed_hosts: tuple[Text, ...] = Field(
         default=(), description="Names, besides those of this machine, by which browsers may reach the server."
     )
-    max_body_bytes: Whole = Field(default=1_048_576, ge=1, description="The largest request body that is read.")
+    max_body_bytes: Whole = Field(default=1_048_576, ge=4096, description="The largest request body that is read.")
 
     @field_validator("token")
     @classmethod
@@ -123,7 +128,7 @@ class HttpSettings(_Table):
 def _refuse_an_open_door(host: str) -> None:
     if not is_loopback(host):
         raise Mistake(
-            f"is needed, because http.host = {host!r} can be reached from other machines",
+            "is needed, because other machines can reach the address in http.host",
             "set http.token (at least 16 characters, or `env:NAME`), or set http.host to 127.0.0.1",
         )
 
@@ -161,8 +166,12 @@ class SessionSettings(_Table):
     backlog_limit: Whole = Field(
         default=_BACKLOG_LIMIT, description="How many sessions each scope keeps; the least recently used go first."
     )
-    ttl_days: Whole = Field(default=30, ge=0, description="Days after which an untouched session is removed; 0: never.")
-    idle_minutes: Whole = Field(default=0, ge=0, description="Minutes after which an idle session ends; 0: never.")
+    ttl_days: Whole = Field(
+        default=30, ge=0, le=100 * 365, description="Days after which an untouched session is removed; 0: never."
+    )
+    idle_minutes: Whole = Field(
+        default=0, ge=0, le=100 * 365 * 1440, description="Minutes after which an idle session ends; 0: never."
+    )
 
     @field_validator("identity_links")
     @classmethod
@@ -421,5 +430,9 @@ def _items(table: object) -> list[tuple[str, object]]:
 def _unknown(key: str, table: object, field: str, known: object) -> Iterator[Problem]:
     name = table.get(field) if isinstance(table, dict) else None
     if isinstance(name, str) and isinstance(known, dict) and name not in known:
-        hint = did_you_mean(name, known) or f"add a table [{field}s.{name}], or use one of: {', '.join(sorted(known))}"
-        yield Problem(key=key, message=f"there is no {field} `{name}`", hint=hint)
+        near = did_you_mean(name, known)
+        hint = near or f"add a table [{field}s.<name>] for it, or use one of: {', '.join(sorted(known))}"
+        # A name that is like no other may be a secret in the wrong place.
+        yield Problem(
+            key=key, message=f"there is no {field} `{name}`" if near else f"there is no such {field}", hint=hint
+        )

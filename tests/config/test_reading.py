@@ -84,13 +84,13 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     )
     assert {key: problem.message for key, problem in problems.items()} == {
         "gateway.data_dir": "must be a path in quotes, got a number",
-        "gateway.flush_interval": "must be more than 0, got 0",
+        "gateway.flush_interval": "must be at least 0.1, got 0",
         "gateway.shutdown_timeout": "must be a finite number, got nan",
         "gateway.log_level": "must be 'debug', 'info', 'warning' or 'error', got 'inof'",
-        "gateway.max_parallel_turns": "must be a whole number, got 'abc'",
+        "gateway.max_parallel_turns": "must be a whole number, got text",
         "gateway.ownrs": "is not a key that Gatehouse knows",
         "http.port": "must be at most 65535, got 65536",
-        "http.token": "is needed, because http.host = '0.0.0.0' can be reached from other machines",
+        "http.token": "is needed, because other machines can reach the address in http.host",
         "agents.main.provider": "there is no provider `ofline`",
         'agents."Bad Name"': ("must be a short name: up to 64 of a-z, 0-9, - and _, starting with a letter or digit"),
         "providers.x.kind": "is missing",
@@ -150,6 +150,45 @@ def test_each_kind_of_mistake_has_its_sentence_and_hint(tmp_path: Path, text: st
     problem = problems_of(written(tmp_path, text))[key]
     assert said in problem.message
     assert problem.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[gateway]\nlog_level = "CANARY"',
+        '[gateway]\nmax_parallel_turns = "CANARY"',
+        '[gateway]\nflush_interval = "CANARY"',
+        '[http]\nport = "CANARY"',
+        '[http]\nhost = "CANARY"',
+        '[channels.telegram]\ndm_policy = "CANARY"',
+        '[channels.telegram]\nenabled = "CANARY"',
+        '[providers.x]\nkind = "CANARY"',
+        '[providers.x]\nkind = "offline"\nbase_url = "CANARY"',
+        '[agents.main]\nprovider = "canary"',
+        '[[bindings]]\nchannel = "web"\nagent = "canary"',
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text), {})
+    assert "canary" not in str(caught.value).replace(str(tmp_path), "").lower()
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("gateway", "flush_interval", "0.05"),
+        ("gateway", "turn_timeout", "0.01"),
+        ("gateway", "max_backlog_age", "1e300"),
+        ("gateway", "shutdown_timeout", "1e300"),
+        ("gateway", "max_message_chars", "10"),
+        ("http", "max_body_bytes", "1"),
+        ("session", "ttl_days", "1000000000"),
+        ("session", "idle_minutes", "1000000000000"),
+    ],
+)
+def test_a_number_that_cannot_work_is_refused(tmp_path: Path, table: str, key: str, value: str) -> None:
+    assert "must be at " in problems_of(written(tmp_path, f"[{table}]\n{key} = {value}"))[f"{table}.{key}"].message
 
 
 def test_the_text_of_an_error_is_one_block(tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ async def test_odd_paths_lead_nowhere(tmp_path: Path, path: str) -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, max_body_bytes=1000, limits=Limits(lingering=0.1)) as running:
+    async with serving(tmp_path, EXAMPLES, max_body_bytes=5000, limits=Limits(lingering=0.1)) as running:
         headers = BEARER | {"Content-Type": "application/json"}
-        assert await running.status("POST", "/example", data=b" " * 1001, headers=headers) == 413
-        assert await running.status("POST", "/example", data=b"{}" + b" " * 998, headers=headers) == 200
+        assert await running.status("POST", "/example", data=b" " * 5001, headers=headers) == 413
+        assert await running.status("POST", "/example", data=b"{}" + b" " * 4998, headers=headers) == 200
         claim = headers | {"Content-Length": "1000000000", "Connection": "close"}
         assert (await running.raw(running.head("POST /example", claim))).split()[1] == b"413"
