@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from config import load
+
 UNITS = Path(__file__).parents[2] / "deploy/systemd"
 
-pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+NEEDS_SYSTEMD = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 
 
 def analyze(*arguments: str | Path, runtime: Path) -> subprocess.CompletedProcess[str]:
@@ -29,6 +31,7 @@ def with_a_command_that_exists(unit: str, folder: Path) -> Path:
     return copy
 
 
+@NEEDS_SYSTEMD
 @pytest.mark.parametrize(("unit", "manager"), [("gatehouse.service", "--system"), ("gatehouse-user.service", "--user")])
 def test_the_unit_is_understood_without_a_complaint(unit: str, manager: str, tmp_path: Path) -> None:
     """An unknown key is a complaint on stderr, with exit code 0."""
@@ -36,6 +39,7 @@ def test_the_unit_is_understood_without_a_complaint(unit: str, manager: str, tmp
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
+@NEEDS_SYSTEMD
 def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
     unit = with_a_command_that_exists("gatehouse.service", tmp_path)
     rated = analyze("security", "--offline=true", "--threshold=15", unit, runtime=tmp_path)
@@ -46,3 +50,14 @@ def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
 def test_what_a_restart_cannot_mend_is_not_restarted(unit: str) -> None:
     lines = (UNITS / unit).read_text().splitlines()
     assert {"Type=notify", "Restart=on-failure", "RestartPreventExitStatus=78"} <= set(lines)
+
+
+def test_the_service_and_the_commands_of_root_agree_on_the_data_directory() -> None:
+    """Whatever $HOME is: the service's own, or root's."""
+    lines = (UNITS / "gatehouse.service").read_text().splitlines()
+    assert "StateDirectory=gatehouse" in lines  # Below /var/lib.
+    assert "ExecStart=/usr/local/bin/gatehouse --config /etc/gatehouse/gatehouse.toml run" in lines
+    for home in ("/root", "/var/lib/gatehouse"):
+        shipped = load(UNITS / "gatehouse.toml", {"HOME": home})
+        assert shipped.settings.gateway.data_dir == Path("/var/lib/gatehouse")
+        assert shipped.warnings == ()
