@@ -22,6 +22,7 @@ COMMANDS = {
     "status": ("gateway.cli.status", "show how the running gateway is doing"),
     "reload": ("gateway.cli.reload", "let the running gateway read its configuration again"),
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
+    "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }
 

@@ -2,10 +2,8 @@
 
 import argparse
 import asyncio
-import io
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -16,7 +14,7 @@ import structlog
 
 from config import ConfigError, LogFormat, Settings
 from gateway.cli.asking import parser
-from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, complain
+from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_TERMINATED, complain
 from gateway.cli.settings import load_settings
 from gateway.control import Control, is_running
 from gateway.errors import CannotStart, GatehouseError
@@ -35,7 +33,6 @@ CLIENT = "terminal"
 """The name of the client's entry point, and of the channel that it talks to."""
 TIMEOUT = 600.0
 LONGEST_LOG = 1024 * 1024
-EXIT_TERMINATED = 128 + signal.SIGTERM
 
 Talk = Callable[[Control, str], Awaitable[int]]
 """Runs the client on a connection, of which the sentence tells where it leads; returns the exit code."""
@@ -44,7 +41,6 @@ Talk = Callable[[Control, str], Awaitable[int]]
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
     options = _options(arguments, config)
     os.umask(0o077)  # Whatever we or a library write is ours alone from birth.
-    _tame_streams()
     try:
         settings = load_settings(options.config).settings
         _check_channel(settings)
@@ -79,16 +75,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise ValueError(text)
     return seconds
-
-
-def _tame_streams() -> None:
-    """Have all three, whatever the shell has closed; and show question marks where a terminal is not on UTF-8."""
-    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends.
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def _check_channel(settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import io
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,6 +14,7 @@ from gateway.cli.sessions_moving import FORMATS, export, export_all, import_file
 from gateway.cli.sessions_reading import list_sessions, show
 from gateway.cli.sessions_upkeep import delete, verify
 from gateway.cli.settings import load_settings
+from gateway.cli.streams import forget
 from gateway.control import NotRunning
 from gateway.errors import CannotStart, Refused
 from gateway.logs import configure, secrets_in
@@ -29,7 +29,6 @@ Work = Callable[[Settings, argparse.Namespace], Coroutine[None, None, int]]
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
     options = _options(arguments, config)
     os.umask(0o077)
-    _tame_output()
     try:
         settings = load_settings(options.config).settings
         configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
@@ -40,10 +39,10 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     except (NotRunning, Refused) as refusal:
         return complain(refusal, EXIT_FAILED)
     except BrokenPipeError:
-        _forget_output()
+        forget(sys.stdout)
         raise
     except OSError as trouble:
-        _forget_output()
+        forget(sys.stdout)
         return complain(f"The answer could not be written: {trouble}", EXIT_FAILED)
     return code
 
@@ -145,19 +144,3 @@ def _from_one_to(most: int, text: str) -> int:
 
 def _in_loop(work: Work) -> Run:
     return lambda settings, options: asyncio.run(work(settings, options))
-
-
-def _tame_output() -> None:
-    """Have both outputs, whatever the shell has closed; and show question marks where a terminal is not on UTF-8."""
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until we end.
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _forget_output() -> None:
-    """Keep Python from trying once more, when it exits, to write what could not be written."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)

@@ -253,7 +253,10 @@ def test_wrong_usage_is_explained(arguments: list[str], capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ending:
         main(arguments, config=None)
     assert ending.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: gatehouse sessions")
+    said = capsys.readouterr().err
+    assert said.startswith("gatehouse: ")
+    assert "`gatehouse sessions" in said
+    assert said.endswith(" --help` says more.\n")
 
 
 def test_nothing_is_deleted_without_a_yes(home: Path) -> None:
