@@ -4,8 +4,10 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -25,26 +27,38 @@ log = structlog.get_logger()
 
 def serve(config: Path | None) -> int:
     try:
-        asyncio.run(_serve(load_settings(config), config))
+        wants_restart = asyncio.run(_serve(load_settings(config), config))
     except (ConfigError, CannotStart) as refusal:
         return complain(refusal, EXIT_CONFIG)
+    if wants_restart:
+        _start_anew()
     return EXIT_OK
 
 
-async def _serve(loaded: Loaded, config: Path | None) -> None:
+def _start_anew() -> NoReturn:
+    """Become a fresh `gatehouse run` with the same process id; signals wait until it can follow them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - no shell is the point; the arguments are our own.
+
+
+async def _serve(loaded: Loaded, config: Path | None) -> bool:
+    """Return whether the daemon shall be started anew."""
     signals = _Signals()
     _configure_logs(loaded)
     async with opened(loaded.settings) as daemon:
         signals.lead_to(daemon)
-        if signals.ask_to_stop:
-            return
+        if signals.stops:
+            return False
         try:
             await _run(daemon, _Reloading(daemon, config), signals)
         except Exception:  # Logged with all that is known before the command ends with a sentence.
             log.exception("gateway_crashed")
             raise
         finally:
-            _tell_service_manager("STOPPING=1")
+            # Somebody who has told us to stop meanwhile means it.
+            wants_restart = daemon.wants_restart and not signals.stops
+            _tell_service_manager(_farewell(wants_restart=wants_restart))
+    return wants_restart
 
 
 async def _run(daemon: Daemon, reloading: "_Reloading", signals: "_Signals") -> None:
@@ -60,7 +74,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.hung_up = asyncio.Event()
-        self.ask_to_stop = 0
+        self.stops = 0
         self._daemon: Daemon | None = None
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
@@ -72,7 +86,7 @@ class _Signals:
         self._daemon = daemon
 
     def _stop(self) -> None:
-        self.ask_to_stop += 1
+        self.stops += 1
         if self._daemon is not None:
             self._daemon.stop()
 
@@ -123,6 +137,12 @@ def _announce(daemon: Daemon) -> None:
     # A journal keeps what it is told, and a link that lets its reader in does not belong there.
     if not goes_to_journal(2, os.environ.get("JOURNAL_STREAM")):
         tell(f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {daemon.page}\n")
+
+
+def _farewell(*, wants_restart: bool) -> str:
+    if not wants_restart:
+        return "STOPPING=1"
+    return f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"  # Else systemd would see to it that we end.
 
 
 def _tell_service_manager(state: str) -> None:

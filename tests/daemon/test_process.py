@@ -329,6 +329,21 @@ def test_a_storm_of_hangups_leads_to_one_reload_more(tmp_path: Path) -> None:
     assert [line["event"] for line in daemon.log].count("config_reloaded") == 2
 
 
+def test_a_restart_keeps_the_process_and_starts_the_gateway_anew(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        write_config(tmp_path)
+        with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as daemon:
+            daemon.ready()
+            assert gatehouse("chat", "--once", "/restart", home=tmp_path).returncode == 0
+            daemon.wait_for("shutdown_finished")
+            assert daemon.wait_for("gateway_ready")["pid"] == daemon.process.pid
+            assert daemon.stop() == 0
+        told = [manager.recv(100).split(b"\n")[0] for _ in range(4)]
+        assert told == [b"READY=1", b"RELOADING=1", b"READY=1", b"STOPPING=1"]
+
+
 def test_commands_reach_the_daemon_without_its_secrets(tmp_path: Path) -> None:
     """Its environment, and what systemd gave it, are not those of the shell that asks."""
     write_config(tmp_path, DEFAULTS + 'token = "env:ONLY_THE_DAEMON_HAS_IT"\n')
