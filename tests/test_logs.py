@@ -2,6 +2,7 @@ import io
 import json
 import logging
 import os
+import select
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,6 +189,19 @@ def test_a_reader_that_sleeps_keeps_nobody_waiting_and_is_told_what_it_missed() 
     events = [line for text in heard if (line := json.loads(text or "{}"))]
     (missed,) = [line["count"] for line in events if line["event"] == "log_lines_lost"]
     assert len([line for line in events if line["event"] == "told"]) + missed == 200
+
+
+def test_after_a_line_that_was_cut_off_the_next_begins_anew() -> None:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as reader, os.fdopen(theirs, "w") as out:
+        configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+        structlog.get_logger().info("too_much", text="x" * 200_000)
+        while len(os.read(ours, 4096)) == 4096 and select.select([ours], [], [], 0)[0]:
+            pass
+        structlog.get_logger().info("told")
+        out.close()
+        heard = reader.read().splitlines()
+    assert [json.loads(line)["event"] for line in heard if line.startswith("{")] == ["told", "log_lines_lost"]
 
 
 def test_lines_are_written_in_the_encoding_of_the_output(tmp_path: Path) -> None:
