@@ -121,6 +121,8 @@ def load_or_make_token(data_dir: Path, configured: Secret | None) -> Secret:
         token = secrets.token_urlsafe(32)
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"The token file {path} cannot be read ({error}); delete it to get a new one.") from error
+    for leftover in data_dir.glob(f".{path.name}.*"):  # A start was cut while it made one.
+        leftover.unlink()
     write_atomically(path, f"{token}\n".encode())
     return Secret(token)
 

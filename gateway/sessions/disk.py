@@ -91,7 +91,7 @@ class Disk:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         if self.index_path.exists() and self.index_path.stat().st_mode & _OPEN_TO_OTHERS:
             self.index_path.chmod(_PRIVATE)
-        for leftover in self._directory.glob(f".{self.index_path.name}.*"):
+        for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index, and of its clean mark.
             leftover.unlink()
 
     def expect(self, *, is_marked_clean: bool) -> None:

@@ -132,3 +132,9 @@ def test_an_unreadable_token_file_is_named(tmp_path: Path, content: bytes | None
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(CannotStart, match=r"http\.token cannot be read"):
         load_or_make_token(tmp_path, None)
+
+
+def test_a_token_that_was_half_made_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / ".http.token.k2j4").write_text("half")
+    load_or_make_token(tmp_path, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["http.token"]
