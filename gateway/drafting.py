@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -15,6 +16,11 @@ from gateway.errors import ChannelError, Transient
 __all__ = ["Draft", "Easel"]
 
 log = structlog.get_logger()
+
+_T = TypeVar("_T")
+
+LAST_REQUEST = 10.0
+"""Seconds that an answer waits for the last request about its draft."""
 
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
@@ -109,9 +115,9 @@ class Easel:
             try:
                 message = replace(self.template, text=text)
                 if receipt is None:
-                    receipt = await self._first(message)
+                    receipt = await _whole(self._first(message))
                 else:
-                    await edits.edit(receipt, message)
+                    await _whole(edits.edit(receipt, message))
                 shown = text
             except Transient as trouble:
                 pause = max(pause, trouble.retry_after or 0.0)
@@ -120,18 +126,7 @@ class Easel:
             await self.sleep(pause)
 
     async def _first(self, message: Outbound) -> Receipt:
-        """Send the message that will be edited. Cancelled or not, it ends once the receipt is kept.
-
-        Otherwise an answer that is done very soon would be sent beside its own first words.
-        """
-        sending = asyncio.create_task(self._send_and_keep(message), name=f"first:{self.key}")
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            await asyncio.gather(asyncio.shield(sending), return_exceptions=True)
-            raise
-
-    async def _send_and_keep(self, message: Outbound) -> Receipt:
+        """Send the message that will be edited, and have its receipt kept."""
         receipt = await self.channel.send(message, key=f"{self.key}.draft")
         await self.keep(receipt)
         return receipt
@@ -141,3 +136,15 @@ class Easel:
             with contextlib.suppress(ChannelError):  # As above.
                 await typing.show_typing(self.template.address)
             await self.sleep(TYPING_INTERVAL)
+
+
+async def _whole(request: Coroutine[None, None, _T]) -> _T:
+    """See a request through when cancelled, too: one that is cut short may still arrive, behind the final text."""
+    sending = asyncio.ensure_future(request)
+    try:
+        return await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await asyncio.wait({sending}, timeout=LAST_REQUEST)
+        if not sending.cancel() and not sending.cancelled():
+            sending.exception()  # Looked at, so that nobody complains: the whole answer follows.
+        raise
