@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test lint bench lock clean
+.PHONY: help run test crash powerloss lint bench lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -14,6 +14,9 @@ run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0
 
 test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+crash: $(VENV)/.dev-ready  ## Kill the daemon at every point there is, thousands of times.
+	GATEHOUSE_CRASH_SCALE=$${GATEHOUSE_CRASH_SCALE:-20} $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .

@@ -1,0 +1,74 @@
+"""A model that does what the message says, word by word, and a tool that leaves a trace each time it runs.
+
+A message is its own id and then words: `tool` and `tools` are steps with one call and with two, `long` makes the answer
+several parts long, `hang` never ends.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.tools import Tool, ToolContext, tool
+from gateway.dialogue import Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from tests.crash.points import reach, whole_write
+
+__all__ = ["END", "Obedient", "leaving_traces"]
+
+END = "#"
+"""The last character of every whole answer."""
+
+_CALLS = {"tool": 1, "tools": 2}
+_LONG = 120
+
+
+class Obedient:
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        reach("model")
+        words, outcomes = _asked(prompt.messages)
+        mid, steps = words[0], [_CALLS[word] for word in words[1:] if word in _CALLS]
+        taken = sum(1 for message in _since_asked(prompt.messages) if isinstance(message, ToolMessage))
+        if "hang" in words:
+            await asyncio.Event().wait()
+        if taken < len(steps):
+            yield TextDelta(text=f"step {taken} of {mid}")
+            for number in range(steps[taken]):
+                mark = f"{mid}-{taken}-{number}"
+                yield ToolCall(id=mark, name="leave", input={"mark": mark})
+            return
+        for piece in _answer(mid, outcomes, is_long="long" in words):
+            reach("piece")
+            yield TextDelta(text=piece)
+            await asyncio.sleep(0)
+
+
+def _answer(mid: str, outcomes: Sequence[ToolOutcome], *, is_long: bool) -> list[str]:
+    results = ["cut" if outcome.is_error else "done" for outcome in outcomes]
+    middle = ["".join(f"{number} of {mid}. " for number in range(_LONG))] if is_long else []
+    return [f"answer {mid} ", *middle, f"[{' '.join(results)}] {END}"]
+
+
+def _since_asked(messages: Sequence[Message]) -> Sequence[Message]:
+    last = max(number for number, message in enumerate(messages) if isinstance(message, UserMessage))
+    return messages[last:]
+
+
+def _asked(messages: Sequence[Message]) -> tuple[list[str], list[ToolOutcome]]:
+    asked, *rest = _since_asked(messages)
+    assert isinstance(asked, UserMessage)
+    outcomes = [outcome for message in rest if isinstance(message, ToolMessage) for outcome in message.outcomes]
+    return asked.text.split(), outcomes
+
+
+def leaving_traces(path: Path) -> Tool:
+    async def leave(_context: ToolContext, mark: str) -> str:
+        """Leave a mark in a file."""
+        reach("tool before")
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        whole_write(descriptor, f"{mark}\n".encode())
+        os.close(descriptor)
+        reach("tool after")
+        return f"left {mark}"
+
+    return tool(leave)

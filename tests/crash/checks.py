@@ -1,0 +1,186 @@
+"""What must hold after whatever has happened to a daemon, found out from its files and from what people saw."""
+
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.delivery import POSSIBLY_REPEATED
+from gateway.sessions.verification import verify
+from tests.crash.far_side import FarSide, Shown
+from tests.crash.order import Order
+
+__all__ = ["Allowed", "check"]
+
+Entry = dict[str, Any]  # Any: entries are of many shapes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What is no fault after what was done to the daemon. `deaths`: how often it was killed."""
+
+    deaths: int = 0
+    lost_answers: int = 0
+    undelivered: frozenset[str] = frozenset()
+    """Chats in which nothing arrives."""
+
+    @property
+    def repeats(self) -> int:
+        return self.deaths + self.lost_answers
+
+
+def check(order: Order, far: FarSide, allowed: Allowed) -> None:
+    """Raise with everything that does not hold. The daemon has ended in good order."""
+    wrong = [
+        *_of_spool(order.data_dir, far, allowed),
+        *_of_chats(order.data_dir, far, allowed),
+        *_of_transcripts(order.data_dir, far, allowed),
+        *_of_tools(order),
+        *_of_files(order.data_dir, allowed),
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def rows(data_dir: Path, statement: str) -> list[tuple[Any, ...]]:  # Any: as SQLite has them.
+    with closing(sqlite3.connect(f"file:{data_dir / 'spool.db'}?mode=ro", uri=True)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def _of_spool(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
+    """Everything accepted is there once, and nothing is left to be done."""
+    inbox = rows(data_dir, "SELECT inbound ->> 'event_id', state, session FROM inbox ORDER BY id")
+    accepted = Counter(event for event, _, _ in inbox)
+    asked = {event.id for event in far.events if not event.is_command}
+    seen = Counter(event for (event,) in rows(data_dir, "SELECT event_id FROM seen"))
+    yield from (f"{event} was accepted {times} times" for event, times in accepted.items() if times != 1)
+    yield from (f"{event} was never accepted" for event in asked - accepted.keys())
+    yield from (f"{event} is {state}" for event, state, _ in inbox if state not in {"answered", "abandoned", "dead"})
+    yield from (f"{event.id} was not remembered" for event in far.events if seen[event.id] != 1)
+    for key, state, chat in rows(data_dir, "SELECT key, state, message ->> '$.address.peer' FROM outbox"):
+        if state != "delivered" and chat not in allowed.undelivered:
+            yield f"the reply {key} is {state}"
+    for table in ("notes", "drafts"):
+        if left := rows(data_dir, f"SELECT * FROM {table}"):  # noqa: S608 - constants only
+            yield f"{table} are left: {left}"
+
+
+def _of_chats(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
+    """Each message was answered once and in order; what was said again says so."""
+    session = dict(rows(data_dir, "SELECT inbound ->> 'event_id', session FROM inbox"))
+    yield from _of_repeats(far, allowed)
+    for chat in {event.chat for event in far.events} - allowed.undelivered:
+        yield from _of_order(far, chat, session)
+    answers: defaultdict[str | None, set[str]] = defaultdict(set)
+    for shown in far.shown:
+        answers[shown.reply_to].add(shown.key.split(".")[0])
+    yield from (f"{mid} was answered by {keys}" for mid, keys in answers.items() if len(keys) > 1)
+    dangling = [shown for shown in far.shown if shown.key.endswith(".draft") and not shown.is_last]
+    if len(dangling) > allowed.repeats:
+        yield f"drafts were left hanging: {dangling}"
+
+
+def _of_repeats(far: FarSide, allowed: Allowed) -> Iterator[str]:
+    copies: defaultdict[str, list[Shown]] = defaultdict(list)
+    for shown in far.shown:
+        if not shown.key.endswith(".draft"):
+            copies[shown.key].append(shown)
+    repeated = 0
+    for key, same in copies.items():
+        unmarked = [shown for shown in same if not shown.text.startswith(POSSIBLY_REPEATED)]
+        repeated += len(same) - 1
+        if len(unmarked) > 1:
+            yield f"{key} was said {len(unmarked)} times without a mark: {unmarked[0].text!r}"
+    if repeated > allowed.repeats:
+        yield f"{repeated} messages were repeated, where at most {allowed.repeats} outcomes were unknown"
+
+
+def _of_order(far: FarSide, chat: str, session: dict[str, str]) -> Iterator[str]:
+    """Sessions of a chat may overtake each other; within one, answers come in the order of the questions."""
+    heard = dict.fromkeys(shown.reply_to for shown in far.shown if shown.chat == chat)
+    for name in {session[event.id] for event in far.events if event.chat == chat and event.id in session}:
+        wanted = [event.id for event in far.events if session.get(event.id) == name]
+        in_order = [mid for mid in heard if mid in wanted]
+        if in_order != [mid for mid in wanted if mid in heard]:
+            yield f"{chat} asked {wanted} and heard {in_order}"
+
+
+def transcripts(data_dir: Path) -> dict[str, list[Entry]]:
+    return {
+        path.name: [json.loads(line) for line in path.read_bytes().splitlines()]
+        for path in sorted((data_dir / "sessions/transcripts").glob("*.jsonl"))
+    }
+
+
+def _of_transcripts(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
+    chats = {event.id: event for event in far.events}
+    state = dict(rows(data_dir, "SELECT inbound ->> 'event_id', state FROM inbox"))
+    session = dict(rows(data_dir, "SELECT inbound ->> 'event_id', session FROM inbox"))
+    written: Counter[str] = Counter()
+    for name, entries in transcripts(data_dir).items():
+        asked = [entry for entry in entries if entry["type"] == "user"]
+        written.update(entry["event_id"] for entry in asked)
+        places = [list(chats).index(entry["event_id"]) for entry in asked]
+        if places != sorted(places):
+            yield f"{name}: not in the order in which it was asked: {[entry['event_id'] for entry in asked]}"
+        yield from (
+            f"{entry['event_id']} is in {entries[0]['key']} and was bound to {session[entry['event_id']]}"
+            for entry in asked
+            if entries[0]["key"] != session[entry["event_id"]]
+        )
+        for entry in asked:
+            yield from _of_turn(entry, entries, state[entry["event_id"]], far, allowed)
+    for event in far.events:
+        retries = sum(other.chat == event.chat and other.text == "/retry" for other in far.events)
+        if not event.is_command and state.get(event.id) == "answered" and not 1 <= written[event.id] <= 1 + retries:
+            yield f"{event.id} is {written[event.id]} times in the transcripts"
+
+
+def _of_turn(asked: Entry, entries: list[Entry], state: str, far: FarSide, allowed: Allowed) -> Iterator[str]:
+    turn = [entry for entry in entries if entry.get("turn") == asked["turn"]]
+    ends = [entry["outcome"] for entry in turn if entry["type"] == "turn_end"]
+    mid = asked["event_id"]
+    if state != "dead" and len(ends) != 1:
+        yield f"{mid}: its turn ended {len(ends)} times"
+    calls = Counter(entry["tool_use_id"] for entry in turn if entry["type"] == "tool_use")
+    results = Counter(entry["tool_use_id"] for entry in turn if entry["type"] == "tool_result")
+    if state != "dead" and (calls != results or any(times > 1 for times in calls.values())):
+        yield f"{mid}: {calls} were called and {results} have ended"
+    chat = next(event.chat for event in far.events if event.id == mid)
+    if ends == ["answered"] and chat not in allowed.undelivered:
+        yield from _of_answer(asked, turn, far)
+
+
+def _of_answer(asked: Entry, turn: list[Entry], far: FarSide) -> Iterator[str]:
+    said = " ".join(entry["content"] for entry in turn if entry["type"] == "assistant").split()
+    parts: dict[str, str] = {}
+    for shown in far.shown:
+        base = shown.key.removesuffix(".draft")
+        if base.split(".")[0] == asked["turn"]:
+            parts[base] = shown.text.removeprefix(POSSIBLY_REPEATED)
+    ordered = sorted(parts, key=lambda key: int(key.partition(".")[2] or 0))
+    heard = " ".join(parts[key] for key in ordered).split()
+    if said != heard:
+        yield f"{asked['event_id']}: the transcript has {said}, the chat {heard}"
+
+
+def _of_tools(order: Order) -> Iterator[str]:
+    """No tool ran twice, and each that is said to have ended well ran."""
+    ran = Counter(order.effects.read_text().split()) if order.effects.exists() else Counter[str]()
+    yield from (f"the tool {mark} ran {times} times" for mark, times in ran.items() if times > 1)
+    for entries in transcripts(order.data_dir).values():
+        for entry in entries:
+            if entry["type"] == "tool_result" and not entry.get("is_error") and not ran[entry["tool_use_id"]]:
+                yield f"the tool {entry['tool_use_id']} is said to have ended well, but never ran"
+
+
+def _of_files(data_dir: Path, allowed: Allowed) -> Iterator[str]:
+    report = verify(data_dir / "sessions/index.json", data_dir / "sessions/transcripts")
+    for problem in report.problems:
+        if problem.kind != "set_aside" or not allowed.deaths:
+            yield f"{problem.kind} {problem.where}: {problem.detail}"
+    leftovers = [path.name for path in data_dir.rglob(".*")] + [path.name for path in data_dir.rglob("*.corrupt-*")]
+    yield from (f"left behind: {name}" for name in leftovers)

@@ -1,0 +1,85 @@
+"""Starting, killing and stopping daemons under test, from the outside."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from tests.crash.order import Order
+
+__all__ = ["Daemons", "daemons"]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+
+
+class Daemons:
+    """One process that forks daemons, and those that it has forked."""
+
+    def __init__(self, house: asyncio.subprocess.Process) -> None:
+        self._house = house
+        self._started: asyncio.Queue[int] = asyncio.Queue()
+        self._ended: dict[int, asyncio.Future[int]] = {}
+
+    async def start(self, order: Order) -> int:
+        """Fork a daemon; returns its pid."""
+        assert self._house.stdin is not None
+        self._house.stdin.write(order.encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            return await self._started.get()
+
+    async def ended(self, pid: int) -> int:
+        """Return the status with which it has ended; negative for the signal that has killed it."""
+        return await asyncio.shield(self._ended[pid])
+
+    def has_ended(self, pid: int) -> bool:
+        return self._ended[pid].done()
+
+    async def stop(self, pid: int, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send it a signal, and wait for its end."""
+        if not self.has_ended(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        async with asyncio.timeout(PATIENCE):
+            return await self.ended(pid)
+
+    async def listen(self) -> None:
+        assert self._house.stdout is not None
+        while line := await self._house.stdout.readline():
+            match line.split():
+                case [b"started", pid]:
+                    self._ended[int(pid)] = asyncio.get_running_loop().create_future()
+                    self._started.put_nowait(int(pid))
+                case [b"ended", pid, status]:
+                    self._ended[int(pid)].set_result(int(status))
+
+    async def kill_all(self) -> None:
+        for pid in self._ended:
+            await self.stop(pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def daemons() -> AsyncIterator[Daemons]:
+    """Keep a process ready that forks daemons; those that are left at the end are killed."""
+    house = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.crash.house"),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert house.stdin is not None
+    assert house.stdout is not None
+    assert await house.stdout.readline() == b"ready\n"
+    forked = Daemons(house)
+    listening = asyncio.create_task(forked.listen(), name="daemons")
+    try:
+        yield forked
+    finally:
+        await forked.kill_all()
+        house.stdin.close()
+        await house.wait()
+        await listening

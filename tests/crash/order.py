@@ -1,0 +1,55 @@
+"""What a daemon under test is told: where it lives, how its channel behaves, and where it is to die."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["CHANNEL", "Order"]
+
+CHANNEL = "scripted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """`flavour` names what the channel can do; `die_at` is the point at which to die, 0 for none.
+
+    `clock` is a file with the seconds that the daemon's clock is off, read anew each time.
+    """
+
+    home: Path
+    flavour: str = "plain"
+    busy: str = "followup"
+    die_at: int = 0
+    flush_interval: float = 0.05
+    shutdown_timeout: float = 10.0
+    max_backlog_age: float = 86_400.0
+    data: Path | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        return self.data or self.home / "data"
+
+    @property
+    def socket(self) -> Path:
+        return self.home / "platform.sock"
+
+    @property
+    def effects(self) -> Path:
+        """Where the tool leaves one line for each time it ran."""
+        return self.home / "effects"
+
+    @property
+    def fired(self) -> Path:
+        return self.home / "fired"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "log"
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(asdict(self), enc_hook=str)
+
+    @staticmethod
+    def decode(line: bytes) -> "Order":
+        return msgspec.json.decode(line, type=Order, dec_hook=lambda kind, value: kind(value))
