@@ -2,22 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import structlog
 
 from gateway.abilities import Abilities
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
 from gateway.errors import ChannelError, Transient
+from gateway.whole import whole
 
 __all__ = ["Draft", "Easel"]
 
 log = structlog.get_logger()
-
-_T = TypeVar("_T")
 
 LAST_REQUEST = 10.0
 """Seconds that an answer waits for the last request about its draft."""
@@ -112,12 +110,13 @@ class Easel:
             if text == shown or limit.measure(text) > limit.size:
                 continue
             pause = edits.edit_pace
+            # A request that is cut short may still arrive, behind the final text.
             try:
                 message = replace(self.template, text=text)
                 if receipt is None:
-                    receipt = await _whole(self._first(message))
+                    receipt = await whole(self._first(message), patience=LAST_REQUEST)
                 else:
-                    await _whole(edits.edit(receipt, message))
+                    await whole(edits.edit(receipt, message), patience=LAST_REQUEST)
                 shown = text
             except Transient as trouble:
                 pause = max(pause, trouble.retry_after or 0.0)
@@ -136,15 +135,3 @@ class Easel:
             with contextlib.suppress(ChannelError):  # As above.
                 await typing.show_typing(self.template.address)
             await self.sleep(TYPING_INTERVAL)
-
-
-async def _whole(request: Coroutine[None, None, _T]) -> _T:
-    """See a request through when cancelled, too: one that is cut short may still arrive, behind the final text."""
-    sending = asyncio.ensure_future(request)
-    try:
-        return await asyncio.shield(sending)
-    except asyncio.CancelledError:
-        await asyncio.wait({sending}, timeout=LAST_REQUEST)
-        if not sending.cancel() and not sending.cancelled():
-            sending.exception()  # Looked at, so that nobody complains: the whole answer follows.
-        raise

@@ -45,6 +45,7 @@ class Lanes(Generic[Item]):
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._is_closed = False
         self.waiting = 0
 
     def open(self, group: asyncio.TaskGroup) -> None:
@@ -68,6 +69,8 @@ class Lanes(Generic[Item]):
 
     def put(self, key: str, item: Item) -> None:
         """Queue `item` behind the others of its key. What is durable already is taken even when there is no room."""
+        if self._is_closed:
+            return
         self.waiting += 1
         if (lane := self._lanes.get(key)) is not None:
             lane.waiting.append(item)
@@ -96,7 +99,8 @@ class Lanes(Generic[Item]):
         return lane.running.cancel(reason)
 
     def stop_all(self, reason: str) -> None:
-        """Cancel everything that runs and forget everything that waits."""
+        """Cancel everything that runs, and forget everything that waits or is put in from now on: it is durable."""
+        self._is_closed = True
         for key in list(self._lanes):
             self.take_waiting(key)
             self.stop(key, reason)

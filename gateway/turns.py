@@ -29,6 +29,7 @@ from gateway.roster import Roster
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said
 from gateway.sessions.names import file_name
 from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
+from gateway.whole import whole
 
 __all__ = ["Turns"]
 
@@ -134,8 +135,9 @@ class Turns:
                     await self._answer(course)
             except asyncio.CancelledError as stop:
                 if not self._is_suspending:
+                    self._running.discard(job.turn)
                     course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
-                    await self._finish(course)
+                    await whole(self._finish(course))
                 raise
             except TimeoutError:
                 course.ended(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds and was stopped.")
@@ -146,7 +148,7 @@ class Turns:
                 course.ended(TurnOutcome.FAILED, "Something went wrong inside Gatehouse. Its log says what.")
             finally:
                 self._running.discard(job.turn)
-            await self._finish(course)
+            await whole(self._finish(course))
 
     def suspend(self) -> list[str]:
         """Let turns that are cancelled now end without a word, and go on at the next start; return their ids."""
@@ -158,7 +160,7 @@ class Turns:
         agent = self._roster()[job.agent]
         course.model = agent.model or ""
         course.restored = await self._restored(job)
-        await self._begin(course)
+        await whole(self._begin(course))
         prompt = Prompt(
             system=agent.system,
             messages=await self._sessions.history(job.session, turn=job.turn),

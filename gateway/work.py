@@ -4,6 +4,7 @@ from gateway.commands import COMMANDS, RETRY, Asked, read
 from gateway.errands import Errands
 from gateway.jobs import Job
 from gateway.turns import Turns
+from gateway.whole import whole
 
 __all__ = ["Work", "is_errand"]
 
@@ -25,8 +26,8 @@ class Work:
                 if begins_with or job.is_resumed:
                     await self._turns.run(job, begins_with)
                 else:
-                    await self._errands.run(job, command, argument)
+                    await whole(self._errands.run(job, command, argument))
             case Asked(command, argument):
-                await self._errands.run(job, command, argument)
+                await whole(self._errands.run(job, command, argument))
             case _:
                 await self._turns.run(job)

@@ -144,3 +144,25 @@ async def test_a_stopped_turn_may_say_how_it_ended() -> None:
         lanes.abandon()
         await lanes.drained()
     assert not told.is_set()
+
+
+async def test_what_is_stopped_before_its_first_step_hears_of_it(stage: Stage, lanes: Lanes[str]) -> None:
+    """A task that is cancelled before it has begun would never run, and its message never be answered."""
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.put("s", "a")
+        while not lanes.running:
+            await asyncio.sleep(0)
+        assert stage.started.empty()
+        assert lanes.stop("s", "enough")
+        await lanes.drained()
+    assert stage.reasons == ["enough"]
+
+
+async def test_nothing_is_begun_after_everything_was_stopped(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.stop_all("")
+        lanes.put("s", "a")
+        await lanes.drained()
+    assert stage.started.empty()

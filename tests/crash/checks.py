@@ -147,7 +147,7 @@ def _of_turn(asked: Entry, entries: list[Entry], state: str, far: FarSide, allow
         yield f"{mid}: its turn ended {len(ends)} times"
     calls = Counter(entry["tool_use_id"] for entry in turn if entry["type"] == "tool_use")
     results = Counter(entry["tool_use_id"] for entry in turn if entry["type"] == "tool_result")
-    if state != "dead" and (calls != results or any(times > 1 for times in calls.values())):
+    if (ends == ["answered"] and calls != results) or any(times > 1 for times in (calls | results).values()):
         yield f"{mid}: {calls} were called and {results} have ended"
     chat = next(event.chat for event in far.events if event.id == mid)
     if ends == ["answered"] and chat not in allowed.undelivered:

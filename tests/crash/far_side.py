@@ -14,6 +14,9 @@ from tests.crash.agent import END
 
 __all__ = ["Event", "FarSide", "Shown"]
 
+STOPPED = ".*"
+"""How a sentence ends that tells why there is no answer."""
+
 Answer = dict[str, str | float]
 
 
@@ -62,7 +65,7 @@ class Shown:
     @property
     def is_last(self) -> bool:
         """Whether nothing more follows to what it answers."""
-        return self.is_failure or self.kind == "notice" or self.text.endswith(END)
+        return self.is_failure or self.kind == "notice" or self.text.endswith((END, STOPPED))
 
 
 @dataclass(slots=True)

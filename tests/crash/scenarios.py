@@ -23,5 +23,6 @@ SCENARIOS = {
     "long": Plan(events=said("ada:long", "ada:"), troubles={"ada": ("", "lost", "slow")}),
     "rotating": Plan(events=said("ada:", "ada:/new", "ada:", "ada:/session resume 1", "ada:")),
     "queued": Plan(events=said("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
+    "interrupt": Plan(events=said("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),
     "collect": Plan(events=said("ada:tool", "ada:", "ada:"), busy="collect"),
 }
