@@ -151,8 +151,8 @@ async def test_what_is_stopped_before_its_first_step_hears_of_it(stage: Stage, l
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
-        while not lanes.running:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert lanes.running == 1
         assert stage.started.empty()
         assert lanes.stop("s", "enough")
         await lanes.drained()
