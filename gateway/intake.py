@@ -115,6 +115,8 @@ class Intake:
                 async with self._scope(routed.scope):
                     await self._obey(command, argument, inbound, routed)
             case Asked(command, argument) if command.kind is Kind.LOOK:
+                if await self._spool.was_taken(_taken(inbound, self._now())):
+                    raise Duplicate("A /stop that comes twice must not stop what was asked in between.")
                 await self._obey(command, argument, inbound, routed)
             case _:
                 async with self._scope(routed.scope):

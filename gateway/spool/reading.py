@@ -10,6 +10,7 @@ import msgspec
 from gateway.contract import Receipt
 from gateway.spool.applying import listed
 from gateway.spool.file import log_of
+from gateway.spool.operations import Take
 from gateway.spool.rows import (
     Found,
     InboxRow,
@@ -23,7 +24,7 @@ from gateway.spool.rows import (
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
 
-__all__ = ["forget", "listing", "noted", "recover", "stats"]
+__all__ = ["forget", "listing", "noted", "recover", "stats", "was_taken"]
 
 Connection = sqlite3.Connection
 Columns = tuple[Any, ...]  # Any: SQLite gives what was stored.
@@ -39,6 +40,7 @@ _OUTBOX_OPEN = f"WHERE state <> 'delivered' AND state IN ({listed(OUTBOX_OPEN)})
 _INBOX_LISTED = "WHERE state NOT IN ('answered', 'abandoned') AND state = 'dead' ORDER BY id LIMIT ?"
 _OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
 
+_SEEN = "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?"
 _NOTED = "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?"
 _NEXT_SESSION = "SELECT session FROM notes WHERE session > ? ORDER BY session LIMIT 1"
 _FORGET = """
@@ -64,6 +66,11 @@ def recover(connection: Connection) -> Found:
         facts=dict(connection.execute("SELECT name, value FROM facts")),
         unreadable=(*lost_turns, *lost_keys),
     )
+
+
+def was_taken(connection: Connection, event: Take) -> bool:
+    found = connection.execute(_SEEN, (event.channel, event.account, event.event_id))
+    return found.fetchone() is not None
 
 
 def listing(connection: Connection, limit: int) -> Listing:

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 from gateway.spool import reading, tidying
 from gateway.spool.applying import apply
-from gateway.spool.operations import Accept, Operation
+from gateway.spool.operations import Accept, Operation, Take
 from gateway.spool.rows import Found, Listing, Stats
 from gateway.spool.writer import Job, Writer
 
@@ -124,6 +124,10 @@ class Spool:
         for step in tidying.STEPS:
             while await self._do(partial(_tidy, step=step, limits=limits)):
                 pass
+
+    async def was_taken(self, event: Take) -> bool:
+        """Tell whether that event was taken before."""
+        return await self._do(partial(reading.was_taken, event=event))
 
     async def listing(self, *, limit: int = _LISTED) -> Listing:
         """Return messages that were set aside and replies that were not delivered, oldest first."""

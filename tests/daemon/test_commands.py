@@ -181,3 +181,15 @@ async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
         await chat.say("what did I say first?")
         assert (await chat.hear_message()).text.endswith("*Interrupted by your next message.*")
         assert "first" in (await chat.hear_message()).text
+
+
+async def test_a_stop_that_the_platform_repeats_stops_nothing_more(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.say("/stop", event_id="again") is Verdict.ACCEPTED
+        await chat.hear_message()
+        await chat.say("hello")
+        await chat.say("my name is Ada")
+        assert await chat.say("/stop", event_id="again") is Verdict.DUPLICATE
+        replies = [await chat.hear_message() for _ in range(2)]
+        assert {reply.kind for reply in replies} == {OutboundKind.REPLY}
+        assert not any("Stopped." in reply.text for reply in replies)
