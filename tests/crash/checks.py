@@ -21,7 +21,10 @@ Entry = dict[str, Any]  # Any: entries are of many shapes.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What is no fault after what was done to the daemon. `deaths`: how often it was killed."""
+    """What is no fault after what was done to the daemon. `deaths`: how often it was killed.
+
+    Each can leave one outcome unknown in each chat, since a chat has one send at a time.
+    """
 
     deaths: int = 0
     lost_answers: int = 0
@@ -78,9 +81,8 @@ def _of_chats(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
     for shown in far.shown:
         answers[shown.reply_to].add(shown.key.split(".")[0])
     yield from (f"{mid} was answered by {keys}" for mid, keys in answers.items() if len(keys) > 1)
-    dangling = [shown for shown in far.shown if shown.key.endswith(".draft") and not shown.is_last]
-    if len(dangling) > allowed.repeats:
-        yield f"drafts were left hanging: {dangling}"
+    dangling = Counter(shown.chat for shown in far.shown if shown.key.endswith(".draft") and not shown.is_last)
+    yield from (f"{chat} has {n} drafts hanging" for chat, n in dangling.items() if n > allowed.repeats)
 
 
 def _of_repeats(far: FarSide, allowed: Allowed) -> Iterator[str]:
@@ -88,24 +90,25 @@ def _of_repeats(far: FarSide, allowed: Allowed) -> Iterator[str]:
     for shown in far.shown:
         if not shown.key.endswith(".draft"):
             copies[shown.key].append(shown)
-    repeated = 0
+    repeated: Counter[str] = Counter()
     for key, same in copies.items():
         unmarked = [shown for shown in same if not shown.text.startswith(POSSIBLY_REPEATED)]
-        repeated += len(same) - 1
+        repeated[same[0].chat] += len(same) - 1
         if len(unmarked) > 1:
             yield f"{key} was said {len(unmarked)} times without a mark: {unmarked[0].text!r}"
-    if repeated > allowed.repeats:
-        yield f"{repeated} messages were repeated, where at most {allowed.repeats} outcomes were unknown"
+    for chat, times in repeated.items():
+        if times > allowed.repeats:
+            yield f"{chat} heard {times} messages again, where at most {allowed.repeats} outcomes were unknown"
 
 
 def _of_order(far: FarSide, chat: str, session: dict[str, str]) -> Iterator[str]:
     """Sessions of a chat may overtake each other; within one, answers come in the order of the questions."""
     heard = dict.fromkeys(shown.reply_to for shown in far.shown if shown.chat == chat)
     for name in {session[event.id] for event in far.events if event.chat == chat and event.id in session}:
-        wanted = [event.id for event in far.events if session.get(event.id) == name]
+        wanted = dict.fromkeys(event.id for event in far.events if session.get(event.id) == name)
         in_order = [mid for mid in heard if mid in wanted]
         if in_order != [mid for mid in wanted if mid in heard]:
-            yield f"{chat} asked {wanted} and heard {in_order}"
+            yield f"{chat} asked {list(wanted)} and heard {in_order}"
 
 
 def transcripts(data_dir: Path) -> dict[str, list[Entry]]:
@@ -115,56 +118,76 @@ def transcripts(data_dir: Path) -> dict[str, list[Entry]]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What is known of the messages, by their ids, and what was said in answer, by the turn."""
+
+    place: dict[str, int]
+    chat: dict[str, str]
+    state: dict[str, str]
+    session: dict[str, str]
+    said: dict[str, dict[str, str]]
+
+
+def _heard(data_dir: Path, far: FarSide) -> _Heard:
+    said: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for shown in far.shown:
+        key = shown.key.removesuffix(".draft")
+        said[key.split(".")[0]][key] = shown.text.removeprefix(POSSIBLY_REPEATED)
+    return _Heard(
+        place={event.id: number for number, event in enumerate(far.events)},
+        chat={event.id: event.chat for event in far.events},
+        state=dict(rows(data_dir, "SELECT inbound ->> 'event_id', state FROM inbox")),
+        session=dict(rows(data_dir, "SELECT inbound ->> 'event_id', session FROM inbox")),
+        said=said,
+    )
+
+
 def _of_transcripts(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
-    chats = {event.id: event for event in far.events}
-    state = dict(rows(data_dir, "SELECT inbound ->> 'event_id', state FROM inbox"))
-    session = dict(rows(data_dir, "SELECT inbound ->> 'event_id', session FROM inbox"))
+    heard = _heard(data_dir, far)
     written: Counter[str] = Counter()
     for name, entries in transcripts(data_dir).items():
         asked = [entry for entry in entries if entry["type"] == "user"]
         written.update(entry["event_id"] for entry in asked)
-        places = [list(chats).index(entry["event_id"]) for entry in asked]
+        places = [heard.place[entry["event_id"]] for entry in asked]
         if places != sorted(places):
             yield f"{name}: not in the order in which it was asked: {[entry['event_id'] for entry in asked]}"
         yield from (
-            f"{entry['event_id']} is in {entries[0]['key']} and was bound to {session[entry['event_id']]}"
+            f"{entry['event_id']} is in {entries[0]['key']} and was bound to {heard.session[entry['event_id']]}"
             for entry in asked
-            if entries[0]["key"] != session[entry["event_id"]]
+            if entries[0]["key"] != heard.session[entry["event_id"]]
         )
+        turns: defaultdict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            turns[entry.get("turn", "")].append(entry)
         for entry in asked:
-            yield from _of_turn(entry, entries, state[entry["event_id"]], far, allowed)
+            yield from _of_turn(entry, turns[entry["turn"]], heard, allowed)
+    retries = Counter(event.chat for event in far.events if event.text == "/retry")
     for event in far.events:
-        retries = sum(other.chat == event.chat and other.text == "/retry" for other in far.events)
-        if not event.is_command and state.get(event.id) == "answered" and not 1 <= written[event.id] <= 1 + retries:
+        is_answered = not event.is_command and heard.state.get(event.id) == "answered"
+        if is_answered and not 1 <= written[event.id] <= 1 + retries[event.chat]:
             yield f"{event.id} is {written[event.id]} times in the transcripts"
 
 
-def _of_turn(asked: Entry, entries: list[Entry], state: str, far: FarSide, allowed: Allowed) -> Iterator[str]:
-    turn = [entry for entry in entries if entry.get("turn") == asked["turn"]]
+def _of_turn(asked: Entry, turn: list[Entry], heard: _Heard, allowed: Allowed) -> Iterator[str]:
     ends = [entry["outcome"] for entry in turn if entry["type"] == "turn_end"]
     mid = asked["event_id"]
-    if state != "dead" and len(ends) != 1:
+    if heard.state[mid] != "dead" and len(ends) != 1:
         yield f"{mid}: its turn ended {len(ends)} times"
     calls = Counter(entry["tool_use_id"] for entry in turn if entry["type"] == "tool_use")
     results = Counter(entry["tool_use_id"] for entry in turn if entry["type"] == "tool_result")
     if (ends == ["answered"] and calls != results) or any(times > 1 for times in (calls | results).values()):
         yield f"{mid}: {calls} were called and {results} have ended"
-    chat = next(event.chat for event in far.events if event.id == mid)
-    if ends == ["answered"] and chat not in allowed.undelivered:
-        yield from _of_answer(asked, turn, far)
+    if ends == ["answered"] and heard.chat[mid] not in allowed.undelivered:
+        yield from _of_answer(asked, turn, heard.said[asked["turn"]])
 
 
-def _of_answer(asked: Entry, turn: list[Entry], far: FarSide) -> Iterator[str]:
-    said = " ".join(entry["content"] for entry in turn if entry["type"] == "assistant").split()
-    parts: dict[str, str] = {}
-    for shown in far.shown:
-        base = shown.key.removesuffix(".draft")
-        if base.split(".")[0] == asked["turn"]:
-            parts[base] = shown.text.removeprefix(POSSIBLY_REPEATED)
+def _of_answer(asked: Entry, turn: list[Entry], parts: dict[str, str]) -> Iterator[str]:
+    written = " ".join(entry["content"] for entry in turn if entry["type"] == "assistant").split()
     ordered = sorted(parts, key=lambda key: int(key.partition(".")[2] or 0))
-    heard = " ".join(parts[key] for key in ordered).split()
-    if said != heard:
-        yield f"{asked['event_id']}: the transcript has {said}, the chat {heard}"
+    shown = " ".join(parts[key] for key in ordered).split()
+    if written != shown:
+        yield f"{asked['event_id']}: the transcript has {written}, the chat {shown}"
 
 
 def _of_tools(order: Order) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,6 +81,8 @@ class FarSide:
     """Whether an answer is one to everything that its chat had asked before."""
     shown: list[Shown] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    """What people wrote, with an id each. What is offered is offered `times` over, as platforms do."""
+    times: int = 1
     acknowledged: set[str] = field(default_factory=set)
     troubles: defaultdict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
     stuck: set[str] = field(default_factory=set)
@@ -112,18 +114,22 @@ class FarSide:
     async def until_settled(self, patience: float = 20.0) -> None:
         """Wait until everything was acknowledged and has its whole answer."""
         async with asyncio.timeout(patience):
-            while self.unsettled():
-                await self._changed.wait()
+            await self.until(lambda: not self.unsettled())
 
     async def until_arrival(self, number: int, patience: float = 20.0) -> None:
         """Wait until daemons have come to fetch events `number` times."""
         async with asyncio.timeout(patience):
-            while self.arrivals < number:
-                await self._changed.wait()
+            await self.until(lambda: self.arrivals >= number)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
 
     def unsettled(self) -> set[str]:
+        if len(self.acknowledged) < len(self.events):
+            return {event.id for event in self.events} - self.acknowledged
         wanted = {event.id for event in self.events if event.chat not in self.stuck}
-        return wanted - (self.acknowledged & self._answered)
+        return wanted - self._answered
 
     def _stir(self) -> None:
         """Wake everybody who waits for a change."""
@@ -163,11 +169,12 @@ class FarSide:
                 continue
             event = self.events[offered]
             offered += 1
-            if event.id in self.acknowledged:
+            if event.id in self.acknowledged and self.times == 1:
                 continue
-            writer.write(json.dumps(asdict(event)).encode() + b"\n")
-            if not await reader.readline():
-                return
+            for _ in range(self.times):
+                writer.write(json.dumps(asdict(event)).encode() + b"\n")
+                if not await reader.readline():
+                    return
             self.acknowledged.add(event.id)
             self._stir()
 

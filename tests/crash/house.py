@@ -40,6 +40,7 @@ def settings(order: Order) -> Settings:
                 "flush_interval": order.flush_interval,
                 "shutdown_timeout": order.shutdown_timeout,
                 "max_backlog_age": order.max_backlog_age,
+                "max_parallel_turns": order.max_parallel_turns,
                 "max_queued_per_session": 20_000,
                 "max_queued": 20_000,
                 "log_format": "json",

@@ -12,10 +12,7 @@ CHANNEL = "scripted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """`flavour` names what the channel can do; `die_at` is the point at which to die, 0 for none.
-
-    `clock` is a file with the seconds that the daemon's clock is off, read anew each time.
-    """
+    """`flavour` names what the channel can do; `die_at` is the point at which to die, 0 for none."""
 
     home: Path
     flavour: str = "plain"
@@ -24,6 +21,7 @@ class Order:
     flush_interval: float = 0.05
     shutdown_timeout: float = 10.0
     max_backlog_age: float = 86_400.0
+    max_parallel_turns: int = 64
     data: Path | None = None
 
     @property
