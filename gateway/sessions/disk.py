@@ -127,6 +127,13 @@ class Disk:
         backlog.data += data
         self.waiting += len(data)
 
+    def replace_end(self, key: str, keep: int, rest: bytes) -> None:
+        """Put `rest` in place of all that a transcript has behind its first `keep` bytes."""
+        self._unmark()
+        self._close(key)
+        transcript.rebuild(self.path(key), keep, rest, self.fsync)
+        self._new_names.add(key)
+
     def read(self, key: str, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
         """Read the end of a transcript with what waits to be appended to it.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -48,47 +48,45 @@ def catch_up(disk: Disk, key: str, noted: Noted) -> int:
             return 0
         disk.append(key, _joined(noted), is_new=True)
         return len(noted)
-    known = {line.seq: line for line in _lines_since(path, first)}
-    missing = [(seq, line) for seq, line in noted if seq not in known or known[seq].data != line]
-    if not missing:
-        return 0
-    start, _ = missing[0]
-    wrong = [line for line in known.values() if line.seq >= start]
-    if not wrong:
-        disk.append(key, _joined(missing))
-        return len(missing)
-    rest = [(seq, line) for seq, line in noted if seq >= start]
-    transcript.keep_aside(path, b"".join(line.data for line in sorted(wrong, key=lambda line: line.at)))
-    transcript.rebuild(path, min(line.at for line in wrong), _joined(rest), disk.fsync)
-    return len(rest)
+    end = _end_before(path, first)
+    found = transcript.end_of(path, end)
+    for number, (_, line) in enumerate(noted):
+        if not found.startswith(line):
+            _put_right(disk, key, end, found, noted[number:])
+            return len(noted) - number
+        found, end = found[len(line) :], end + len(line)
+    return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    seq: int
-    at: int
-    """Where in the file it begins."""
-    data: bytes
+def _put_right(disk: Disk, key: str, end: int, found: bytes, rest: Noted) -> None:
+    """Have `rest` stand behind the first `end` bytes, in place of what was `found` there."""
+    wanted = _joined(rest)
+    if not found:
+        disk.append(key, wanted)
+        return
+    if not wanted.startswith(found):
+        transcript.keep_aside(disk.path(key), found)
+    disk.replace_end(key, end, wanted)
 
 
-def _lines_since(path: Path, first: int) -> list[_Line]:
-    """Return the whole lines from the entry `first` on; damaged ones are passed over."""
+def _end_before(path: Path, first: int) -> int:
+    """Return where the last entry before `first` ends; damaged lines behind it do not count."""
     end = os.stat(path).st_size  # noqa: PTH116 - as the reader below does it
-    lines: list[_Line] = []
     for number, raw in enumerate(transcript.lines_backwards(path)):
-        is_torn = number == 0
-        at = end - len(raw) - (0 if is_torn else 1)
-        end = at
-        if is_torn:
-            continue  # Empty where the file ends on a newline, as it should.
-        try:
-            seq = decode(raw).seq
-        except Damaged:
-            continue
-        if seq < first:
-            break
-        lines.append(_Line(seq, at, raw + b"\n"))
-    return lines
+        is_torn = number == 0  # Empty where the file ends on a newline, as it should.
+        begin = end - len(raw) - (0 if is_torn else 1)
+        if not is_torn and _seq(raw) < first:
+            return end
+        end = begin
+    return 0
+
+
+def _seq(raw: bytes) -> int:
+    """Return the seq of an entry; of a damaged one, more than any."""
+    try:
+        return decode(raw).seq
+    except Damaged:
+        return sys.maxsize
 
 
 def _joined(noted: Noted) -> bytes:

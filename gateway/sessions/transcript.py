@@ -26,6 +26,7 @@ __all__ = [
     "Reading",
     "Unreadable",
     "Writer",
+    "end_of",
     "keep_aside",
     "lines_backwards",
     "lines_forwards",
@@ -210,6 +211,12 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
     with _opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
         yield from _lines_before(descriptor, size, _read_from(descriptor, max(0, size - _BLOCK), size))
+
+
+def end_of(path: Path, begin: int) -> bytes:
+    """Return everything from the offset `begin` on."""
+    with _opened(path) as descriptor:
+        return _read_from(descriptor, begin, os.fstat(descriptor).st_size)
 
 
 def _lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:

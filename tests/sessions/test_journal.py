@@ -1,0 +1,100 @@
+"""Putting back from the journal what a power cut has kept from a transcript, or spoiled in it."""
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.sessions import entries as e
+from gateway.sessions.disk import Disk
+from gateway.sessions.journal import catch_up
+from tests.sessions.conftest import SCOPE
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+COUNT = 8
+LINES = [e.seal(e.User(content=f"number {seq}", sender="ann"), seq=seq, now=NOW)[1] for seq in range(1, COUNT + 1)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    disk = Disk(tmp_path)
+    disk.prepare()
+    return disk
+
+
+def noted(first: int) -> list[tuple[int, bytes]]:
+    return list(enumerate(LINES[first - 1 :], first))
+
+
+def damaged(line: bytes) -> bytes:
+    """Return a line whose middle has not arrived."""
+    third = len(line) // 3
+    return line[:third] + bytes(third) + line[2 * third :]
+
+
+ENDS = {
+    "whole": LINES[3:],
+    "lost": [],
+    "cut between": LINES[3:6],
+    "cut within": [*LINES[3:6], LINES[6][:20]],
+    "without its newline": [*LINES[3:6], LINES[6].removesuffix(b"\n")],
+    "with a hole": [LINES[3], damaged(LINES[4]), *LINES[5:]],
+    "with a hole at the end": [*LINES[3:7], damaged(LINES[7])],
+    "with a hole over lines": [LINES[3], LINES[4][:20] + bytes(90) + LINES[6][30:], LINES[7]],
+    "with zeros": [bytes(300)],
+    "with a line missing": [*LINES[3:5], *LINES[6:]],
+    "with a line twice": [LINES[3], LINES[4], LINES[4], *LINES[5:]],
+    "out of order": [LINES[3], LINES[5], LINES[4], *LINES[6:]],
+    "with other words": [LINES[3], LINES[4].replace(b"number", b"numero"), *LINES[5:]],
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("first", [1, 2, 4])
+def test_the_transcript_is_what_the_journal_says(disk: Disk, end: str, first: int) -> None:
+    path = disk.path(SCOPE)
+    path.write_bytes(b"".join([*LINES[:3], *ENDS[end]]))
+    path.chmod(0o600)
+    catch_up(disk, SCOPE, noted(first))
+    assert path.read_bytes() == b"".join(LINES)
+    assert catch_up(disk, SCOPE, noted(first)) == 0
+
+
+def test_a_transcript_that_is_lost_whole_is_made_anew(disk: Disk) -> None:
+    assert catch_up(disk, SCOPE, noted(1)) == COUNT
+    assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
+
+
+def test_what_the_file_has_beyond_the_journal_stays(disk: Disk) -> None:
+    disk.path(SCOPE).write_bytes(b"".join(LINES))
+    assert catch_up(disk, SCOPE, noted(4)[:2]) == 0
+    assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
+
+
+def test_what_the_file_said_otherwise_is_kept_aside(disk: Disk) -> None:
+    other = LINES[4].replace(b"number", b"numero")
+    disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], other]))
+    catch_up(disk, SCOPE, noted(4))
+    assert other in disk.path(SCOPE).with_suffix(".jsonl.corrupt").read_bytes()
+
+
+def test_the_new_name_is_synced_before_the_journal_may_forget(disk: Disk) -> None:
+    """Otherwise another power cut could bring the spoiled file back, and nothing to mend it with."""
+    disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], bytes(99)]))
+    catch_up(disk, SCOPE, noted(4))
+    disk.begin_sync()
+    assert disk.end_sync({}) == {SCOPE}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_has_become_of_its_end(disk: Disk, seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311 - not for secrets
+    whole = b"".join(LINES)
+    spoiled = bytearray(whole[: dice.randrange(len(LINES[0]), len(whole))])
+    for _ in range(dice.randrange(3)):
+        at = dice.randrange(len(LINES[0]), len(whole))
+        spoiled[at : at + 40] = bytes(len(spoiled[at : at + 40]))
+    disk.path(SCOPE).write_bytes(spoiled)
+    catch_up(disk, SCOPE, noted(2))
+    assert disk.path(SCOPE).read_bytes() == whole
