@@ -18,6 +18,9 @@ test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
 crash: $(VENV)/.dev-ready  ## Kill the daemon at every point there is, thousands of times.
 	GATEHOUSE_CRASH_SCALE=$${GATEHOUSE_CRASH_SCALE:-20} $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash
 
+powerloss: $(VENV)/.dev-ready  ## Cut the power after every write of a conversation (needs strace).
+	GATEHOUSE_POWERLOSS_CUTS=0 $(BIN)/python -m pytest tests/crash/test_powerloss.py
+
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -62,11 +62,10 @@ class Daemons:
 
 
 @asynccontextmanager
-async def daemons() -> AsyncIterator[Daemons]:
-    """Keep a process ready that forks daemons; those that are left at the end are killed."""
+async def daemons(*before: str) -> AsyncIterator[Daemons]:
+    """Keep a process ready that forks daemons, run by the command `before`; those left at the end are killed."""
     house = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "tests.crash.house"),
+        *(*before, sys.executable, "-m", "tests.crash.house"),
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -50,13 +50,13 @@ class _Request(msgspec.Struct):
 class Shown:
     """A message as it stands in the chat. `texts` are all that it has said, the last is what it says."""
 
-    id: str
     key: str
     chat: str
     reply_to: str | None
     kind: str
     is_failure: bool
     texts: list[str]
+    id: str = ""
 
     @property
     def text(self) -> str:
@@ -213,7 +213,6 @@ class FarSide:
                 if shown.key == request.key:
                     return shown
         shown = Shown(
-            id=str(len(self.shown)),
             key=request.key,
             chat=request.chat,
             reply_to=request.reply_to,
@@ -221,9 +220,14 @@ class FarSide:
             is_failure=request.is_failure,
             texts=[request.text],
         )
+        self.show(shown)
+        return shown
+
+    def show(self, shown: Shown) -> None:
+        """Put a message into its chat."""
+        shown.id = str(len(self.shown))
         self.shown.append(shown)
         self._note(shown)
-        return shown
 
     def _edit(self, request: _Request) -> Answer:
         shown = self.shown[int(request.id)]
