@@ -63,7 +63,7 @@ def settings(order: Order) -> Settings:
 async def serve(order: Order) -> None:
     """Run the gateway as the command does, with our model and tool in place of its own."""
     configured = settings(order)
-    configure(configured.gateway.log_level, configured.gateway.log_format, frozenset())
+    configure(configured.gateway.log_level, configured.gateway.log_format, frozenset(), sys.stdout)
     async with opened(configured, listen=False) as daemon:
         toolbox = Toolbox([leaving_traces(order.effects)])
         daemon.roster.replace("main", lambda agent: replace(agent, provider=Obedient(), toolbox=toolbox))
