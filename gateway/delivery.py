@@ -1,6 +1,7 @@
 """Delivery: brings what is in the outbox to its chat, in order, trying again while that can help."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
@@ -104,8 +105,15 @@ class Delivery:
                 )
             )
 
+    def take_up(self, row: OutboxRow) -> None:
+        """Deliver a row that a start has found. Where the platform drops repeats, a send has left no mark in it."""
+        channel = self._channel(row.message)
+        if channel is not None and abilities_of(channel).repeats_dropped_for > 0:
+            row = replace(row, state=OutboxState.SENDING)
+        self.resume(row)
+
     def resume(self, row: OutboxRow) -> None:
-        """Deliver a row of the outbox, as a start finds it or a person has revived it."""
+        """Deliver a row of the outbox, new or revived by a person."""
         self.chats.put(_chat(row.message.address), row)
 
     def channels_changed(self) -> None:
@@ -157,9 +165,7 @@ class Delivery:
 
     async def _try(self, channel: Channel, row: OutboxRow, *, is_doubtful: bool) -> Transient | None:
         """Send once and write down how it went; return why it should be tried again, if it should."""
-        repeats_are_dropped = self._now() - row.created_at < timedelta(
-            seconds=min(abilities_of(channel).repeats_dropped_for, GIVE_UP_AFTER.total_seconds())
-        )
+        repeats_are_dropped = self._are_repeats_dropped(channel, row)
         if row.key in self._marked:
             self._marked.discard(row.key)
         elif not repeats_are_dropped:
@@ -185,6 +191,12 @@ class Delivery:
             return None
         await self.record(Delivered(key=row.key, receipt=receipt, at=self._now()), *self._draft_done(row))
         return None
+
+    def _are_repeats_dropped(self, channel: Channel, row: OutboxRow) -> bool:
+        """Tell whether the platform still knows the key; where the clock was put back meanwhile, nobody can tell."""
+        window = abilities_of(channel).repeats_dropped_for
+        age = (self._now() - row.created_at).total_seconds()
+        return window == math.inf or 0 <= age < window
 
     async def _send_or_edit(self, channel: Channel, row: OutboxRow, message: Outbound) -> Receipt:
         """Bring a half-streamed draft to its final text; otherwise send anew."""

@@ -33,7 +33,7 @@ async def take_up(spool: Spool, lanes: Lanes[Job], delivery: Delivery, settings:
     found = await spool.recover()
     delivery.remember_drafts(found.drafts)
     for reply in found.outbox:
-        delivery.resume(reply)
+        delivery.take_up(reply)
     if RESTARTED_BY in found.facts:
         await _greet(spool, delivery, found.facts[RESTARTED_BY])
     collected = _collected(found)

@@ -414,3 +414,25 @@ async def test_a_pause_that_the_platform_asks_for_is_kept_between_edits(tmp_path
         draft.show("he")
         await time.has_slept.wait()
     assert time.naps == [17.0]
+
+
+async def test_what_a_crash_left_unsent_or_sent_is_marked_once_the_platform_has_forgotten_it(tmp_path: Path) -> None:
+    """Where repeats are dropped a send leaves no mark in the outbox, so a start cannot know."""
+    time, wire = Time(), Forgetful()
+    async with posting(tmp_path, wire, time=time) as post:
+        await post.spool.commit(*post.delivery.compose(HELLO, key="k"), *post.delivery.compose(HELLO, key="l"))
+        early, late = (await post.spool.recover()).outbox
+        post.delivery.take_up(early)
+        await post.arrived()
+        time.now += timedelta(hours=1)
+        post.delivery.take_up(late)
+        await post.arrived()
+    assert wire.texts == ["hello", f"{POSSIBLY_REPEATED}hello"]
+
+
+async def test_a_clock_that_was_put_back_lets_no_repeat_go_unmarked(tmp_path: Path) -> None:
+    time, wire = Time(), Wire(Transient("the answer was lost", may_have_arrived=True, retry_after=-3600.0))
+    async with posting(tmp_path, wire, time=time) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+    assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]

@@ -18,7 +18,7 @@ class Order:
     flavour: str = "plain"
     busy: str = "followup"
     die_at: int = 0
-    flush_interval: float = 0.05
+    flush_interval: float = 0.1
     shutdown_timeout: float = 10.0
     max_backlog_age: float = 86_400.0
     max_parallel_turns: int = 64
