@@ -50,17 +50,19 @@ def _now() -> datetime:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, *, listen: bool = True) -> AsyncIterator["Daemon"]:
+async def opened(
+    settings: Settings, *, listen: bool = True, now: Callable[[], datetime] = _now
+) -> AsyncIterator["Daemon"]:
     """Hold the data directory and the ports, with every store recovered; the daemon inside is ready to `run`."""
     directory = settings.gateway.data_dir
     prepare_data_dir(directory)
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
         spool = await closing.enter_async_context(await Spool.open(directory))
-        sessions = await SessionManager.open(directory / "sessions", settings.session, _now, journal=spool)
+        sessions = await SessionManager.open(directory / "sessions", settings.session, now, journal=spool)
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        daemon = Daemon(settings, sessions, spool)
+        daemon = Daemon(settings, sessions, spool, now)
         auth = Auth(await asyncio.to_thread(load_or_make_token, directory, settings.http.token))
         routes = [*core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url), *daemon.routes()]
         server = HttpServer(
@@ -75,7 +77,8 @@ async def opened(settings: Settings, *, listen: bool = True) -> AsyncIterator["D
 class Daemon:
     """One gateway on one data directory. `run` returns after `stop`, with every word delivered or written down."""
 
-    def __init__(self, settings: Settings, sessions: SessionManager, spool: Spool) -> None:
+    def __init__(self, settings: Settings, sessions: SessionManager, spool: Spool, now: Callable[[], datetime]) -> None:
+        self._now = now
         self.url = ""
         self.page = ""
         """A link that lets one browser in, once."""
@@ -87,7 +90,7 @@ class Daemon:
         self._sessions = sessions
         self.roster = Roster(settings)
         self.channels = Channels(SessionBrowser(self._live, sessions))
-        self._delivery = Delivery(self.channels.by_identity, spool, now=_now)
+        self._delivery = Delivery(self.channels.by_identity, spool, now=now)
         gateway = settings.gateway
         lanes: Lanes[Job] = Lanes(
             self._do,
@@ -95,14 +98,14 @@ class Daemon:
             max_waiting=gateway.max_queued_per_session,
             max_in_all=gateway.max_queued,
         )
-        self.status = Status(health=self.health, lanes=lanes, now=_now)
+        self.status = Status(health=self.health, lanes=lanes, now=now)
         desk = Desk(
             sessions=sessions,
             lanes=lanes,
             commands=COMMANDS,
             status=self.status.sentence,
             restart=self.restart,
-            now=_now,
+            now=now,
         )
         self._lanes = lanes
         sessions.is_busy = lanes.is_busy
@@ -113,7 +116,7 @@ class Daemon:
             delivery=self._delivery,
             collect=partial(lanes.take_waiting, until=is_errand),
             memory=settings.gateway.data_dir / "memory",
-            now=_now,
+            now=now,
         )
         self._work = Work(self._turns, Errands(live=self._live, delivery=self._delivery, desk=desk))
         self._intake = Intake(
@@ -123,7 +126,7 @@ class Daemon:
             lanes=lanes,
             delivery=self._delivery,
             desk=desk,
-            now=_now,
+            now=now,
         )
         self.channels.open(settings)
 
@@ -156,7 +159,7 @@ class Daemon:
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
             ]
-            await take_up(self._spool, self._lanes, self._delivery, self._live.settings, _now())
+            await take_up(self._spool, self._lanes, self._delivery, self._live.settings, self._now())
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()
@@ -195,7 +198,7 @@ class Daemon:
             await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
             await self._sessions.flush()
             await self._sessions.sweep()
-            await self._spool.tidy(_now())
+            await self._spool.tidy(self._now())
 
     async def _end_when_broken(self) -> None:
         """Nothing can be accepted any more: the service manager shall start us anew, to look at the disk afresh."""

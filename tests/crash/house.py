@@ -17,6 +17,8 @@ import tempfile  # noqa: E402 - as above
 import traceback  # noqa: E402 - as above
 from contextlib import suppress  # noqa: E402 - as above
 from dataclasses import replace  # noqa: E402 - as above
+from datetime import UTC, datetime, timedelta  # noqa: E402 - as above
+from functools import partial  # noqa: E402 - as above
 from pathlib import Path  # noqa: E402 - as above
 
 from config import Settings  # noqa: E402 - as above
@@ -60,11 +62,16 @@ def settings(order: Order) -> Settings:
     )
 
 
+def tell_time(order: Order) -> datetime:
+    off = float(order.clock.read_text()) if order.clock.exists() else 0.0
+    return datetime.now(UTC) + timedelta(seconds=off)
+
+
 async def serve(order: Order) -> None:
     """Run the gateway as the command does, with our model and tool in place of its own."""
     configured = settings(order)
     configure(configured.gateway.log_level, configured.gateway.log_format, frozenset(), sys.stdout)
-    async with opened(configured, listen=False) as daemon:
+    async with opened(configured, listen=False, now=partial(tell_time, order)) as daemon:
         toolbox = Toolbox([leaving_traces(order.effects)])
         daemon.roster.replace("main", lambda agent: replace(agent, provider=Obedient(), toolbox=toolbox))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)

@@ -42,6 +42,11 @@ class Order:
         return self.home / "fired"
 
     @property
+    def clock(self) -> Path:
+        """Has the seconds that the daemon's clock is off, if it is there."""
+        return self.home / "clock"
+
+    @property
     def log(self) -> Path:
         return self.home / "log"
 

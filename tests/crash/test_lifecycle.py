@@ -126,6 +126,25 @@ async def test_a_chat_that_is_gone_is_not_tried_again(tmp_path: Path) -> None:
         assert [state for (state,) in rows(stage.order.data_dir, "SELECT state FROM outbox")].count("dead") == 2
 
 
+HOUR, DAY = 3600.0, 86_400.0
+
+
+@pytest.mark.parametrize("jumps", [(-3650 * DAY, -3649 * DAY), (23 * HOUR, -HOUR), (HOUR, -3650 * DAY), (DAY, -DAY)])
+async def test_a_clock_that_jumps_changes_no_order_and_loses_nothing(
+    tmp_path: Path, jumps: tuple[float, float]
+) -> None:
+    """It jumps while messages are being answered, and again while the daemon is down."""
+    async with staged(tmp_path) as stage:
+        stage.far.write(*load(90))
+        pid = await stage.start()
+        await stage.acknowledged(30)
+        stage.set_clock(jumps[0])
+        await stage.acknowledged(60)
+        await stage.kill(pid)
+        stage.set_clock(jumps[1])
+        await stage.finish()
+
+
 async def test_one_user_with_very_many_messages_gets_every_answer(tmp_path: Path) -> None:
     """And the first message of another does not wait for them."""
     count = 1_000 if SCALE == 1 else 10_000
