@@ -201,6 +201,7 @@ class Writer:
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         """Bring the log into the file now and then, after the answer was given: nobody waits for this."""
         if self.trouble:
+            self._make_room_again(connection)
             return
         try:
             is_long = log_of(self._path).stat().st_size > _LOG_LIMIT
@@ -212,6 +213,15 @@ class Writer:
                 self._reserve.release()
             return
         self._checkpointed_at = connection.total_changes
+
+    def _make_room_again(self, connection: sqlite3.Connection) -> None:
+        """On a full disk, try to bring the log into the file: it may be the log itself that takes all the room."""
+        if isinstance(self.trouble, SpoolBroken):
+            return
+        try:
+            _make_room(connection)
+        except (sqlite3.Error, MemoryError) as worse:
+            self._failed(connection, worse)
 
     def _resolve(self, outcomes: Sequence[_Outcome]) -> None:
         for outcome in outcomes:
