@@ -1,4 +1,4 @@
-"""Messages through the whole gateway: loopback channel, a model in this process that answers at once, the real spool."""
+"""Messages through the whole gateway: loopback channel, a model in this process, the real spool."""
 
 import asyncio
 import multiprocessing
@@ -132,10 +132,14 @@ async def _daemon(settings: Settings, *, with_spool: bool) -> AsyncIterator[Daem
             yield daemon
         return
     folder = settings.gateway.data_dir / "sessions"
-    sessions = await SessionManager.open(folder, settings.session, lambda: datetime.now(UTC))
+    sessions = await SessionManager.open(folder, settings.session, _now)
     await sessions.recover()
-    yield Daemon(settings, sessions, cast("Spool", NoSpool()))
+    yield Daemon(settings, sessions, cast("Spool", NoSpool()), _now)
     await sessions.close()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _rate(*, with_spool: bool = True) -> float:

@@ -1,20 +1,22 @@
 """The composition root: builds, wires and runs the gateway, and shuts it down in an order you can recite."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 
 import structlog
+from aiohttp import web
 
 from config import Settings
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
-from gateway.contract import Route
+from gateway.contract import Access, Caller, Route
 from gateway.delivery import Delivery
 from gateway.errands import Errands
+from gateway.errors import Refused
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
@@ -23,6 +25,7 @@ from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
+from gateway.logs import also_hide
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
@@ -63,7 +66,9 @@ async def opened(
         closing.push_async_callback(sessions.close)
         await sessions.recover()
         daemon = Daemon(settings, sessions, spool, now)
-        auth = Auth(await asyncio.to_thread(load_or_make_token, directory, settings.http.token))
+        token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
+        also_hide(token)
+        auth = Auth(token)
         routes = [*core_routes(auth=auth, health=daemon.health, url=lambda: daemon.url), *daemon.routes()]
         server = HttpServer(
             settings.http, auth=auth, routes=routes, control_path=directory / "control.sock", listen=listen
@@ -82,6 +87,8 @@ class Daemon:
         self.url = ""
         self.page = ""
         """A link that lets one browser in, once."""
+        self.on_reload: Callable[[], Awaitable[None]] | None = None
+        """Reads the configuration again, or raises `Refused`; set by whoever knows where it is."""
         self.wants_restart = False
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
@@ -133,6 +140,7 @@ class Daemon:
     def routes(self) -> list[Route]:
         """All that is served over HTTP besides the server's own."""
         return [
+            Route(method="POST", path="/reload", access=Access.CONTROL, handle=self._handle_reload),
             *self.status.routes(),
             *spool_routes(self._spool, self._delivery),
             *session_routes(self._sessions),
@@ -179,6 +187,12 @@ class Daemon:
         self._lanes.max_waiting = settings.gateway.max_queued_per_session
         self._lanes.max_in_all = settings.gateway.max_queued
         self._delivery.channels_changed()
+
+    async def _handle_reload(self, _request: web.Request, _caller: Caller) -> web.StreamResponse:
+        if self.on_reload is None:
+            raise Refused("This gateway belongs to a chat; it reads its configuration when it starts.")
+        await self.on_reload()
+        return web.json_response({})
 
     def health(self) -> Health:
         stuck = "The disk has not answered for a while." if self._spool.busy_for() > STUCK_AFTER else None

@@ -149,6 +149,14 @@ def test_hangup_reloads_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
         assert daemon.stop() == 0
 
 
+def test_the_reload_command_asks_the_running_daemon(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        write_config(tmp_path, DEFAULTS + "\n[channels.loopback]\n")
+        done = gatehouse("reload", home=tmp_path)
+        assert (done.returncode, "Reloaded" in done.stdout) == (0, True), done.stderr
+        assert daemon.wait_for("channel_up", channel="loopback")
+
+
 def test_what_only_a_restart_can_change_is_said(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         write_config(tmp_path, DEFAULTS.replace("port = 0", "port = 1234") + "\n[channels.web]\nenabled = false\n")

@@ -39,6 +39,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/healthz"): Access.PUBLIC,
         ("GET", "/readyz"): Access.PUBLIC,
         ("GET", "/status"): Access.OWNER,
+        ("POST", "/reload"): Access.CONTROL,
         ("GET", "/spool"): Access.CONTROL,
         ("POST", "/spool/retry"): Access.CONTROL,
         ("GET", "/sessions/list"): Access.CONTROL,
