@@ -247,7 +247,7 @@ class AccountSettings(_Table):
     api_base: Url | None = Field(default=None, description="The platform's API, when it is not the official one.")
     dm_policy: DmPolicy = Field(
         default=DmPolicy.PAIRING,
-        description="Who may write directly: strangers get a code to pair, only those in allow, or everybody.",
+        description="Who may write directly: everybody, or those in allow, while others are told their id.",
     )
     allow: tuple[Id, ...] = Field(default=(), description="The ids of those who may always write.")
     group_policy: GroupPolicy = Field(

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     described.add_argument("key", nargs="?", help="the reply to send again; without it, all that were given up")
     options = described.parse_args(arguments)
     try:
-        directory = load_settings(options.config).settings.gateway.data_dir
+        directory = load_settings(options.config, resolves=False).settings.gateway.data_dir
         answer = asyncio.run(_ask(directory, options.action, options.key))
     except ConfigError as mistakes:
         return complain(mistakes, EXIT_CONFIG)

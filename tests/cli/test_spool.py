@@ -1,0 +1,42 @@
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+from gateway.contract import Address, Outbound, PeerKind
+from gateway.spool import Bury, Send, Spool
+from tests.running import gatehouse, running, write_config
+
+REPLY = Outbound(address=Address(channel="web", kind=PeerKind.DIRECT, peer="owner"), text="hello\x1b[31m there")
+
+
+async def leave_a_dead_reply(data: Path) -> None:
+    async with await Spool.open(data) as spool:
+        send = Send(key="k1", turn=None, message=REPLY, at=datetime.now(UTC))
+        await spool.commit(send, Bury(key="k1", reason="blocked by the user"))
+
+
+def test_what_was_given_up_is_listed_and_can_be_sent_again(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o700)
+    asyncio.run(leave_a_dead_reply(tmp_path / "data"))
+    listed = gatehouse("spool", home=tmp_path)
+    assert "dead" in listed.stdout
+    assert "blocked by the user" in listed.stdout
+    assert "\x1b" not in listed.stdout
+    with running(tmp_path):
+        (row,) = json.loads(gatehouse("spool", "--json", home=tmp_path).stdout)["undelivered"]
+        assert (row["key"], row["state"]) == ("k1", "dead")
+        assert "To be sent again: 1." in gatehouse("spool", "retry", "k1", home=tmp_path).stdout
+        deadline = monotonic() + 30
+        while json.loads(gatehouse("spool", "--json", home=tmp_path).stdout)["undelivered"]:
+            assert monotonic() < deadline
+
+
+def test_a_key_that_was_not_given_up_is_told(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o700)
+    refused = gatehouse("spool", "retry", "nothing", home=tmp_path)
+    assert refused.returncode == 1
+    assert "No reply of that key" in refused.stderr
