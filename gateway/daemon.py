@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 
@@ -29,7 +29,7 @@ from gateway.logs import also_hide
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
-from gateway.spool import Forgive, Spool, SpoolBroken
+from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull
 from gateway.spool_routes import spool_routes
 from gateway.status import Status
 from gateway.takeup import take_up
@@ -211,8 +211,9 @@ class Daemon:
         while True:
             await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
             await self._sessions.flush()
-            await self._sessions.sweep()
-            await self._spool.tidy(self._now())
+            with suppress(SpoolFull):  # There is more room some other time.
+                await self._sessions.sweep()
+                await self._spool.tidy(self._now())
 
     async def _end_when_broken(self) -> None:
         """Nothing can be accepted any more: the service manager shall start us anew, to look at the disk afresh."""
@@ -230,7 +231,8 @@ class Daemon:
         await self._until(chats.drained(), LAST_WORDS)
         lanes.abandon()
         chats.stop_all("")
-        await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
+        with suppress(SpoolFull):  # Then this start counts as an attempt, of which there are some.
+            await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
         await self._sessions.flush()
         await self.channels.stop()
         log.info("shutdown_finished", suspended=len(suspended))

@@ -27,7 +27,7 @@ from gateway.sessions.scopes import Scopes
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
 from gateway.sessions.transcript import Newer, Reading, Unreadable
 from gateway.sessions.worker import Worker
-from gateway.spool import Note, Operation
+from gateway.spool import Note, Operation, SpoolFull
 
 __all__ = ["Also", "Ledger", "nothing_else"]
 
@@ -249,11 +249,11 @@ class Ledger:
 
     async def delete_file(self, key: str, heir: str | None = None) -> None:
         """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
-        if self._journal is not None:
-            await self._journal.forget({key: _ALL})
         try:
+            if self._journal is not None:
+                await self._journal.forget({key: _ALL})
             await asyncio.to_thread(self._delete_file, key, heir)
-        except OSError as trouble:
+        except (OSError, SpoolFull) as trouble:
             self.doomed.add(key)
             self._index_is_behind = True
             log.error("transcript_not_deleted", session=key, reason=str(trouble))  # noqa: TRY400 - says it all
@@ -285,10 +285,13 @@ class Ledger:
         """Drop from the journal what a flush has made durable, or keep it in mind for the next one."""
         if self._journal is None or not journaled:
             return
-        if is_durable:
-            await self._journal.forget(journaled)
-        else:
-            self._journaled = {**journaled, **self._journaled}
+        try:
+            if is_durable:
+                await self._journal.forget(journaled)
+                return
+        except SpoolFull:
+            log.debug("journal_not_shortened", sessions=len(journaled))
+        self._journaled = {**journaled, **self._journaled}
 
     def _listing(self) -> flushing.Listing:
         return flushing.Listing(
