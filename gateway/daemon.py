@@ -32,6 +32,7 @@ from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull
 from gateway.spool_routes import spool_routes
 from gateway.status import Status
+from gateway.steadiness import Steadiness
 from gateway.takeup import take_up
 from gateway.turns import Turns
 from gateway.work import Work, is_errand
@@ -84,6 +85,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, sessions: SessionManager, spool: Spool, now: Callable[[], datetime]) -> None:
         self._now = now
+        self._steadiness = Steadiness()
         self.url = ""
         self.page = ""
         """A link that lets one browser in, once."""
@@ -212,7 +214,8 @@ class Daemon:
             await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
             await self._sessions.flush()
             with suppress(SpoolFull):  # There is more room some other time.
-                await self._sessions.sweep()
+                is_steady = self._steadiness.look(self._now(), asyncio.get_running_loop().time())
+                await self._sessions.sweep(expires=is_steady)
                 await self._spool.tidy(self._now())
 
     async def _end_when_broken(self) -> None:

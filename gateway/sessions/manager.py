@@ -247,8 +247,10 @@ class SessionManager:
             await self._remove(key, Leaving.PRUNED)
         return victims
 
-    async def sweep(self, *, is_busy: IsBusy | None = None) -> SweepReport:
+    async def sweep(self, *, is_busy: IsBusy | None = None, expires: bool = True) -> SweepReport:
         """Remove what is older than `ttl_days`, complete what is idle, and try again to delete what would not go.
+
+        Without `expires` nothing is removed for its age: for when the clock may be wrong.
 
         One call looks at some thousand scopes at most; the next one goes on from there.
         """
@@ -257,9 +259,9 @@ class SessionManager:
         for at, name in enumerate(self._next_to_sweep()):
             if at % _SWEPT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            removed += await self._expire(name, is_busy or self.is_busy)
+            removed += await self._expire(name, is_busy or self.is_busy) if expires else []
             completed += await self._complete(name, is_busy or self.is_busy)
-            if upkeep.is_forgotten(self._ledger.scopes[name], self.settings, self._clock()):
+            if expires and upkeep.is_forgotten(self._ledger.scopes[name], self.settings, self._clock()):
                 self._ledger.drop_scope(name)
         await self._delete_doomed()
         return SweepReport(
