@@ -1,0 +1,138 @@
+"""A conversation in the shapes of the two big APIs, and back. Pure; the SDKs are handed what this makes.
+
+Anthropic: roles alternate, tool calls are blocks of the assistant, their results are blocks of the user that follows.
+OpenAI: tool calls are a field of the assistant, each result is a message of its own with the role `tool`.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gateway.dialogue import AssistantMessage, Json, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+
+__all__ = ["from_anthropic", "from_openai", "to_anthropic", "to_openai"]
+
+Shape = dict[str, Any]  # Any: the shapes are the APIs' own, and differ from message to message.
+
+NOTHING = "(nothing)"
+"""Neither API takes a message without text."""
+FAILED = "Error: "
+"""How OpenAI, whose results have no such field, is told that a tool has failed."""
+
+
+def to_anthropic(messages: Iterable[Message]) -> list[Shape]:
+    shapes: list[Shape] = []
+    for message in messages:
+        role = "assistant" if isinstance(message, AssistantMessage) else "user"
+        blocks = _blocks(message)
+        if shapes and shapes[-1]["role"] == role:
+            shapes[-1]["content"] += blocks
+        else:
+            shapes.append({"role": role, "content": blocks})
+    return shapes
+
+
+def _blocks(message: Message) -> list[Shape]:
+    match message:
+        case UserMessage():
+            return [{"type": "text", "text": _some(message.text)}]
+        case AssistantMessage():
+            calls = [
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
+                for call in message.tool_calls
+            ]
+            text = message.text if message.text.strip() or calls else NOTHING
+            return [*([{"type": "text", "text": text}] if text.strip() else []), *calls]
+        case ToolMessage():
+            return [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": outcome.id,
+                    "content": outcome.output or NOTHING,
+                    "is_error": outcome.is_error,
+                }
+                for outcome in message.outcomes
+            ]
+
+
+def _some(text: str) -> str:
+    return text if text.strip() else NOTHING
+
+
+def from_anthropic(shapes: Sequence[Shape]) -> list[Message]:
+    messages: list[Message] = []
+    for shape in shapes:
+        blocks = shape["content"]
+        texts = [block["text"] for block in blocks if block["type"] == "text"]
+        if shape["role"] == "assistant":
+            calls = tuple(
+                ToolCall(id=block["id"], name=block["name"], input=block["input"])
+                for block in blocks
+                if block["type"] == "tool_use"
+            )
+            messages.append(AssistantMessage(text="\n\n".join(texts), tool_calls=calls))
+            continue
+        outcomes = tuple(
+            ToolOutcome(id=block["tool_use_id"], output=block["content"], is_error=block.get("is_error", False))
+            for block in blocks
+            if block["type"] == "tool_result"
+        )
+        messages += [ToolMessage(outcomes=outcomes)] if outcomes else []
+        messages += [UserMessage(text=text) for text in texts]
+    return messages
+
+
+def to_openai(messages: Iterable[Message]) -> list[Shape]:
+    return [shape for message in messages for shape in _openai(message)]
+
+
+def _openai(message: Message) -> list[Shape]:
+    match message:
+        case UserMessage():
+            return [{"role": "user", "content": _some(message.text)}]
+        case AssistantMessage(tool_calls=()):
+            return [{"role": "assistant", "content": _some(message.text)}]
+        case AssistantMessage():
+            return [
+                {"role": "assistant", "content": message.text or None, "tool_calls": [*map(_call, message.tool_calls)]}
+            ]
+        case ToolMessage():
+            return [
+                {
+                    "role": "tool",
+                    "tool_call_id": outcome.id,
+                    "content": f"{FAILED if outcome.is_error else ''}{outcome.output or NOTHING}",
+                }
+                for outcome in message.outcomes
+            ]
+
+
+def _call(call: ToolCall) -> Shape:
+    arguments = json.dumps(call.input, ensure_ascii=False)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def from_openai(shapes: Sequence[Shape]) -> list[Message]:
+    messages: list[Message] = []
+    for shape in shapes:
+        if shape["role"] == "tool":
+            before = messages.pop() if messages and isinstance(messages[-1], ToolMessage) else ToolMessage(outcomes=())
+            assert isinstance(before, ToolMessage), "it was just asked"  # noqa: S101 - for mypy
+            messages.append(ToolMessage(outcomes=(*before.outcomes, _outcome(shape))))
+        elif shape["role"] == "assistant":
+            calls = tuple(_called(call) for call in shape.get("tool_calls") or ())
+            messages.append(AssistantMessage(text=shape.get("content") or "", tool_calls=calls))
+        else:
+            messages.append(UserMessage(text=shape["content"]))
+    return messages
+
+
+def _outcome(shape: Shape) -> ToolOutcome:
+    content: str = shape["content"]
+    is_error = content.startswith(FAILED)
+    return ToolOutcome(id=shape["tool_call_id"], output=content.removeprefix(FAILED), is_error=is_error)
+
+
+def _called(call: Shape) -> ToolCall:
+    arguments: dict[str, Json] = json.loads(call["function"]["arguments"])
+    return ToolCall(id=call["id"], name=call["function"]["name"], input=arguments)

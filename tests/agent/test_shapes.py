@@ -1,0 +1,65 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.agent.shapes import from_anthropic, from_openai, to_anthropic, to_openai
+from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip)
+maybe = st.one_of(st.just(""), words)
+outputs = words.filter(lambda text: not text.startswith("Error: "))
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[Message]:
+    """Make turns as the fold does: a question, steps with their outcomes, an answer."""
+    messages: list[Message] = []
+    for turn in range(draw(st.integers(1, 4))):
+        messages.append(UserMessage(text=draw(words)))
+        for step in range(draw(st.integers(0, 2))):
+            ids = [f"call-{turn}-{step}-{number}" for number in range(draw(st.integers(1, 3)))]
+            calls = tuple(ToolCall(id=each, name="look", input={"at": draw(words)}) for each in ids)
+            outcomes = tuple(ToolOutcome(id=each, output=draw(outputs), is_error=draw(st.booleans())) for each in ids)
+            messages += [AssistantMessage(text=draw(maybe), tool_calls=calls), ToolMessage(outcomes=outcomes)]
+        messages.append(AssistantMessage(text=draw(words)))
+    return messages
+
+
+@given(turns())
+def test_both_shapes_lead_back_to_the_same_conversation(messages: list[Message]) -> None:
+    assert from_anthropic(to_anthropic(messages)) == messages
+    assert from_openai(to_openai(messages)) == messages
+
+
+@given(turns())
+def test_anthropic_gets_alternating_roles_and_each_result_right_after_its_call(messages: list[Message]) -> None:
+    shapes = to_anthropic(messages)
+    assert [shape["role"] for shape in shapes] == ["user", "assistant"] * (len(shapes) // 2)
+    for before, after in pairwise(shapes):
+        called = [block["id"] for block in before["content"] if block["type"] == "tool_use"]
+        answered = [block["tool_use_id"] for block in after["content"] if block["type"] == "tool_result"]
+        assert called == answered
+    assert all(block["text"].strip() for shape in shapes for block in shape["content"] if block["type"] == "text")
+
+
+@given(turns())
+def test_openai_gets_one_tool_message_for_each_call_right_after_it(messages: list[Message]) -> None:
+    shapes = to_openai(messages)
+    for at, shape in enumerate(shapes):
+        ids = [call["id"] for call in shape.get("tool_calls", ())]
+        assert [follow.get("tool_call_id") for follow in shapes[at + 1 : at + 1 + len(ids)]] == ids
+
+
+def test_messages_without_text_get_some() -> None:
+    blank: list[Message] = [UserMessage(text=" "), AssistantMessage(text="")]
+    assert [shape["content"] for shape in to_openai(blank)] == ["(nothing)", "(nothing)"]
+    assert [shape["content"][0]["text"] for shape in to_anthropic(blank)] == ["(nothing)", "(nothing)"]
+
+
+def test_two_messages_in_a_row_become_one_for_anthropic() -> None:
+    said: list[Message] = [UserMessage(text="one"), UserMessage(text="two")]
+    assert to_anthropic(said) == [
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
+    ]
+    assert from_anthropic(to_anthropic(said)) == said
