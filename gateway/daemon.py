@@ -169,7 +169,7 @@ class Daemon:
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
             ]
-            await take_up(self._spool, self._lanes, self._delivery, self._live.settings, self._now())
+            await take_up(self._spool, self._sessions, self._lanes, self._delivery, self._live.settings, self._now())
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()

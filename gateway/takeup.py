@@ -11,8 +11,10 @@ from config import Settings
 from gateway.commands import RESTARTED_BY
 from gateway.contract import Address, Outbound
 from gateway.delivery import Delivery
+from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.lanes import Lanes
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
 __all__ = ["take_up"]
@@ -28,7 +30,9 @@ CRASHED = (
 )
 
 
-async def take_up(spool: Spool, lanes: Lanes[Job], delivery: Delivery, settings: Settings, now: datetime) -> None:
+async def take_up(
+    spool: Spool, sessions: SessionManager, lanes: Lanes[Job], delivery: Delivery, settings: Settings, now: datetime
+) -> None:
     """Put everything back where it was, before intake opens. What is given up is told to its sender, once."""
     found = await spool.recover()
     delivery.remember_drafts(found.drafts)
@@ -44,9 +48,11 @@ async def take_up(spool: Spool, lanes: Lanes[Job], delivery: Delivery, settings:
             continue
         rows = [row, *collected[row.turn]]
         if row.attempts >= MAX_ATTEMPTS:
-            given_up += await _give_up(spool, delivery, rows, InboxState.DEAD, CRASHED.format(times=row.attempts), now)
+            given_up += await _give_up(
+                spool, sessions, delivery, rows, InboxState.DEAD, CRASHED.format(times=row.attempts), now
+            )
         elif row.state is InboxState.RECEIVED and row.accepted_at < oldest:
-            given_up += await _give_up(spool, delivery, rows, InboxState.ABANDONED, TOO_OLD, now)
+            given_up += await _give_up(spool, sessions, delivery, rows, InboxState.ABANDONED, TOO_OLD, now)
         else:
             lanes.put(row.session, Job.found(row, rows[1:]))
     _tell(found, given_up)
@@ -70,7 +76,13 @@ def _collected(found: Found) -> dict[str, list[InboxRow]]:
 
 
 async def _give_up(
-    spool: Spool, delivery: Delivery, rows: list[InboxRow], state: InboxState, sentence: str, now: datetime
+    spool: Spool,
+    sessions: SessionManager,
+    delivery: Delivery,
+    rows: list[InboxRow],
+    state: InboxState,
+    sentence: str,
+    now: datetime,
 ) -> int:
     first = rows[0]
     notice = Outbound(
@@ -84,7 +96,14 @@ async def _give_up(
     settled = [
         Settle(turn=row.turn, state=state, answered_by=first.turn, note=f"{sentence} ({now:%F})") for row in rows
     ]
-    await spool.commit(*settled, *parts)
+    end: list[Entry] = []
+    if first.state is not InboxState.RECEIVED:  # Its turn has begun, so its transcript says how it ended.
+        end.append(entries.Assistant(content=f"*{sentence}*", turn=first.turn))
+        end.append(entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=first.turn))
+    try:
+        await sessions.append(first.session, end, also=[*settled, *parts])
+    except Refused:  # Its session is gone; its sender is told all the same.
+        await spool.commit(*settled, *parts)
     delivery.post(parts)
     return len(rows)
 

@@ -80,6 +80,8 @@ async def test_a_turn_that_crashed_the_daemon_three_times_is_set_aside(tmp_path:
     await leave(tmp_path, accepted("t1", "boom"), *[Begin(turn="t1")] * 3)
     async with gateway(settings(tmp_path)) as (_, chat):
         assert "3 times" in (await chat.hear_message()).text
+        await chat.say("/history", peer="ada")
+        assert "3 times" in (await chat.hear_message()).text
     async with await Spool.open(tmp_path / "data") as spool:
         (row,) = (await spool.listing()).inbox
         assert row.turn == "t1"
