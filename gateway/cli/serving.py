@@ -65,7 +65,7 @@ async def _run(daemon: Daemon, reloading: "_Reloading", signals: "_Signals") -> 
     daemon.on_reload = reloading.reload
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(reloading.follow(signals.hung_up), name="reload")
-        await daemon.run(ready=partial(_announce, daemon))
+        await daemon.run(ready=partial(_announce, daemon, reloading))
         following.cancel()
 
 
@@ -92,9 +92,13 @@ class _Signals:
 
 
 class _Reloading:
-    """Reads the configuration again, one time after the other. A file with a mistake changes nothing."""
+    """Reads the configuration again, one time after the other, once the daemon has started.
+
+    A file with a mistake changes nothing.
+    """
 
     def __init__(self, daemon: Daemon, config: Path | None) -> None:
+        self.started = asyncio.Event()
         self._daemon = daemon
         self._config = config
         self._turn = asyncio.Lock()
@@ -113,6 +117,7 @@ class _Reloading:
 
     async def reload(self) -> None:
         """Raise `Refused`, with the reasons, when the new settings cannot work."""
+        await self.started.wait()
         async with self._turn:
             try:
                 loaded = await asyncio.to_thread(load_settings, self._config)
@@ -131,9 +136,10 @@ def _configure_logs(loaded: Loaded) -> None:
         log.warning("config_odd", warning=warning)
 
 
-def _announce(daemon: Daemon) -> None:
+def _announce(daemon: Daemon, reloading: _Reloading) -> None:
     _tell_service_manager("READY=1")
     log.info("gateway_ready", url=daemon.url, pid=os.getpid())
+    reloading.started.set()
     # A journal keeps what it is told, and a link that lets its reader in does not belong there.
     if not goes_to_journal(2, os.environ.get("JOURNAL_STREAM")):
         tell(f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {daemon.page}\n")
