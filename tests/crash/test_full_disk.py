@@ -1,34 +1,29 @@
 """A disk that gets full while messages come in: nothing is acknowledged that is not kept, and it goes on by itself."""
 
 import asyncio
-import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.crash.far_side import Event
 from tests.crash.scenarios import said
 from tests.crash.stage import Stage, staged
+from tests.disks import small_disk
 
 SIZE = 8 * 1024 * 1024
 COUNT = 150
+BEFORE = 50
+"""Messages that come while there is room."""
+BATCH = 20
 CALM = 10
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=700", "tmpfs", str(place)]
-    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is installed
+    with small_disk(tmp_path / "disk", SIZE) as place:
+        yield place
 
 
 def fill(ballast: Path) -> None:
@@ -49,6 +44,16 @@ async def stay_full(ballast: Path, stage: Stage) -> int:
     return known
 
 
+async def write_until_refused(ballast: Path, stage: Stage, events: Sequence[Event]) -> None:
+    """Keep the disk full and write, until something is not taken in; files that have room in them take a while."""
+    await asyncio.to_thread(fill, ballast)
+    for written in range(0, len(events), BATCH):
+        stage.far.write(*events[written : written + BATCH])
+        if await stay_full(ballast, stage) < BEFORE + written + BATCH:
+            return
+    raise AssertionError("the disk did not get full")
+
+
 def load(count: int) -> list[str]:
     return [f"chat{number % 5}:{'tool' if number % 3 == 0 else ''} {'x' * 2_000}" for number in range(count)]
 
@@ -58,11 +63,12 @@ async def test_what_comes_while_the_disk_is_full_waits_at_the_platform(
     tmp_path: Path, disk: Path, *, is_killed: bool
 ) -> None:
     async with staged(tmp_path, data=disk / "data") as stage:
-        stage.far.write(*said(*load(COUNT)))
+        events = said(*load(BEFORE + 50 * BATCH))
+        stage.far.write(*events[:BEFORE])
         pid = await stage.start()
-        await stage.acknowledged(50)
+        await stage.acknowledged(BEFORE)
         ballast = disk / "ballast"
-        assert await stay_full(ballast, stage) < COUNT
+        await write_until_refused(ballast, stage, events[BEFORE:])
         if is_killed:
             await stage.kill(pid)
             pid = await stage.daemons.start(stage.order)

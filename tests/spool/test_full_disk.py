@@ -1,7 +1,6 @@
 """A disk of a few megabytes that is filled up and emptied again."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.spool import Begin, InboxState, Note, Remember, Settle, Spool, SpoolFull
+from tests.disks import small_disk
 from tests.spool.samples import accept, send, take
 
 SIZE = 6 * 1024 * 1024
@@ -16,16 +16,8 @@ SIZE = 6 * 1024 * 1024
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=700", "tmpfs", str(place)]
-    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is installed
+    with small_disk(tmp_path / "disk", SIZE) as place:
+        yield place
 
 
 def fill(disk: Path) -> Path:

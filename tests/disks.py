@@ -1,0 +1,27 @@
+"""Disks of a few megabytes, mounted for one test."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+__all__ = ["small_disk"]
+
+
+@contextmanager
+def small_disk(place: Path, size: int) -> Iterator[Path]:
+    """Mount an empty disk of `size` bytes at `place`; skips the test where that cannot be."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(place)]
+    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is installed
