@@ -3,10 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from time import monotonic
 
 import msgspec
 import structlog
@@ -15,11 +13,11 @@ from structlog.contextvars import bound_contextvars
 from config import BusyMode
 from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.loop import converse
-from gateway.agent.provider import Prompt, Usage
+from gateway.agent.provider import Usage
 from gateway.agent.tools import ToolContext
 from gateway.backoff import backoff
-from gateway.commands.grammar import spoken
-from gateway.contract import Outbound, OutboundKind
+from gateway.briefing import brief
+from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.drafting import Draft
 from gateway.errors import ProviderFailed, Refused
@@ -37,53 +35,6 @@ log = structlog.get_logger()
 
 KNOWN_SESSIONS = 10_000
 """Whose first answer since the start has been given; one that is forgotten is greeted again."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Course:
-    """What has become of a turn so far."""
-
-    jobs: list[Job]
-    """The messages it answers, oldest first; one, but for busy mode `collect`."""
-    asked: list[Entry]
-    """What it begins with in the transcript, if not with its messages."""
-    started: float = field(default_factory=monotonic)
-    written: list[str] = field(default_factory=list)
-    """Steps that are in the transcript already."""
-    pending: list[str] = field(default_factory=list)
-    streaming: str = ""
-    outcome: TurnOutcome = TurnOutcome.ANSWERED
-    has_begun: bool = False
-    model: str = ""
-    usage: entries.Usage | None = None
-    """Of the model's last step."""
-    tools: int = 0
-    restored: int = 0
-    """Turns that the session had when the daemon started, in its first answer since."""
-    first_token_ms: float | None = None
-
-    @property
-    def text(self) -> str:
-        return _paragraphs(*self.written, *self.pending, self.streaming)
-
-    @property
-    def unwritten(self) -> str:
-        return _paragraphs(*self.pending, self.streaming)
-
-    @property
-    def age_ms(self) -> float:
-        return round((monotonic() - self.started) * 1000, 1)
-
-    def heard(self, delta: str) -> None:
-        self.streaming += delta
-        if self.first_token_ms is None:
-            self.first_token_ms = self.age_ms
-
-    def ended(self, outcome: TurnOutcome, sentence: str) -> None:
-        """End other than by an answer: what was said so far stays, and the sentence tells how it ended."""
-        self.outcome = outcome
-        self.pending += [self.streaming, f"*{sentence}*"]
-        self.streaming = ""
 
 
 class Turns:
@@ -127,7 +78,7 @@ class Turns:
         """Answer `job`. What it asks is `begins_with`, or else its own text."""
         address = job.inbound.address
         with bound_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn):
-            course = _Course(jobs=[job, *job.collected], asked=list(begins_with), has_begun=job.is_resumed)
+            course = Course(jobs=[job, *job.collected], asked=list(begins_with), has_begun=job.is_resumed)
             self._running.add(job.turn)
             limit = self._live.settings.gateway.turn_timeout
             try:
@@ -155,20 +106,15 @@ class Turns:
         self._is_suspending = True
         return list(self._running)
 
-    async def _answer(self, course: _Course) -> None:
+    async def _answer(self, course: Course) -> None:
         job = course.jobs[0]
         agent = self._roster()[job.agent]
         course.model = agent.model or ""
         course.restored = await self._restored(job)
         await whole(self._begin(course))
-        prompt = Prompt(
-            system=agent.system,
-            messages=await self._sessions.history(job.session, turn=job.turn),
-            tools=agent.toolbox.specs(),
-            model=agent.model,
-        )
+        prompt = await brief(job, agent, self._sessions)
         context = ToolContext(workspace=agent.workspace, notes=self._memory / file_name(job.scope), now=self._now)
-        async with self._delivery.drafting(_reply(course, ""), turn=job.turn) as draft:
+        async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
             events = converse(
                 prompt,
                 provider=agent.provider,
@@ -190,7 +136,7 @@ class Turns:
         session = await self._sessions.load(job.session)
         return session.meta.turns if session.meta.created_at < self._started else 0
 
-    async def _begin(self, course: _Course) -> None:
+    async def _begin(self, course: Course) -> None:
         """Write down what was asked; in a turn that goes on after a crash, what has become of the tools that ran."""
         job, *others = course.jobs
         if job.is_resumed:
@@ -202,13 +148,13 @@ class Turns:
             others = self._collect(job.session)
             course.jobs += others
         joined = [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
-        await self._write(course, _asked(course), also=[Begin(turn=job.turn), *joined])
+        await self._write(course, course.opening, also=[Begin(turn=job.turn), *joined])
         course.has_begun = True
 
     def _busy_mode(self, job: Job) -> BusyMode:
         return self._live.settings.channels[job.inbound.address.channel].busy
 
-    async def _follow(self, event: Event, course: _Course, draft: Draft) -> None:
+    async def _follow(self, event: Event, course: Course, draft: Draft) -> None:
         """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
         match event:
             case TextDelta(text=delta):
@@ -230,13 +176,13 @@ class Turns:
             case Done(text=text):
                 course.streaming = text
 
-    async def _finish(self, course: _Course) -> None:
+    async def _finish(self, course: Course) -> None:
         """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered."""
         job = course.jobs[0]
-        parts = self._delivery.compose(_reply(course, course.text), key=job.turn, turn=job.turn)
+        parts = self._delivery.compose(course.reply(course.text), key=job.turn, turn=job.turn)
         state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [Settle(turn=each.turn, state=state, answered_by=job.turn) for each in course.jobs]
-        asked = [] if course.has_begun else _asked(course)
+        asked = [] if course.has_begun else course.opening
         answer = entries.Assistant(content=course.unwritten, model=course.model, usage=course.usage)
         end = entries.TurnEnd(outcome=course.outcome)
         try:
@@ -254,7 +200,7 @@ class Turns:
             took_ms=course.age_ms,
         )
 
-    async def _write(self, course: _Course, steps: Sequence[Entry], also: Sequence[Operation] = ()) -> None:
+    async def _write(self, course: Course, steps: Sequence[Entry], also: Sequence[Operation] = ()) -> None:
         """Append to the transcript, with `also` in the same commit. On a full disk, wait: the turn cannot go on."""
         job = course.jobs[0]
         stamped = [msgspec.structs.replace(step, turn=job.turn) for step in steps]
@@ -267,38 +213,7 @@ class Turns:
                 return
 
 
-def _asked(course: _Course) -> list[Entry]:
-    return course.asked or [_message(job) for job in course.jobs]
-
-
-def _message(job: Job) -> entries.User:
-    inbound = job.inbound
-    return entries.User(
-        content=spoken(inbound.text),
-        sender=inbound.sender.id,
-        sender_name=inbound.sender.name,
-        event_id=inbound.event_id,
-    )
-
-
 def _usage(usage: Usage | None) -> entries.Usage | None:
     if usage is None:
         return None
     return entries.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
-
-
-def _paragraphs(*texts: str) -> str:
-    return "\n\n".join(text for text in texts if text.strip())
-
-
-def _reply(course: _Course, text: str) -> Outbound:
-    job = course.jobs[-1]
-    return Outbound(
-        address=job.inbound.address,
-        text=text,
-        kind=OutboundKind.REPLY,
-        reply_to=job.inbound.message_id,
-        session=job.number,
-        is_failure=course.outcome is TurnOutcome.FAILED,
-        restored=course.restored,
-    )

@@ -1,0 +1,90 @@
+"""What has become of a turn so far: what was asked, what has been said, and the answer that it adds up to."""
+
+from dataclasses import dataclass, field
+from time import monotonic
+
+from gateway.commands.grammar import spoken
+from gateway.contract import Outbound, OutboundKind
+from gateway.jobs import Job
+from gateway.sessions import Entry, TurnOutcome, entries
+
+__all__ = ["Course"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What has become of a turn so far."""
+
+    jobs: list[Job]
+    """The messages it answers, oldest first; one, but for busy mode `collect`."""
+    asked: list[Entry]
+    """What it begins with in the transcript, if not with its messages."""
+    started: float = field(default_factory=monotonic)
+    written: list[str] = field(default_factory=list)
+    """Steps that are in the transcript already."""
+    pending: list[str] = field(default_factory=list)
+    streaming: str = ""
+    outcome: TurnOutcome = TurnOutcome.ANSWERED
+    has_begun: bool = False
+    model: str = ""
+    usage: entries.Usage | None = None
+    """Of the model's last step."""
+    tools: int = 0
+    restored: int = 0
+    """Turns that the session had when the daemon started, in its first answer since."""
+    first_token_ms: float | None = None
+
+    @property
+    def opening(self) -> list[Entry]:
+        """What it begins with in the transcript."""
+        return self.asked or [_message(job) for job in self.jobs]
+
+    @property
+    def text(self) -> str:
+        return _paragraphs(*self.written, *self.pending, self.streaming)
+
+    @property
+    def unwritten(self) -> str:
+        return _paragraphs(*self.pending, self.streaming)
+
+    @property
+    def age_ms(self) -> float:
+        return round((monotonic() - self.started) * 1000, 1)
+
+    def heard(self, delta: str) -> None:
+        self.streaming += delta
+        if self.first_token_ms is None:
+            self.first_token_ms = self.age_ms
+
+    def ended(self, outcome: TurnOutcome, sentence: str) -> None:
+        """End other than by an answer: what was said so far stays, and the sentence tells how it ended."""
+        self.outcome = outcome
+        self.pending += [self.streaming, f"*{sentence}*"]
+        self.streaming = ""
+
+    def reply(self, text: str) -> Outbound:
+        """Return `text` as an answer to the newest of its messages."""
+        job = self.jobs[-1]
+        return Outbound(
+            address=job.inbound.address,
+            text=text,
+            kind=OutboundKind.REPLY,
+            reply_to=job.inbound.message_id,
+            session=job.number,
+            is_failure=self.outcome is TurnOutcome.FAILED,
+            restored=self.restored,
+        )
+
+
+def _message(job: Job) -> entries.User:
+    inbound = job.inbound
+    return entries.User(
+        content=spoken(inbound.text),
+        sender=inbound.sender.id,
+        sender_name=inbound.sender.name,
+        event_id=inbound.event_id,
+    )
+
+
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(text for text in texts if text.strip())
