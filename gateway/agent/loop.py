@@ -9,7 +9,7 @@ from gateway.agent.provider import Prompt, Provider
 from gateway.agent.repeats import Repeats
 from gateway.agent.step import Step
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import AssistantMessage, ToolMessage
+from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome
 
 __all__ = ["converse"]
 
@@ -41,13 +41,14 @@ async def converse(
         if not done.tool_calls:
             yield Done(text=done.text if done.text.strip() else _NOTHING_SAID, steps=number)
             return
-        outcomes = []
-        for call in done.tool_calls:
-            yield ToolStarted(call=call)
-            outcome = await toolbox.run(call, context)
-            yield ToolFinished(call=call, outcome=outcome)
-            outcomes.append(outcome)
-            repeats.note(call, outcome)
+        outcomes: list[ToolOutcome] = []
+        for batch in toolbox.batches(done.tool_calls):
+            for call in batch:
+                yield ToolStarted(call=call)
+            for call, outcome in zip(batch, await toolbox.run_all(batch, context), strict=True):
+                yield ToolFinished(call=call, outcome=outcome)
+                outcomes.append(outcome)
+                repeats.note(call, outcome)
         if repeats.stuck_on:
             tools = " and ".join(f"`{tool}`" for tool in repeats.stuck_on)
             yield Done(text=_GOING_IN_CIRCLES.format(tools=tools), steps=number)

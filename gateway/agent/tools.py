@@ -2,11 +2,12 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
-from typing import Concatenate, ParamSpec, cast, get_type_hints
+from typing import Any, Concatenate, ParamSpec, cast, get_type_hints, overload
 
 import msgspec
 import structlog
@@ -20,6 +21,7 @@ __all__ = ["Tool", "ToolContext", "ToolFailed", "Toolbox", "tool"]
 P = ParamSpec("P")
 
 _MAX_OUTPUT_CHARS = 50_000
+_MAX_BESIDE = 8
 
 log = structlog.get_logger()
 
@@ -37,33 +39,62 @@ class ToolFailed(Exception):
     """Its text is a sentence for the model: what did not work, and what to try instead."""
 
 
+Run = Callable[[ToolContext, dict[str, Json]], Coroutine[Any, Any, str]]  # As every async function is.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that a model may call, with what the model is told about it."""
+    """A function that a model may call, with what the model is told about it and how it may be run."""
 
     spec: ToolSpec
-    arguments: type[msgspec.Struct]
-    function: Callable[..., Awaitable[str]]
-
-    async def run(self, context: ToolContext, arguments: dict[str, Json]) -> str:
-        """Call the function; raise `ToolFailed` when the arguments do not fit it."""
-        try:
-            checked = msgspec.convert(arguments, type=self.arguments)
-        except msgspec.ValidationError as mistake:
-            raise ToolFailed(f"The arguments of {self.spec.name} are wrong: {mistake}.") from mistake
-        return await self.function(context, **msgspec.structs.asdict(checked))
+    run: Run
+    """Takes the arguments as the model wrote them; raises `ToolFailed` when they do not fit."""
+    concurrent: bool = False
+    """It may run beside other tools of the same step: it changes nothing that they could see."""
+    asks: bool = False
+    """A person has to agree before it runs."""
+    deadline: float | None = None
+    """Seconds that a call may take, where that is not the toolbox's own limit."""
 
 
-def tool(function: Callable[Concatenate[ToolContext, P], Awaitable[str]]) -> Tool:
+Function = Callable[Concatenate[ToolContext, P], Awaitable[str]]
+
+
+@overload
+def tool(function: Function[P], /) -> Tool: ...
+
+
+@overload
+def tool(*, concurrent: bool = False, asks: bool = False) -> Callable[[Function[P]], Tool]: ...
+
+
+def tool(
+    function: Function[P] | None = None, /, *, concurrent: bool = False, asks: bool = False
+) -> Tool | Callable[[Function[P]], Tool]:
     """Make a `Tool` of an async function: its name, docstring and typed parameters are what the model sees."""
-    name = function.__name__
-    arguments = msgspec.defstruct(name, _fields(function), kw_only=True, forbid_unknown_fields=True)
-    spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", schema=_schema(arguments))
-    return Tool(spec=spec, arguments=arguments, function=function)
+
+    def made(function: Function[P]) -> Tool:
+        name = function.__name__
+        arguments = msgspec.defstruct(name, _fields(function), kw_only=True, forbid_unknown_fields=True)
+        spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", schema=_schema(arguments))
+        return Tool(spec=spec, run=_checked(name, arguments, function), concurrent=concurrent, asks=asks)
+
+    return made if function is None else made(function)
+
+
+def _checked(name: str, arguments: type[msgspec.Struct], function: Callable[..., Awaitable[str]]) -> Run:
+    async def run(context: ToolContext, given: dict[str, Json]) -> str:
+        try:
+            checked = msgspec.convert(given, type=arguments)
+        except msgspec.ValidationError as mistake:
+            raise ToolFailed(f"The arguments of {name} are wrong: {mistake}.") from mistake
+        return await function(context, **msgspec.structs.asdict(checked))
+
+    return run
 
 
 class Toolbox:
-    """Runs tools by name. Every call ends in an outcome, within `deadline` seconds."""
+    """Runs tools by name. Every call ends in an outcome, within `deadline` seconds or the tool's own limit."""
 
     def __init__(self, tools: Iterable[Tool], *, deadline: float = 60.0) -> None:
         self._tools = {each.spec.name: each for each in tools}
@@ -71,6 +102,26 @@ class Toolbox:
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(each.spec for each in self._tools.values())
+
+    def asks(self, call: ToolCall) -> bool:
+        """Tell whether a person has to agree before `call` runs."""
+        return call.name in self._tools and self._tools[call.name].asks
+
+    def batches(self, calls: Iterable[ToolCall]) -> Iterator[tuple[ToolCall, ...]]:
+        """Cut the calls of a step, in order, into runs that may go side by side, and single ones that may not."""
+        for beside, run in groupby(calls, self._may_run_beside):
+            together, size = tuple(run), _MAX_BESIDE if beside else 1
+            for start in range(0, len(together), size):
+                yield together[start : start + size]
+
+    def _may_run_beside(self, call: ToolCall) -> bool:
+        return call.name in self._tools and self._tools[call.name].concurrent and not self.asks(call)
+
+    async def run_all(self, calls: Iterable[ToolCall], context: ToolContext) -> tuple[ToolOutcome, ...]:
+        """Run the calls of one batch at the same time; the outcomes are in the order of the calls."""
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self.run(call, context), name=f"tool:{call.name}") for call in calls]
+        return tuple(task.result() for task in running)
 
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         try:
@@ -87,14 +138,15 @@ class Toolbox:
         wanted = self._tools.get(call.name)
         if wanted is None:
             raise ToolFailed(f"There is no tool {excerpt(call.name, 80)!r}. {self._offer()}")
-        deadline = asyncio.timeout(self._deadline)
+        limit = self._deadline if wanted.deadline is None else wanted.deadline
+        deadline = asyncio.timeout(limit)
         try:
             async with deadline:
                 return await wanted.run(context, call.input)
         except TimeoutError as late:
             if not deadline.expired():
                 raise
-            raise ToolFailed(f"The tool {call.name} did not finish within {self._deadline:g} seconds.") from late
+            raise ToolFailed(f"The tool {call.name} did not finish within {limit:g} seconds.") from late
 
     def _offer(self) -> str:
         return f"There are: {', '.join(self._tools)}." if self._tools else "There are no tools here."

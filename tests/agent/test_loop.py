@@ -26,8 +26,16 @@ async def hang(_context: ToolContext) -> str:
     return ""
 
 
+@tool(concurrent=True)
+async def meet(_context: ToolContext, place: str, guests: int) -> str:
+    """Wait until all guests are there: alone one would wait for ever."""
+    here = _MEETINGS.setdefault(place, asyncio.Barrier(guests))
+    return f"guest {await here.wait()}"
+
+
+_MEETINGS: dict[str, asyncio.Barrier] = {}
 BAD_SECOND = "The arguments of add are wrong: Expected `int`, got `str` - at `$.second`."
-TOOLBOX = Toolbox([add, hang])
+TOOLBOX = Toolbox([add, hang, meet])
 PROMPT = Prompt(system="Be brief.", messages=(UserMessage(text="Sum up."),), tools=TOOLBOX.specs(), model="m")
 
 
@@ -77,6 +85,39 @@ async def test_tools_run_in_order_and_the_model_sees_their_outcomes(context: Too
         ToolMessage(outcomes=(good, bad)),
     )
     assert (provider.prompts[1].system, provider.prompts[1].model) == ("Be brief.", "m")
+
+
+async def test_tools_that_may_run_side_by_side_do_and_finish_in_call_order(context: ToolContext) -> None:
+    step = [calls("meet", f"call_{number}", place="square", guests=3) for number in range(3)]
+    async with asyncio.timeout(10):
+        events = await run(ScriptedProvider(step, says("Met.")), context)
+    tools = [event for event in events if isinstance(event, ToolStarted | ToolFinished)]
+    assert [event.call.id for event in tools] == ["call_0", "call_1", "call_2"] * 2
+    assert [isinstance(event, ToolFinished) for event in tools] == [False] * 3 + [True] * 3
+    assert all(event.outcome.id == event.call.id for event in tools if isinstance(event, ToolFinished))
+
+
+async def test_a_tool_that_must_run_alone_waits_for_those_before_it(context: ToolContext) -> None:
+    step = [
+        calls("meet", "call_0", place="inn", guests=2),
+        calls("meet", "call_1", place="inn", guests=2),
+        calls("add", "call_2", first=1, second=1),
+        calls("add", "call_3", first=1, second=2),
+        calls("meet", "call_4", place="home", guests=1),
+    ]
+    async with asyncio.timeout(10):
+        events = await run(ScriptedProvider(step, says("Met.")), context)
+    order = [
+        (type(event).__name__, event.call.id[-1]) for event in events if isinstance(event, ToolStarted | ToolFinished)
+    ]
+    started, finished = "ToolStarted", "ToolFinished"
+    assert order == [
+        (started, "0"),
+        (started, "1"),
+        (finished, "0"),
+        (finished, "1"),
+        *((kind, number) for number in "234" for kind in (started, finished)),
+    ]
 
 
 async def test_nothing_runs_before_the_caller_asks_for_it(context: ToolContext) -> None:

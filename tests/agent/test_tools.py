@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -160,3 +161,30 @@ async def test_output_is_capped_and_made_valid(context: ToolContext) -> None:
     assert outcome.output.startswith("\ufffd\ufffdxxx")
     assert outcome.output.endswith("[Cut: only the first 50000 characters are shown.]")
     assert len(outcome.output) < 50_100
+
+
+@tool(concurrent=True)
+async def looking(_context: ToolContext) -> str:
+    """Look."""
+    return "seen"
+
+
+@tool(concurrent=True, asks=True)
+async def asking(_context: ToolContext) -> str:
+    """Look, once somebody has agreed."""
+    return "seen"
+
+
+def test_calls_are_cut_into_runs_that_may_go_side_by_side() -> None:
+    box = Toolbox([*ALL, looking, asking])
+    names = [*["looking"] * 9, "asking", "refusing", "nowhere", "looking", "looking"]
+    cut = [[each.name for each in batch] for batch in box.batches([call(name) for name in names])]
+    assert cut == [["looking"] * 8, ["looking"], ["asking"], ["refusing"], ["nowhere"], ["looking"] * 2]
+    assert [box.asks(call(name)) for name in ("looking", "asking", "nowhere")] == [False, True, False]
+
+
+async def test_a_tool_may_have_a_limit_of_its_own(context: ToolContext) -> None:
+    box = Toolbox([replace(hanging, deadline=0.01)], deadline=3600)
+    async with asyncio.timeout(10):
+        outcome = await box.run(call("hanging"), context)
+    assert outcome.output == "The tool hanging did not finish within 0.01 seconds."

@@ -22,7 +22,7 @@ _MAX_BYTES = 200_000
 log = structlog.get_logger()
 
 
-@tool
+@tool(concurrent=True)
 async def list_files(
     context: ToolContext,
     path: Annotated[str, Meta(description="A folder of the workspace; the workspace itself when left out.")] = ".",
@@ -31,7 +31,7 @@ async def list_files(
     return await asyncio.to_thread(_list, context.workspace, path)
 
 
-@tool
+@tool(concurrent=True)
 async def read_file(
     context: ToolContext,
     path: Annotated[str, Meta(description="The file, relative to the workspace.")],

@@ -43,7 +43,7 @@ async def remember(context: ToolContext, text: Annotated[str, Meta(description="
         return await asyncio.to_thread(_keep, context.notes, note)
 
 
-@tool
+@tool(concurrent=True)
 async def recall(
     context: ToolContext,
     query: Annotated[str, Meta(description="Words that the note must contain; all notes when left out.")] = "",
