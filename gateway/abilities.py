@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gateway.contract import Channel, Drafts, DropsRepeats, Edits, OffersButtons, ShowsTyping
+from gateway.contract import (
+    Channel,
+    Drafts,
+    DropsRepeats,
+    Edits,
+    FetchesFiles,
+    OffersButtons,
+    SendsFiles,
+    ShowsTyping,
+)
 
 __all__ = ["Abilities", "abilities_of"]
 
@@ -13,6 +22,8 @@ class Abilities:
     drafts: Drafts | None
     edits: Edits | None
     typing: ShowsTyping | None
+    fetches: FetchesFiles | None
+    sends_files: SendsFiles | None
     max_buttons: int
     repeats_dropped_for: float
 
@@ -23,6 +34,8 @@ def abilities_of(channel: Channel) -> Abilities:
         drafts=channel if isinstance(channel, Drafts) else None,
         edits=channel if isinstance(channel, Edits) else None,
         typing=channel if isinstance(channel, ShowsTyping) else None,
+        fetches=channel if isinstance(channel, FetchesFiles) else None,
+        sends_files=channel if isinstance(channel, SendsFiles) else None,
         max_buttons=channel.max_buttons if isinstance(channel, OffersButtons) else 0,
         repeats_dropped_for=channel.repeats_dropped_for if isinstance(channel, DropsRepeats) else 0.0,
     )

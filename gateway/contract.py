@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from config import ChannelSettings
@@ -29,6 +30,8 @@ __all__ = [
     "Drafts",
     "DropsRepeats",
     "Edits",
+    "Enclosure",
+    "FetchesFiles",
     "HasRoutes",
     "Inbound",
     "Line",
@@ -42,6 +45,7 @@ __all__ = [
     "Receipt",
     "Route",
     "Sender",
+    "SendsFiles",
     "SessionInfo",
     "ShowsTyping",
     "TextLimit",
@@ -85,7 +89,11 @@ class AttachmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file that came with a message. `ref` is the platform's own handle on it; nothing is downloaded yet."""
+    """A file that came with a message, offered but not read yet. `ref` is the platform's own handle on it.
+
+    Name, type and size are claims, of which the core believes none; size 0 is an unknown one. The core names the file
+    to the model, so the text of the message need not.
+    """
 
     kind: AttachmentKind
     name: str
@@ -125,11 +133,22 @@ class Button:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enclosure:
+    """A file to send. `ref` is the core's own handle on it; `name` is a plain label, safe in any header."""
+
+    name: str
+    media_type: str
+    size: int
+    ref: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outbound:
     """One thing to say. `session` is the number of the session it belongs to, for channels that show several.
 
-    A reply with `is_failure` tells why there is no answer; the first one of a session after a start says how many of
-    its turns were `restored`.
+    With a `file` it goes to `send_file`, and the text, which may be empty, stands beside the file. A reply with
+    `is_failure` tells why there is no answer; the first one of a session after a start says how many of its turns
+    were `restored`.
     """
 
     address: Address
@@ -140,6 +159,7 @@ class Outbound:
     buttons: tuple[Button, ...] = ()
     is_failure: bool = False
     restored: int = 0
+    file: Enclosure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +262,32 @@ class OffersButtons(Protocol):
 
     @property
     def max_buttons(self) -> int: ...
+
+
+@runtime_checkable
+class FetchesFiles(Protocol):
+    """Can read the files that its messages came with; elsewhere a `ref` names an upload to the gateway itself."""
+
+    def fetch(self, attachment: Attachment, address: Address) -> AsyncGenerator[bytes, None]:
+        """Stream the file as the platform sends it, as an async generator that can be closed at any time.
+
+        The core reads soon after it has accepted the message, again after a crash, and no further than its own limit.
+        `Transient` means: try again; `Undeliverable`: the file is gone, or the platform does not give it away.
+        """
+
+
+@runtime_checkable
+class SendsFiles(Protocol):
+    """Can send files; elsewhere the person is told in words that there is one."""
+
+    @property
+    def max_file_bytes(self) -> int: ...
+
+    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
+        """Send `message.file`, whose bytes are at `path`. The promises of `send` hold.
+
+        After `Undeliverable` the person is told in words that the file could not be sent.
+        """
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
 """A conversation as the model sees it, free of any provider's wire format and of how transcripts are stored."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["AssistantMessage", "Json", "Message", "ToolCall", "ToolMessage", "ToolOutcome", "UserMessage"]
+__all__ = ["AssistantMessage", "Json", "Message", "Picture", "ToolCall", "ToolMessage", "ToolOutcome", "UserMessage"]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -24,9 +24,21 @@ class ToolOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """An image that came with a message. `file` is our name for it; without `data` it is named but not shown."""
+
+    file: str
+    media_type: str
+    data: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
+    """What a person said. The text names every picture, so a model that does not see them knows of them."""
+
     text: str
     sender: str = ""
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,15 @@
-"""A conversation in the shapes of the two big APIs, and back. Pure; the SDKs are handed what this makes.
+"""A conversation in the shapes of the two big APIs, and back, but for pictures. The SDKs are handed what this makes.
 
 Anthropic: roles alternate, tool calls are blocks of the assistant, their results are blocks of the user that follows.
 OpenAI: tool calls are a field of the assistant, each result is a message of its own with the role `tool`.
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gateway.dialogue import AssistantMessage, Json, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.dialogue import AssistantMessage, Json, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
 __all__ = ["from_anthropic", "from_openai", "to_anthropic", "to_openai"]
 
@@ -35,7 +36,8 @@ def to_anthropic(messages: Iterable[Message]) -> list[Shape]:
 def _blocks(message: Message) -> list[Shape]:
     match message:
         case UserMessage():
-            return [{"type": "text", "text": _some(message.text)}]
+            # Anthropic recommends pictures before the words about them.
+            return [*map(_image, _shown(message)), {"type": "text", "text": _some(message.text)}]
         case AssistantMessage():
             calls = [
                 {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
@@ -53,6 +55,15 @@ def _blocks(message: Message) -> list[Shape]:
                 }
                 for outcome in message.outcomes
             ]
+
+
+def _shown(message: UserMessage) -> list[Picture]:
+    return [picture for picture in message.pictures if picture.data]
+
+
+def _image(picture: Picture) -> Shape:
+    data = b64encode(picture.data).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": picture.media_type, "data": data}}
 
 
 def _some(text: str) -> str:
@@ -89,7 +100,7 @@ def to_openai(messages: Iterable[Message]) -> list[Shape]:
 def _openai(message: Message) -> list[Shape]:
     match message:
         case UserMessage():
-            return [{"role": "user", "content": _some(message.text)}]
+            return [{"role": "user", "content": _content(message)}]
         case AssistantMessage(tool_calls=()):
             return [{"role": "assistant", "content": _some(message.text)}]
         case AssistantMessage():
@@ -105,6 +116,17 @@ def _openai(message: Message) -> list[Shape]:
                 }
                 for outcome in message.outcomes
             ]
+
+
+def _content(message: UserMessage) -> str | list[Shape]:
+    """Return plain text where there is nothing to see: not every compatible server takes a list."""
+    text = _some(message.text)
+    images = [{"type": "image_url", "image_url": {"url": _data_url(picture)}} for picture in _shown(message)]
+    return [*images, {"type": "text", "text": text}] if images else text
+
+
+def _data_url(picture: Picture) -> str:
+    return f"data:{picture.media_type};base64,{b64encode(picture.data).decode()}"
 
 
 def _call(call: ToolCall) -> Shape:
@@ -123,8 +145,14 @@ def from_openai(shapes: Sequence[Shape]) -> list[Message]:
             calls = tuple(_called(call) for call in shape.get("tool_calls") or ())
             messages.append(AssistantMessage(text=shape.get("content") or "", tool_calls=calls))
         else:
-            messages.append(UserMessage(text=shape["content"]))
+            messages.append(UserMessage(text=_words(shape["content"])))
     return messages
+
+
+def _words(content: str | list[Shape]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(part["text"] for part in content if part["type"] == "text")
 
 
 def _outcome(shape: Shape) -> ToolOutcome:

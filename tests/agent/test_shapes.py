@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.shapes import from_anthropic, from_openai, to_anthropic, to_openai
-from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip)
 maybe = st.one_of(st.just(""), words)
@@ -63,3 +63,21 @@ def test_two_messages_in_a_row_become_one_for_anthropic() -> None:
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
     ]
     assert from_anthropic(to_anthropic(said)) == said
+
+
+def test_pictures_stand_before_the_words_about_them() -> None:
+    said: list[Message] = [
+        UserMessage(text="look", pictures=(Picture(file="1-a.png", media_type="image/png", data=b"png"),))
+    ]
+    source = {"type": "base64", "media_type": "image/png", "data": "cG5n"}
+    text = {"type": "text", "text": "look"}
+    assert to_anthropic(said) == [{"role": "user", "content": [{"type": "image", "source": source}, text]}]
+    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}}
+    assert to_openai(said) == [{"role": "user", "content": [url, text]}]
+    assert from_openai(to_openai(said)) == from_anthropic(to_anthropic(said)) == [UserMessage(text="look")]
+
+
+def test_a_picture_that_is_not_shown_leaves_plain_text() -> None:
+    said: list[Message] = [UserMessage(text="look", pictures=(Picture(file="1-a.png", media_type="image/png"),))]
+    assert to_openai(said) == [{"role": "user", "content": "look"}]
+    assert to_anthropic(said) == [{"role": "user", "content": [{"type": "text", "text": "look"}]}]
