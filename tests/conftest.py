@@ -1,7 +1,13 @@
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Undo what a shell does to jobs in its background: what the tests start shall hear an interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
