@@ -11,13 +11,27 @@ from config.problems import Mistake
 from config.secret import is_reference, resolve
 from config.source import Source, expand, source_of
 
-__all__ = ["Flag", "Id", "Location", "Options", "PlatformId", "Seconds", "Slug", "Text", "Url", "Whole", "is_loopback"]
+__all__ = [
+    "Flag",
+    "Id",
+    "Location",
+    "Options",
+    "PlatformId",
+    "Price",
+    "Seconds",
+    "Slug",
+    "Text",
+    "Url",
+    "Whole",
+    "is_loopback",
+]
 
 SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
 
 Flag = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Price = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Slug = Annotated[str, Field(pattern=SLUG)]
 Text = Annotated[str, Field(min_length=1)]
 

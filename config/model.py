@@ -18,7 +18,7 @@ from config.choices import (
     LogLevel,
     ProviderKind,
 )
-from config.kinds import Flag, Id, Location, Options, PlatformId, Seconds, Slug, Text, Url, Whole, is_loopback
+from config.kinds import Flag, Id, Location, Options, PlatformId, Price, Seconds, Slug, Text, Url, Whole, is_loopback
 from config.problems import Mistake, Mistakes, Problem, did_you_mean
 from config.secret import Secret, is_reference
 from config.source import source_of
@@ -31,11 +31,12 @@ __all__ = [
     "GatewaySettings",
     "HttpSettings",
     "McpSettings",
+    "ModelSettings",
     "ProviderSettings",
     "Repo",
     "SessionSettings",
     "Settings",
-    "unknown_names",
+    "misfits",
 ]
 
 _BACKLOG_LIMIT = 20
@@ -201,6 +202,10 @@ class AgentSettings(_Table):
     )
     provider: Slug = Field(default="offline", description="The name of the table in [providers] to use.")
     model: Text | None = Field(default=None, description="The provider's name of the model.")
+    fallbacks: tuple[Text, ...] = Field(
+        default=(),
+        description='Models to ask, in this order, when that one is down: "provider/model".',
+    )
     system_prompt: str | None = Field(default=None, description="What the model is told first.")
     prompt_file: Location | None = Field(default=None, description="A file to take the system prompt from instead.")
     tools: tuple[Text, ...] | None = Field(
@@ -231,12 +236,64 @@ class AgentSettings(_Table):
         return command
 
 
+class ModelSettings(_Table):
+    """What is to be known about one model. What it leaves out is known of its family, or a careful guess."""
+
+    context_tokens: Whole | None = Field(
+        default=None, ge=1_000, description="How many tokens it reads and writes in one step together."
+    )
+    max_output_tokens: Whole | None = Field(default=None, ge=16, description="How many tokens it may write in a step.")
+    sees_images: Flag | None = Field(default=None, description="Whether it is shown the images that people send.")
+    input_price: Price | None = Field(default=None, ge=0, description="What a million tokens cost that it reads.")
+    output_price: Price | None = Field(default=None, ge=0, description="What a million tokens cost that it writes.")
+    cached_input_price: Price | None = Field(
+        default=None, ge=0, description="What a million tokens cost that it reads from the provider's cache."
+    )
+    cache_write_price: Price | None = Field(
+        default=None, ge=0, description="What a million tokens cost that are put into the provider's cache."
+    )
+    thinking: Flag = Field(default=False, description="Whether it thinks as much as it sees fit, for kind anthropic.")
+    thinking_tokens: Whole | None = Field(
+        default=None, ge=1_024, description="How much it may think, for models of kind anthropic that need a limit."
+    )
+
+
 class ProviderSettings(_Table):
     """Where an agent's model runs."""
 
     kind: ProviderKind = Field(description="offline, openai (any compatible endpoint by base_url) or anthropic.")
     base_url: Url | None = Field(default=None, description="The endpoint, when it is not the kind's own.")
-    api_key: Secret | None = Field(default=None, description="The key; better a reference like env:OPENAI_API_KEY.")
+    api_key: Secret | None = Field(
+        default=None, validate_default=True, description="The key; better a reference like env:OPENAI_API_KEY."
+    )
+    connect_timeout: Seconds = Field(
+        default=10.0, ge=0.1, le=_DAY, description="Seconds that connecting to the endpoint may take."
+    )
+    idle_timeout: Seconds = Field(
+        default=120.0, ge=0.1, le=_DAY, description="Seconds that a model may be silent, at the start or in between."
+    )
+    patience: Seconds = Field(
+        default=60.0, ge=0, le=_DAY, description="Seconds for which a busy or unreachable model is asked again."
+    )
+    models: dict[Text, ModelSettings] = Field(
+        default_factory=dict, description="What is to be known about models, by their names."
+    )
+
+    @field_validator("api_key")
+    @classmethod
+    def _opens_the_endpoint(cls, key: Secret | None, info: ValidationInfo) -> Secret | None:
+        kind = info.data.get("kind", ProviderKind.OFFLINE)
+        has_own_endpoint = info.data.get("base_url", "") is not None
+        if key is None and kind is not ProviderKind.OFFLINE and not has_own_endpoint:
+            raise Mistake(
+                f"is needed by {_MAKERS[kind]}",
+                f'set it, best to a reference like "env:{kind.upper()}_API_KEY", or set base_url to an endpoint '
+                "that needs none",
+            )
+        return key
+
+
+_MAKERS = {ProviderKind.OPENAI: "OpenAI", ProviderKind.ANTHROPIC: "Anthropic"}
 
 
 class AccountSettings(_Table):
@@ -399,7 +456,7 @@ class Settings(_Table):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        if problems := list(unknown_names(self.model_dump())):
+        if problems := list(misfits(self.model_dump())):
             raise Mistakes(problems)
         return self
 
@@ -414,10 +471,12 @@ def complete(tables: dict[str, object]) -> dict[str, object]:
     return whole
 
 
-def unknown_names(tables: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find names of agents and providers that no table has, in tables that may be wrong in any other way."""
+def misfits(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find what tables say of each other that is not so, in tables that may be wrong in any other way."""
     for name, agent in _items(tables.get("agents")):
         yield from _unknown(f"agents.{name}.provider", agent, "provider", tables.get("providers"))
+        yield from _missing_model(f"agents.{name}.model", agent, tables.get("providers"))
+        yield from _unknown_fallbacks(f"agents.{name}.fallbacks", agent, tables.get("providers"))
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
         yield from _unknown(f"bindings[{number}].agent", binding, "agent", tables.get("agents"))
@@ -436,3 +495,27 @@ def _unknown(key: str, table: object, field: str, known: object) -> Iterator[Pro
         yield Problem(
             key=key, message=f"there is no {field} `{name}`" if near else f"there is no such {field}", hint=hint
         )
+
+
+def _missing_model(key: str, agent: object, providers: object) -> Iterator[Problem]:
+    if not isinstance(agent, dict) or not isinstance(providers, dict) or agent.get("model") is not None:
+        return
+    provider = providers.get(str(agent.get("provider", "offline")))
+    kind = str(provider.get("kind")) if isinstance(provider, dict) else ""
+    if kind in {*_MAKERS} and agent.get("backend", Backend.LLM) == Backend.LLM:
+        yield Problem(
+            key=key,
+            message=f'is needed with a provider of kind "{kind}"',
+            hint="name a model that the endpoint offers",
+        )
+
+
+def _unknown_fallbacks(key: str, agent: object, providers: object) -> Iterator[Problem]:
+    fallbacks = agent.get("fallbacks") if isinstance(agent, dict) else None
+    for number, fallback in enumerate(fallbacks if isinstance(fallbacks, list | tuple) else ()):
+        where = f"{key}[{number}]"
+        provider, _, model = fallback.partition("/") if isinstance(fallback, str) else ("", "", "")
+        if not provider or not model:
+            yield Problem(key=where, message="must be a provider and a model", hint='write it like "local/llama3.3"')
+        else:
+            yield from _unknown(where, {"provider": provider}, "provider", providers)

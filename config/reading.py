@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from config.choices import DmPolicy, DmScope
 from config.explain import explain
-from config.model import Settings, complete, unknown_names
+from config.model import Settings, complete, misfits
 from config.problems import ConfigError, Problem
 from config.source import Source
 
@@ -116,7 +116,7 @@ def validate(tables: dict[str, Any], path: Path | None, environ: Mapping[str, st
         settings = Settings.model_validate(whole, context=source)
     except ValidationError as error:
         problems += explain(error, Settings)
-        problems += [problem for problem in unknown_names(whole) if problem not in problems]
+        problems += [problem for problem in misfits(whole) if problem not in problems]
     else:
         if not problems:
             return Loaded(settings=settings, path=path, warnings=(*source.warnings, *_oddities(settings)))

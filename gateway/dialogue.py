@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass, field
 
-__all__ = ["AssistantMessage", "Json", "Message", "Picture", "ToolCall", "ToolMessage", "ToolOutcome", "UserMessage"]
+__all__ = [
+    "AssistantMessage",
+    "Json",
+    "Message",
+    "Picture",
+    "Thought",
+    "ToolCall",
+    "ToolMessage",
+    "ToolOutcome",
+    "UserMessage",
+]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -12,6 +22,8 @@ class ToolCall:
     id: str
     name: str
     input: dict[str, Json]
+    fault: str = ""
+    """Why it cannot be run, for the model: its arguments were no JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +45,17 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """What a model thought before it called tools, in its provider's own shape. It is for that model only.
+
+    Some models must be shown their thoughts again until the turn is over. They are kept in no transcript.
+    """
+
+    model: str
+    shape: dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
     """What a person said. The text names every picture, so a model that does not see them knows of them."""
 
@@ -47,6 +70,7 @@ class AssistantMessage:
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    thoughts: tuple[Thought, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

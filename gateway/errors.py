@@ -9,6 +9,9 @@ GatehouseError
 │   ├── AuthRejected        retire this channel, keep the others
 │   └── Undeliverable       drop this message, tell the sender
 └── ProviderFailed          end the turn with this sentence as its visible answer
+    ├── ContextTooLong      shorten the conversation, and ask once more
+    ├── ProviderBusy        wait, `retry_after` if it asked, and ask again; then as below
+    └── ModelUnavailable    ask the next model that the agent has, if any
 """
 
 from config import ConfigError
@@ -18,7 +21,10 @@ __all__ = [
     "CannotStart",
     "ChannelError",
     "ConfigError",
+    "ContextTooLong",
     "GatehouseError",
+    "ModelUnavailable",
+    "ProviderBusy",
     "ProviderFailed",
     "Refused",
     "Transient",
@@ -61,3 +67,19 @@ class Undeliverable(ChannelError):
 
 class ProviderFailed(GatehouseError):
     pass
+
+
+class ContextTooLong(ProviderFailed):
+    """The conversation does not fit into the model's context window. Nothing of the step has been shown."""
+
+
+class ProviderBusy(ProviderFailed):
+    """Overloaded, out of reach, or cut off: likely to work later."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ModelUnavailable(ProviderFailed):
+    """This model will not answer until a person changes something: its key, its name, what was paid for."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from config import AgentSettings, Backend, Settings
+from gateway.agent.models import ModelInfo, describe
 from gateway.agent.provider import Provider
 from gateway.agent.providers import open_provider
 from gateway.agent.toolbox import BUILT_IN
@@ -24,6 +26,10 @@ class Agent:
     name: str
     provider: Provider
     model: str | None
+    info: ModelInfo
+    """What is known about that model."""
+    about: Callable[[str], ModelInfo]
+    """Tells what is known about any model by its name: one of this agent's provider, or `provider/model`."""
     system: str
     toolbox: Toolbox
     workspace: Path
@@ -63,11 +69,20 @@ def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:
         name=name,
         provider=_provider(name, agent, settings),
         model=agent.model,
+        info=describe(agent.provider, settings.providers[agent.provider], agent.model),
+        about=partial(_about, agent.provider, settings),
         system=_prompt(name, agent, settings),
         toolbox=_toolbox(name, agent, settings),
         workspace=_workspace(name, settings),
         max_iterations=agent.max_iterations,
     )
+
+
+def _about(own: str, settings: Settings, model: str) -> ModelInfo:
+    provider, _, rest = model.partition("/")
+    if rest and provider in settings.providers:
+        return describe(provider, settings.providers[provider], rest)
+    return describe(own, settings.providers[own], model)
 
 
 def _workspace(name: str, settings: Settings) -> Path:

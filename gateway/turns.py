@@ -216,4 +216,9 @@ class Turns:
 def _usage(usage: Usage | None) -> entries.Usage | None:
     if usage is None:
         return None
-    return entries.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+    return entries.Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )

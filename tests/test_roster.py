@@ -36,10 +36,6 @@ def test_tools_can_be_narrowed(tmp_path: Path) -> None:
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: there is no tool fly"),
         ({"mcp": {"files": {"command": ["x"]}}}, r"mcp\.files .*gatehouse\[mcp\]"),
         ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
-        (
-            {"providers": {"gpt": {"kind": "openai"}}, "agents": {"main": {"provider": "gpt"}}},
-            r"providers\.gpt\.kind",
-        ),
     ],
 )
 def test_what_cannot_work_is_said_at_the_start(tmp_path: Path, tables: dict[str, object], sentence: str) -> None:

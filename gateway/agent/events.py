@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.agent.provider import TextDelta, Usage
-from gateway.dialogue import ToolCall, ToolOutcome
+from gateway.dialogue import Thought, ToolCall, ToolOutcome
 
 __all__ = ["Done", "Event", "StepDone", "TextDelta", "ToolFinished", "ToolStarted"]
 
@@ -15,6 +15,7 @@ class StepDone:
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
+    thoughts: tuple[Thought, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

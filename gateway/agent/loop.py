@@ -53,6 +53,6 @@ async def converse(
             tools = " and ".join(f"`{tool}`" for tool in repeats.stuck_on)
             yield Done(text=_GOING_IN_CIRCLES.format(tools=tools), steps=number)
             return
-        messages.append(AssistantMessage(text=done.text, tool_calls=done.tool_calls))
+        messages.append(AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts))
         messages.append(ToolMessage(outcomes=tuple(outcomes)))
     yield Done(text=_TOO_MANY_STEPS.format(steps=max_iterations), steps=max_iterations)

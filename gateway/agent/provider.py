@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.dialogue import Json, Message, ToolCall
+from gateway.dialogue import Json, Message, Thought, ToolCall
 
-__all__ = ["Chunk", "Prompt", "Provider", "TextDelta", "ToolSpec", "Usage"]
+__all__ = ["Chunk", "Closes", "Prompt", "Provider", "TextDelta", "ToolSpec", "Usage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """All that a model is given. `model` is None where the provider has only one."""
+    """All that a model is given. `model` is None for the agent's own; otherwise a name as `Agent.about` takes it."""
 
     system: str
     messages: Sequence[Message]
@@ -37,11 +37,21 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
+    """Tokens of one step, as the provider counted them: each 0 where it did not say. The last chunk of a step."""
+
     input_tokens: int
+    """All that the model read, whether it came from a cache or not."""
     output_tokens: int
+    """All that the model wrote, thoughts too."""
+    cache_read_tokens: int = 0
+    """Of `input_tokens`, those that came from the provider's cache."""
+    cache_write_tokens: int = 0
+    """Of `input_tokens`, those that were put into it."""
+    model: str = ""
+    """Which model has answered, as `provider/model`: a fallback, perhaps."""
 
 
-Chunk = TextDelta | ToolCall | Usage
+Chunk = TextDelta | ToolCall | Thought | Usage
 """A tool call comes whole: half of one, from a stream that was cut, must never reach the loop."""
 
 
@@ -49,5 +59,15 @@ class Provider(Protocol):
     def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Run one step of the model, as an async generator that can be closed at any time.
 
-        Raises only `gateway.errors.ProviderFailed`, whose text the person may read.
+        Raises only `gateway.errors.ProviderFailed` and its kinds, whose text the person may read.
         """
+
+
+class Closes(Protocol):
+    """A provider that holds connections."""
+
+    async def warm_up(self) -> None:
+        """Do beforehand what takes long the first time: importing its SDK, off the event loop."""
+
+    async def aclose(self) -> None:
+        """Close the connections, each as soon as no step runs on it. It can be used again, and then opens anew."""

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.agent.events import StepDone
 from gateway.agent.provider import Chunk, TextDelta, Usage
-from gateway.dialogue import Json, ToolCall
+from gateway.dialogue import Json, Thought, ToolCall
 from gateway.errors import ProviderFailed
 from gateway.text import clean
 
@@ -35,6 +35,7 @@ class Step:
         self._texts: list[str] = []
         self._calls: dict[str, ToolCall] = {}
         self._usage: Usage | None = None
+        self._thoughts: list[Thought] = []
         self._text_left = MAX_TEXT_CHARS
         self._call_left = MAX_CALL_BYTES
 
@@ -42,6 +43,9 @@ class Step:
         """Add a chunk; return what of it can be shown at once."""
         if isinstance(chunk, Usage):
             self._usage = chunk
+            return None
+        if isinstance(chunk, Thought):
+            self._thoughts.append(chunk)
             return None
         if isinstance(chunk, ToolCall):
             self._add_call(chunk)
@@ -54,7 +58,12 @@ class Step:
         return TextDelta(text=text) if text else None
 
     def done(self) -> StepDone:
-        return StepDone(text="".join(self._texts), tool_calls=tuple(self._calls.values()), usage=self._usage)
+        return StepDone(
+            text="".join(self._texts),
+            tool_calls=tuple(self._calls.values()),
+            usage=self._usage,
+            thoughts=tuple(self._thoughts),
+        )
 
     def _add_call(self, call: ToolCall) -> None:
         """Give a call without an id, or with one that is taken, its own: results are matched by id."""

@@ -138,6 +138,8 @@ class Toolbox:
         wanted = self._tools.get(call.name)
         if wanted is None:
             raise ToolFailed(f"There is no tool {excerpt(call.name, 80)!r}. {self._offer()}")
+        if call.fault:
+            raise ToolFailed(call.fault)
         limit = self._deadline if wanted.deadline is None else wanted.deadline
         deadline = asyncio.timeout(limit)
         try:

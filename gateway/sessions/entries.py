@@ -82,11 +82,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tokens, as the provider counted them."""
+    """Tokens, as the provider counted them. `input_tokens` are all that the model read, cached or not."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    """Of `input_tokens`, those read from the provider's cache."""
+    cache_write_tokens: int = 0
+    """Of `input_tokens`, those put into it."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):

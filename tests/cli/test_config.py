@@ -124,9 +124,7 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
         f"""
         gateway.data_dir = "{tmp_path}/data"
         mcp.files.command = ["x"]
-        providers.gpt.kind = "openai"
-        agents.main.provider = "gpt"
-        agents.coder = {{ provider = "gpt", tools = ["fly"] }}
+        agents.coder = {{ tools = ["fly"] }}
         channels.carrier_pigeon = {{}}
         channels.telegram = {{}}
         """,
@@ -137,10 +135,9 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
     captured = capsys.readouterr()
     assert captured.out == ""
     head, *mistakes = captured.err.splitlines()
-    assert head == f"gatehouse: {path}: 5 mistakes"
+    assert head == f"gatehouse: {path}: 4 mistakes"
     keys = [
         "mcp.files",
-        "providers.gpt.kind",
         "agents.coder.tools",
         "channels.carrier_pigeon",
         "channels.telegram.token",
