@@ -1,17 +1,21 @@
 """The agent loop: model, tools, model, ... until there is an answer."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from gateway.agent.events import Done, Event, ToolFinished, ToolStarted
+from gateway.agent.events import Done, Event, ToolFinished
 from gateway.agent.provider import Prompt, Provider
 from gateway.agent.repeats import Repeats
 from gateway.agent.step import Step
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome
+from gateway.agent.using import Permit, nobody_to_ask, use
+from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome, UserMessage
 
-__all__ = ["converse"]
+__all__ = ["Listen", "converse"]
+
+Listen = Callable[[], Awaitable[Sequence[UserMessage]]]
+"""Returns what people have said since the turn began, and what the next step therefore has to know; often nothing."""
 
 _NOTHING_SAID = "The model ended without an answer. Please ask again, or put it differently."
 _GOING_IN_CIRCLES = (
@@ -21,8 +25,19 @@ _GOING_IN_CIRCLES = (
 _TOO_MANY_STEPS = "I stopped after {steps} steps without coming to an end. Say “go on” if I should continue."
 
 
+async def nothing_heard() -> Sequence[UserMessage]:
+    return ()
+
+
 async def converse(
-    prompt: Prompt, *, provider: Provider, toolbox: Toolbox, context: ToolContext, max_iterations: int
+    prompt: Prompt,
+    *,
+    provider: Provider,
+    toolbox: Toolbox,
+    context: ToolContext,
+    max_iterations: int,
+    permit: Permit = nobody_to_ask,
+    listen: Listen = nothing_heard,
 ) -> AsyncGenerator[Event, None]:
     """Run one turn. Nothing happens between an event and the caller's asking for the next, so it can commit each.
 
@@ -42,17 +57,17 @@ async def converse(
             yield Done(text=done.text if done.text.strip() else _NOTHING_SAID, steps=number)
             return
         outcomes: list[ToolOutcome] = []
-        for batch in toolbox.batches(done.tool_calls):
-            for call in batch:
-                yield ToolStarted(call=call)
-            for call, outcome in zip(batch, await toolbox.run_all(batch, context), strict=True):
-                yield ToolFinished(call=call, outcome=outcome)
-                outcomes.append(outcome)
-                repeats.note(call, outcome)
+        async with aclosing(use(done.tool_calls, toolbox=toolbox, context=context, permit=permit)) as uses:
+            async for event in uses:
+                yield event
+                if isinstance(event, ToolFinished):
+                    outcomes.append(event.outcome)
+                    repeats.note(event.call, event.outcome)
         if repeats.stuck_on:
             tools = " and ".join(f"`{tool}`" for tool in repeats.stuck_on)
             yield Done(text=_GOING_IN_CIRCLES.format(tools=tools), steps=number)
             return
         messages.append(AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts))
         messages.append(ToolMessage(outcomes=tuple(outcomes)))
+        messages += await listen()
     yield Done(text=_TOO_MANY_STEPS.format(steps=max_iterations), steps=max_iterations)

@@ -33,9 +33,15 @@ async def meet(_context: ToolContext, place: str, guests: int) -> str:
     return f"guest {await here.wait()}"
 
 
+@tool(asks=True)
+async def launch(_context: ToolContext, what: str) -> str:
+    """Do something that somebody has to agree to."""
+    return f"launched {what}"
+
+
 _MEETINGS: dict[str, asyncio.Barrier] = {}
 BAD_SECOND = "The arguments of add are wrong: Expected `int`, got `str` - at `$.second`."
-TOOLBOX = Toolbox([add, hang, meet])
+TOOLBOX = Toolbox([add, hang, meet, launch])
 PROMPT = Prompt(system="Be brief.", messages=(UserMessage(text="Sum up."),), tools=TOOLBOX.specs(), model="m")
 
 
@@ -280,3 +286,59 @@ async def test_cancelling_it_while_a_tool_runs_leaves_nothing_running(context: T
         await started.wait()
         running.cancel()
     assert running.cancelled()
+
+
+async def test_everything_is_asked_before_anything_of_the_step_runs(context: ToolContext) -> None:
+    asked: list[str] = []
+
+    async def permit(call: ToolCall) -> str | None:
+        asked.append(call.id)
+        return "No." if call.id == "c3" else None
+
+    step = [calls("add", "c1", first=1, second=2), calls("launch", "c2", what="a"), calls("launch", "c3", what="b")]
+    provider = ScriptedProvider(step, says("Done."))
+    started: list[str] = []
+    finished: list[ToolOutcome] = []
+    async with aclosing(
+        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
+    ) as events:
+        async for event in events:
+            if isinstance(event, ToolStarted):
+                assert asked == ["c2", "c3"]
+                started.append(event.call.id)
+            elif isinstance(event, ToolFinished):
+                finished.append(event.outcome)
+    assert started == ["c1", "c2"]
+    assert finished == [
+        ToolOutcome(id="c1", output="3"),
+        ToolOutcome(id="c2", output="launched a"),
+        ToolOutcome(id="c3", output="No.", is_error=True),
+    ]
+
+
+async def test_a_tool_that_asks_does_not_run_where_there_is_nobody_to_ask(context: ToolContext) -> None:
+    events = await run(ScriptedProvider([calls("launch", what="it")], says("Done.")), context)
+    (finished,) = [event for event in events if isinstance(event, ToolFinished)]
+    assert finished.outcome.is_error
+    assert "nobody to ask" in finished.outcome.output
+    assert not any(isinstance(event, ToolStarted) for event in events)
+
+
+async def test_what_is_said_meanwhile_is_heard_between_two_steps_and_not_after_the_last(context: ToolContext) -> None:
+    said = [[UserMessage(text="Make it three.")], [UserMessage(text="Too late.")]]
+
+    async def listen() -> Sequence[UserMessage]:
+        return said.pop(0)
+
+    provider = ScriptedProvider([calls("add", first=1, second=2)], says("Done."))
+    async with aclosing(
+        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, listen=listen)
+    ) as events:
+        _ = [event async for event in events]
+    assert [type(message) for message in provider.prompts[1].messages] == [
+        UserMessage,
+        AssistantMessage,
+        ToolMessage,
+        UserMessage,
+    ]
+    assert len(said) == 1
