@@ -18,9 +18,10 @@ from gateway.spool.operations import (
     Send,
     Sending,
     Settle,
+    Spend,
     Take,
 )
-from gateway.spool.rows import Found, InboxRow, Listing, OutboxRow, Stats
+from gateway.spool.rows import Found, InboxRow, Listing, OutboxRow, Spent, Stats
 from gateway.spool.spool import Spool
 from gateway.spool.states import InboxState, OutboxState
 
@@ -50,6 +51,8 @@ __all__ = [
     "Send",
     "Sending",
     "Settle",
+    "Spend",
+    "Spent",
     "Spool",
     "SpoolBroken",
     "SpoolFull",

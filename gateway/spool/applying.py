@@ -56,6 +56,15 @@ _KEEP_DRAFT = "INSERT OR REPLACE INTO drafts (turn, receipt, at) VALUES (?, ?, ?
 _DROP_DRAFT = "DELETE FROM drafts WHERE turn = ?"
 _REMEMBER = "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)"
 _FORGET = "DELETE FROM facts WHERE name = ?"
+_SPEND = """
+    INSERT INTO usage (day, person, model, input_tokens, cached_tokens, output_tokens, cost_micros)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (day, person, model) DO UPDATE SET
+        input_tokens = input_tokens + excluded.input_tokens,
+        cached_tokens = cached_tokens + excluded.cached_tokens,
+        output_tokens = output_tokens + excluded.output_tokens,
+        cost_micros = cost_micros + excluded.cost_micros
+"""
 # Both lead to pending, each from its own state: what is dead was not postponed, and what is being sent was not buried.
 _POSTPONE = """
     UPDATE outbox SET state = 'pending', attempts = attempts + 1, reason = ? WHERE key = ? AND state = 'sending'
@@ -156,6 +165,11 @@ def _remember(connection: Connection, fact: o.Remember) -> None:
         connection.execute(_REMEMBER, (fact.name, fact.value))
 
 
+def _spend(connection: Connection, spend: o.Spend) -> None:
+    amounts = (spend.input_tokens, spend.cached_tokens, spend.output_tokens, spend.cost_micros)
+    connection.execute(_SPEND, (spend.day, spend.person, spend.model, *amounts))
+
+
 _KEYS = {"inbox": "turn", "outbox": "key"}
 
 
@@ -184,4 +198,5 @@ _APPLY: Mapping[type[o.Operation], Callable[[Connection, Any], None]] = {  # Any
     o.KeepDraft: _keep_draft,
     o.DropDraft: _drop_draft,
     o.Remember: _remember,
+    o.Spend: _spend,
 }

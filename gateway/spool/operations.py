@@ -23,6 +23,7 @@ __all__ = [
     "Send",
     "Sending",
     "Settle",
+    "Spend",
     "Take",
 ]
 
@@ -159,6 +160,19 @@ class Remember:
     value: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """Add to what a person has used of a model on a day (UTC, YYYY-MM-DD). `cached_tokens` are among the input."""
+
+    day: str
+    person: str
+    model: str
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_micros: int = 0
+
+
 Operation = (
     Take
     | Accept
@@ -176,4 +190,5 @@ Operation = (
     | KeepDraft
     | DropDraft
     | Remember
+    | Spend
 )

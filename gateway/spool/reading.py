@@ -16,6 +16,7 @@ from gateway.spool.rows import (
     InboxRow,
     Listing,
     OutboxRow,
+    Spent,
     Stats,
     from_micros,
     inbound_of,
@@ -24,7 +25,7 @@ from gateway.spool.rows import (
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
 
-__all__ = ["forget", "listing", "noted", "recover", "stats", "was_taken"]
+__all__ = ["forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
 
 Connection = sqlite3.Connection
 Columns = tuple[Any, ...]  # Any: SQLite gives what was stored.
@@ -48,6 +49,16 @@ _FORGET = """
         SELECT seq FROM notes WHERE session = :session AND seq <= :upto ORDER BY seq LIMIT :limit
     )
 """
+
+_SUMS = """
+    coalesce(sum(input_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0),
+    coalesce(sum(cost_micros), 0)
+"""
+_SPENT = f"SELECT {_SUMS} FROM usage WHERE day = ? AND (? IS NULL OR person = ?)"  # noqa: S608 - constants only
+_SPENDERS = f"""
+    SELECT person, {_SUMS} FROM usage WHERE day = ? GROUP BY person
+    ORDER BY sum(input_tokens + output_tokens) DESC, person LIMIT ?
+"""  # noqa: S608 - constants only
 
 _Row = TypeVar("_Row", InboxRow, OutboxRow)
 
@@ -96,6 +107,21 @@ def forget(connection: Connection, upto: Sequence[tuple[str, int]], limit: int) 
         if limit <= 0:
             return done
     return len(upto)
+
+
+def spent(connection: Connection, day: str, person: str | None) -> Spent:
+    """Return what a person has used on a day; without one, what all have."""
+    return _spent(connection.execute(_SPENT, (day, person, person)).fetchone())
+
+
+def spenders(connection: Connection, day: str, limit: int) -> list[tuple[str, Spent]]:
+    """Return who has used most on a day, and how much."""
+    return [(person, _spent(sums)) for person, *sums in connection.execute(_SPENDERS, (day, limit))]
+
+
+def _spent(sums: Sequence[int]) -> Spent:
+    read, cached, written, cost = sums
+    return Spent(input_tokens=read, cached_tokens=cached, output_tokens=written, cost_micros=cost)
 
 
 def stats(connection: Connection, path: Path) -> Stats:

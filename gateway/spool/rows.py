@@ -15,6 +15,7 @@ __all__ = [
     "InboxRow",
     "Listing",
     "OutboxRow",
+    "Spent",
     "Stats",
     "encode",
     "from_micros",
@@ -96,6 +97,29 @@ class Listing:
     inbox: tuple[InboxRow, ...]
     outbox: tuple[OutboxRow, ...]
     unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What was used of models. Cost is in millionths of the currency that prices are given in."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input that were read from the provider's cache."""
+    output_tokens: int = 0
+    cost_micros: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_micros=self.cost_micros + other.cost_micros,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,23 @@ _FIRST: Step = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
 
-MIGRATIONS: Sequence[Step] = (_FIRST,)
+# Days are UTC, as YYYY-MM-DD.
+_USAGE: Step = (
+    """
+    CREATE TABLE usage (
+        day TEXT NOT NULL,
+        person TEXT NOT NULL,
+        model TEXT NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        cached_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        cost_micros INTEGER NOT NULL,
+        PRIMARY KEY (day, person, model)
+    ) WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE)
 
 
 class Newer(Exception):

@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from gateway.spool import reading, tidying
 from gateway.spool.applying import apply
 from gateway.spool.operations import Accept, Operation, Take
-from gateway.spool.rows import Found, Listing, Stats
+from gateway.spool.rows import Found, Listing, Spent, Stats
 from gateway.spool.writer import Job, Writer
 
 __all__ = ["Spool"]
@@ -132,6 +132,14 @@ class Spool:
     async def listing(self, *, limit: int = _LISTED) -> Listing:
         """Return messages that were set aside and replies that were not delivered, oldest first."""
         return await self._do(partial(reading.listing, limit=limit))
+
+    async def spent(self, day: str, person: str | None = None) -> Spent:
+        """Return what a person has used on a day; without one, what all have."""
+        return await self._do(partial(reading.spent, day=day, person=person))
+
+    async def spenders(self, day: str, *, limit: int) -> list[tuple[str, Spent]]:
+        """Return who has used most on a day, and how much."""
+        return await self._do(partial(reading.spenders, day=day, limit=limit))
 
     async def stats(self) -> Stats:
         return await self._do(partial(reading.stats, path=self.path))

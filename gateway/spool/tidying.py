@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from gateway.spool.rows import to_micros
 
@@ -19,6 +19,9 @@ FINISHED_LIMIT = 20_000
 DEAD_LIMIT = 5_000
 DEAD_KEPT = timedelta(days=30)
 PAGES_KEPT = 1_024
+USAGE_KEPT = timedelta(days=35)
+USAGE_LIMIT = 100_000
+"""Beyond so many rows the oldest days go sooner, but never the newest day: its limits are in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,10 @@ class Limits:
     @property
     def dead_horizon(self) -> int:
         return to_micros(self.now - max(self.keep, DEAD_KEPT))
+
+    @property
+    def usage_horizon(self) -> str:
+        return (self.now - USAGE_KEPT).astimezone(UTC).date().isoformat()
 
 
 Step = Callable[[sqlite3.Connection, Limits], bool]
@@ -85,6 +92,14 @@ _DRAFTS = """
     )
 """
 
+_USAGE = """
+    DELETE FROM usage WHERE (day, person, model) IN (
+        SELECT day, person, model FROM usage
+        WHERE day < max(:horizon, coalesce((SELECT day FROM usage ORDER BY day DESC LIMIT 1 OFFSET :limit), ''))
+        LIMIT :chunk
+    )
+"""
+
 
 def _seen(connection: sqlite3.Connection, limits: Limits) -> bool:
     """Drop the oldest events, by the order in which they came."""
@@ -109,6 +124,11 @@ def _drafts(connection: sqlite3.Connection, limits: Limits) -> bool:
     return connection.execute(_DRAFTS, {"chunk": CHUNK, "horizon": limits.horizon}).rowcount == CHUNK
 
 
+def _usage(connection: sqlite3.Connection, limits: Limits) -> bool:
+    values = {"chunk": CHUNK, "horizon": limits.usage_horizon, "limit": USAGE_LIMIT}
+    return connection.execute(_USAGE, values).rowcount == CHUNK
+
+
 def _free_pages(connection: sqlite3.Connection, _limits: Limits) -> bool:
     """Give back pages that nobody uses, but for some that the next half minute needs again."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -119,4 +139,4 @@ def _free_pages(connection: sqlite3.Connection, _limits: Limits) -> bool:
     return bool(surplus == CHUNK)
 
 
-STEPS: tuple[Step, ...] = (_seen, _finished, _dead, _drafts, _free_pages)
+STEPS: tuple[Step, ...] = (_seen, _finished, _dead, _drafts, _usage, _free_pages)
