@@ -77,16 +77,19 @@ def _beyond_ascii(marks: bytes, blanks: int) -> tuple[int, ...]:
 
 
 def measure_message(message: Message) -> Measure:
+    parts = [measure(text) for text in _texts(message) if text]
+    return total([(0, max(1, len(parts)), 0, 0, 0, 0, 0, 0, 0, 0), *parts])
+
+
+def _texts(message: Message) -> list[str]:
     match message:
         case UserMessage():
-            texts = [message.sender, message.text]
+            return [message.sender, message.text]
         case AssistantMessage():
             calls = [f"{call.name} {json.dumps(call.input, ensure_ascii=False)}" for call in message.tool_calls]
-            texts = [message.text, *calls]
+            return [message.text, *calls]
         case ToolMessage():
-            texts = [outcome.output for outcome in message.outcomes]
-    parts = [measure(text) for text in texts if text]
-    return total([(0, max(1, len(parts)), 0, 0, 0, 0, 0, 0, 0, 0), *parts])
+            return [outcome.output for outcome in message.outcomes]
 
 
 def measure_tools(tools: Sequence[ToolSpec]) -> Measure:
