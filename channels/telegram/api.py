@@ -31,10 +31,12 @@ from pydantic import ValidationError
 
 from channels.telegram.albums import Arrived
 from channels.telegram.errors import translated
+from channels.telegram.files import FileApi
+from channels.telegram.places import Place
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError
 
-__all__ = ["BotApi", "Letter", "Place"]
+__all__ = ["BotApi", "Letter"]
 
 log = structlog.get_logger()
 
@@ -46,12 +48,6 @@ POLL_SLACK = 10
 WANTED = ["message", "edited_message", "callback_query"]
 # A preview makes Telegram fetch whatever address the agent has written, with all that may be in it.
 NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    chat: int
-    thread: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +71,7 @@ class BotApi:
         server = TelegramAPIServer.from_base(base) if base else PRODUCTION
         self._token = token
         self._bot = Bot(token.reveal(), session=AiohttpSession(api=server, timeout=TIMEOUT))
+        self.files = FileApi(self._bot, token)
         self._has_deleted_webhook = False
         _build_models(self._bot)
 

@@ -3,10 +3,13 @@
 import asyncio
 import importlib
 import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config import Secret
-from gateway.contract import Address, ChannelContext, Deliver, Outbound, PeerKind, Receipt, TextLimit
+from gateway.contract import Address, Attachment, ChannelContext, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
 from gateway.text import utf16_length
 
@@ -21,6 +24,8 @@ TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 DRAFT_PACE = 0.5
 EDIT_PACE = 1.5
 MAX_BUTTONS = 30
+MAX_FILE_BYTES = 50_000_000
+"""What a bot may send: https://core.telegram.org/bots/api#senddocument."""
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 
@@ -32,6 +37,7 @@ class TelegramChannel:
     draft_pace = DRAFT_PACE
     edit_pace = EDIT_PACE
     max_buttons = MAX_BUTTONS
+    max_file_bytes = MAX_FILE_BYTES
 
     def __init__(self, context: ChannelContext) -> None:
         self.name = context.name
@@ -50,6 +56,18 @@ class TelegramChannel:
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
         return await self._outlet().send(message, key=key)
+
+    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
+        return await self._outlet().send_file(message, path, key=key)
+
+    async def fetch(self, attachment: Attachment, address: Address) -> AsyncGenerator[bytes, None]:
+        """Stream a file; its id is good for every chat, and its address on the server for at least an hour."""
+        del address
+        if self._connection is None:
+            raise Transient("Telegram is not connected yet.")
+        async with aclosing(self._connection.files.stream(attachment.ref)) as file:
+            async for chunk in file:
+                yield chunk
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
         await self._outlet().edit(receipt, message)

@@ -31,6 +31,7 @@ class Connection:
     def __init__(self, context: ChannelContext, api: BotApi) -> None:
         self._context = context
         self._api = api
+        self.files = api.files
         self.outlet = Outlet(api, TEXT_LIMIT)
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What came with a message besides words: files as attachments, and a note of each that can be read as text."""
+"""What came with a message besides words: a file as an attachment, anything else as a note that can be read."""
 
 from collections.abc import Iterator
 
@@ -14,12 +14,9 @@ TEXT_WIDTH = 300
 
 
 def media(message: Message) -> tuple[tuple[Attachment, ...], list[str]]:
-    """Return the files, and one note for each of them and for each thing that is no file."""
+    """Return the files, which the core names to the agent, and one note for each thing that is no file."""
     file = _file(message)
-    notes = [note for note in _notes(message) if note]
-    if file is None:
-        return (), notes
-    return (file,), [f"[{file.kind}: {file.name}]", *notes]
+    return () if file is None else (file,), [note for note in _notes(message) if note]
 
 
 def _file(message: Message) -> Attachment | None:  # noqa: PLR0911 - one case for each kind of file.

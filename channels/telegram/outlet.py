@@ -3,14 +3,17 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from zlib import crc32
 
 import structlog
 
-from channels.telegram.api import BotApi, Letter, Place
+from channels.telegram.api import BotApi, Letter
 from channels.telegram.errors import MarkupRefused
+from channels.telegram.files import Parcel
 from channels.telegram.markup import render
+from channels.telegram.places import Place, place_of
 from channels.telegram.wire import keyboard
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import AuthRejected, Transient, Undeliverable
@@ -39,8 +42,21 @@ class Outlet:
             return self._sent[key]
         letter, plain = await self._letters(message)
         try:
-            chat, number = await self._post(_place(message.address), letter, plain)
+            chat, number = await self._post(place_of(message.address), letter, plain)
         except AuthRejected as refusal:  # The poller hears the same and retires the channel; this message is lost.
+            raise Undeliverable(str(refusal)) from refusal
+        return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
+
+    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
+        """Send a file, unless `key` was sent lately."""
+        if message.file is None:
+            raise Undeliverable("There is no file to send.")
+        if key in self._sent:
+            return self._sent[key]
+        parcel = Parcel(file=message.file, path=path, caption=clean(message.text).strip(), reply_to=_reply_to(message))
+        try:
+            chat, number = await self._api.files.send(place_of(message.address), parcel)
+        except AuthRejected as refusal:  # As in `send`.
             raise Undeliverable(str(refusal)) from refusal
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
 
@@ -60,7 +76,7 @@ class Outlet:
         text = (split(clean(message.text), self._limit.size, self._limit.measure) or [""])[-1]
         letter = await asyncio.to_thread(self._formatted, text)
         try:
-            await self._api.draft(_place(message.address), crc32(key.encode()) or 1, letter)
+            await self._api.draft(place_of(message.address), crc32(key.encode()) or 1, letter)
         except MarkupRefused:
             return
         except Transient as trouble:
@@ -70,7 +86,7 @@ class Outlet:
             log.info("drafts_given_up", channel=message.address.channel, reason=str(refusal))
 
     async def show_typing(self, address: Address) -> None:
-        await self._api.show_typing(_place(address))
+        await self._api.show_typing(place_of(address))
 
     async def _post(self, place: Place, letter: Letter, plain: Letter) -> tuple[int, int]:
         try:
@@ -80,8 +96,7 @@ class Outlet:
 
     async def _letters(self, message: Outbound) -> tuple[Letter, Letter]:
         """Return the letter as it should look, and the plain one to fall back on."""
-        is_reply = message.address.kind is PeerKind.GROUP and (message.reply_to or "").isdecimal()
-        reply_to = int(message.reply_to or 0) if is_reply else None
+        reply_to = _reply_to(message)
         buttons = keyboard(message.buttons)
         plain = Letter(text=clean(message.text), reply_to=reply_to, keyboard=buttons)
         if message.kind is OutboundKind.NOTICE:
@@ -103,8 +118,7 @@ class Outlet:
         return receipt
 
 
-def _place(address: Address) -> Place:
-    try:
-        return Place(chat=int(address.peer), thread=int(address.thread) if address.thread else None)
-    except ValueError as wrong:
-        raise Undeliverable(f"{address.peer} is no chat on Telegram.") from wrong
+def _reply_to(message: Outbound) -> int | None:
+    """Name the message that is answered: in a group, where others may have spoken meanwhile."""
+    is_reply = message.address.kind is PeerKind.GROUP and (message.reply_to or "").isdecimal()
+    return int(message.reply_to or 0) if is_reply else None

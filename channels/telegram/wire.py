@@ -90,7 +90,8 @@ def _said(message: Message, bot: BotIdentity, *, is_edit: bool) -> Inbound | Non
     text = message.text or message.caption or ""
     attachments, notes = media(message)
     # Telegram also calls it an edit when a live location moves.
-    if address is None or sender is None or not (text or (notes and not is_edit)) or _is_for_another(message, bot):
+    is_something = text or ((notes or attachments) and not is_edit)
+    if address is None or sender is None or not is_something or _is_for_another(message, bot):
         return None
     return Inbound(
         address=address,

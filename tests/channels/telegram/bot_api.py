@@ -44,7 +44,10 @@ DROP: tuple[int, Json] = (0, {})
 
 @dataclass(slots=True)
 class FakeBotApi:
-    """`scripted[method]` are answers given, first in first out, before the method works; `lacks` are unknown to it."""
+    """`scripted[method]` are answers given, first in first out, before the method works; `lacks` are unknown to it.
+
+    `files` are what people have sent, by file id; what the bot sends is in the fields of its call, as Latin-1 text.
+    """
 
     url: str = ""
     scripted: defaultdict[str, deque[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(deque))
@@ -52,6 +55,7 @@ class FakeBotApi:
     webhook: str = ""
     pending: list[Json] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _next_update: int = 500
     _next_message: int = 100
@@ -96,7 +100,7 @@ class FakeBotApi:
 
     async def serve(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
-        fields = {name: str(value) for name, value in (await request.post()).items()}
+        fields = {name: _field(value) for name, value in (await request.post()).items()}
         async with self._changed:
             self.calls.append(Call(method=method, fields=fields))
             self._changed.notify_all()
@@ -105,6 +109,14 @@ class FakeBotApi:
             request.transport.abort()
         text = body if isinstance(body, str) else json.dumps(body)
         return web.Response(status=status or 500, text=text, content_type="application/json")
+
+    async def serve_file(self, request: web.Request) -> web.Response:
+        if self.scripted["file"]:
+            status, _ = self.scripted["file"].popleft()
+            return web.Response(status=status)
+        if request.match_info["token"] != TOKEN:
+            return web.Response(status=401)
+        return web.Response(body=self.files[request.match_info["name"]])
 
     async def _answer(self, method: str, fields: dict[str, str], token: str) -> tuple[int, Any]:
         if self.scripted[method]:
@@ -125,6 +137,13 @@ class FakeBotApi:
             if fields.get("parse_mode") == "HTML" and not is_html(fields["text"]):
                 return UNPARSABLE
             result = True if method == "sendMessageDraft" else self._sent(fields)
+        elif method in {"sendPhoto", "sendDocument"}:
+            result = self._sent({"text": "", **fields})
+        elif method == "getFile":
+            if fields["file_id"] not in self.files:
+                return refusal(400, "Bad Request: file is too big")
+            path = f"documents/{fields['file_id']}"
+            result = {"file_id": fields["file_id"], "file_unique_id": "U", "file_path": path}
         elif method == "deleteWebhook":
             self.webhook = ""
         return 200, {"ok": True, "result": result}
@@ -152,7 +171,8 @@ class FakeBotApi:
 @asynccontextmanager
 async def bot_api() -> AsyncIterator[FakeBotApi]:
     fake = FakeBotApi()
-    app = web.Application()
+    app = web.Application(client_max_size=100_000_000)
+    app.router.add_get("/file/bot{token}/documents/{name}", fake.serve_file)
     app.router.add_post("/bot{token}/{method}", fake.serve)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
@@ -164,6 +184,10 @@ async def bot_api() -> AsyncIterator[FakeBotApi]:
         yield fake
     finally:
         await runner.cleanup()
+
+
+def _field(value: object) -> str:
+    return value.file.read().decode("latin-1") if isinstance(value, web.FileField) else str(value)
 
 
 def is_html(text: str) -> bool:

@@ -1,0 +1,132 @@
+"""Files both ways, under the real aiogram."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from channels.telegram.channel import TelegramChannel
+from gateway.contract import (
+    Address,
+    Attachment,
+    AttachmentKind,
+    Enclosure,
+    FetchesFiles,
+    Outbound,
+    PeerKind,
+    SendsFiles,
+)
+from gateway.errors import Transient, Undeliverable
+from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api, refusal
+from tests.channels.telegram.running import Beats, opened, running
+from tests.channels.telegram.test_channel import Core
+
+HERE = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
+THERE = Address(channel="telegram", kind=PeerKind.GROUP, peer="-1001", thread="7")
+REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=7, ref="x")
+PHOTO = Enclosure(name="cat.png", media_type="image/png", size=7, ref="x")
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeBotApi]:
+    async with bot_api() as api:
+        yield api
+
+
+@pytest.fixture
+async def channel(api: FakeBotApi) -> AsyncIterator[TelegramChannel]:
+    beats = Beats()
+    channel = opened(api, beats)
+    assert isinstance(channel, TelegramChannel)
+    async with running(channel, Core().deliver, beats):
+        yield channel
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "stored"
+    path.write_bytes(b"content")
+    return path
+
+
+def attachment(ref: str) -> Attachment:
+    return Attachment(kind=AttachmentKind.FILE, name="a", media_type="text/plain", size=0, ref=ref)
+
+
+async def fetched(channel: TelegramChannel, ref: str) -> bytes:
+    return b"".join([chunk async for chunk in channel.fetch(attachment(ref), HERE)])
+
+
+def test_it_says_that_it_can(api: FakeBotApi) -> None:
+    channel = opened(api, Beats())
+    assert isinstance(channel, FetchesFiles)
+    assert isinstance(channel, SendsFiles)
+
+
+async def test_a_file_is_streamed_in(channel: TelegramChannel, api: FakeBotApi) -> None:
+    api.files["F1"] = bytes(range(256)) * 1000
+    assert await fetched(channel, "F1") == api.files["F1"]
+
+
+async def test_a_file_that_telegram_does_not_give_away_is_not_asked_for_again(channel: TelegramChannel) -> None:
+    with pytest.raises(Undeliverable, match="file is too big"):
+        await fetched(channel, "huge")
+
+
+@pytest.mark.parametrize(("status", "reaction"), [(404, Undeliverable), (500, Transient), (429, Transient)])
+async def test_a_failed_transfer_tells_what_to_do_and_no_token(
+    channel: TelegramChannel, api: FakeBotApi, status: int, reaction: type[Exception]
+) -> None:
+    api.files["F1"] = b"x"
+    api.scripted["file"].append((status, {}))
+    with pytest.raises(reaction) as caught:
+        await fetched(channel, "F1")
+    assert TOKEN not in f"{caught.value!r}{caught.value.__cause__!r}"
+
+
+async def test_before_it_is_connected_fetching_is_to_be_tried_again(api: FakeBotApi) -> None:
+    channel = opened(api, Beats())
+    assert isinstance(channel, TelegramChannel)
+    with pytest.raises(Transient):
+        await fetched(channel, "F1")
+
+
+async def test_a_file_is_sent_once_as_a_document(channel: TelegramChannel, api: FakeBotApi, path: Path) -> None:
+    message = Outbound(address=THERE, text="", reply_to="9", file=REPORT)
+    first = await channel.send_file(message, path, key="k")
+    assert await channel.send_file(message, path, key="k") == first
+    (sent,) = api.calls_of("sendDocument")
+    assert (sent.fields["chat_id"], sent.fields["message_thread_id"]) == ("-1001", "7")
+    assert sent.json("reply_parameters")["message_id"] == 9
+    assert "content" in sent.fields.values()
+    assert "caption" not in sent.fields
+
+
+async def test_a_picture_is_sent_as_one_with_what_stands_beside_it(
+    channel: TelegramChannel, api: FakeBotApi, path: Path
+) -> None:
+    await channel.send_file(Outbound(address=HERE, text="(possibly repeated)\n", file=PHOTO), path, key="k")
+    assert api.calls_of("sendPhoto")[0].fields["caption"] == "(possibly repeated)"
+
+
+async def test_a_picture_that_telegram_cannot_show_goes_as_a_document(
+    channel: TelegramChannel, api: FakeBotApi, path: Path
+) -> None:
+    api.scripted["sendPhoto"].append(refusal(400, "Bad Request: PHOTO_INVALID_DIMENSIONS"))
+    await channel.send_file(Outbound(address=HERE, text="", file=PHOTO), path, key="k")
+    assert api.calls_of("sendDocument")
+
+
+async def test_what_telegram_refuses_is_undeliverable(channel: TelegramChannel, api: FakeBotApi, path: Path) -> None:
+    api.scripted["sendDocument"].append(refusal(413, "Request Entity Too Large"))
+    with pytest.raises(Undeliverable):
+        await channel.send_file(Outbound(address=HERE, text="", file=REPORT), path, key="k")
+
+
+async def test_a_moved_group_gets_its_file_where_it_is_now(
+    channel: TelegramChannel, api: FakeBotApi, path: Path
+) -> None:
+    api.scripted["sendDocument"].append(refusal(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1009))
+    sent = await channel.send_file(Outbound(address=replace(THERE, thread=None), text="", file=REPORT), path, key="k")
+    assert sent.message_id.startswith("-1009:")
