@@ -21,6 +21,7 @@ __all__ = [
     "advance",
     "as_messages",
     "begin",
+    "counted",
     "fold",
     "history",
     "holds",
@@ -30,7 +31,9 @@ __all__ = [
     "last_turn",
     "lines",
     "said",
+    "shortened",
     "standing_summary",
+    "window",
 ]
 
 TITLE_WIDTH = 80
@@ -147,7 +150,7 @@ def _is_visible(entry: Entry) -> bool:
 
 def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
     """Return the entry that undoes the newest turn which still counts, or None when there is none."""
-    counting = _counting(entries)
+    counting = counted(entries)
     turn = next((entry.turn for entry in reversed(counting) if isinstance(entry, e.User) and entry.turn), None)
     if turn is None:
         return None
@@ -175,7 +178,7 @@ def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:
     """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
     if limit < 1:
         return []
-    spoken = [_spoken(entry) for entry in _counting(entries) if isinstance(entry, _SAID)]
+    spoken = [_spoken(entry) for entry in counted(entries) if isinstance(entry, _SAID)]
     return [line for line in spoken if line.text][-limit:]
 
 
@@ -192,19 +195,19 @@ def history(
     many messages have come since. `max_chars` shortens each message, but for the summary and the current turn.
     """
     summary = standing_summary(entries)
-    counting = _counting(entries, enough=max_messages if summary is None else None, turn=turn)
+    counting = counted(entries, enough=max_messages if summary is None else None, turn=turn)
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        return [*_shortened(_window(as_messages(before), max_messages), max_chars), *as_messages(current)]
+        return [*shortened(window(as_messages(before), max_messages), max_chars), *as_messages(current)]
     head = UserMessage(text=_SUMMARY + summary.content)
     older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
     newer = as_messages(entry for entry in before if entry.seq > summary.covers)
-    older, newer = _window(older, max_messages - 1 - len(newer)), _window(newer, max_messages - 1)
-    return [*_shortened(older, max_chars), head, *_shortened(newer, max_chars), *as_messages(current)]
+    older, newer = window(older, max_messages - 1 - len(newer)), window(newer, max_messages - 1)
+    return [*shortened(older, max_chars), head, *shortened(newer, max_chars), *as_messages(current)]
 
 
-def _counting(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
+def counted(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
     """Return the entries after the last `clear`, without those of turns that were undone later.
 
     With `enough`, what lies before that many messages may be left out; those of `turn` are not among them.
@@ -232,7 +235,7 @@ def standing_summary(entries: Sequence[Entry]) -> e.Summary | None:
     if not any(type(entry) is e.Summary or (type(entry) is e.Checkpoint and entry.summary) for entry in entries):
         return None
     cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
-    counting = _counting(entries)
+    counting = counted(entries)
     undos = [entry for entry in counting if isinstance(entry, e.Undo)]
     for entry in reversed(counting):
         summary = entry.summary if isinstance(entry, e.Checkpoint) else entry
@@ -261,7 +264,7 @@ def is_border(before: Entry | None, after: Entry | None) -> bool:
     return before is None or after is None or before.turn is None or before.turn != after.turn
 
 
-def _window(messages: list[Message], size: int) -> list[Message]:
+def window(messages: list[Message], size: int) -> list[Message]:
     """Return the last `size` messages, or fewer, so that they start at a user message.
 
     Outcomes always follow their calls at once, so such a start cannot split them. When the last turn alone is
@@ -270,19 +273,19 @@ def _window(messages: list[Message], size: int) -> list[Message]:
     if size < 1:
         return []
     start = max(0, len(messages) - size)
-    starts = [at for at, message in enumerate(messages) if isinstance(message, UserMessage)]
-    within = next((at for at in starts if at >= start), None)
+    within = next((at for at in range(start, len(messages)) if isinstance(messages[at], UserMessage)), None)
     if within is not None:
         return messages[within:]
-    if not starts:
+    question = next((message for message in reversed(messages[:start]) if isinstance(message, UserMessage)), None)
+    if question is None:
         return []
     steps = messages[start + 1 :]
     if steps and isinstance(steps[0], ToolMessage):
         steps = steps[1:]
-    return [messages[starts[-1]], *steps]
+    return [question, *steps]
 
 
-def _shortened(messages: list[Message], width: int | None) -> list[Message]:
+def shortened(messages: list[Message], width: int | None) -> list[Message]:
     return messages if width is None else [_cut(message, width) for message in messages]
 
 

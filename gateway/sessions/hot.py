@@ -2,9 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.sessions.entries import Entry, Summary, Undo
+from gateway.sessions.remembering import Remembered
 
 __all__ = ["HotSessions"]
 
@@ -19,6 +20,7 @@ class _Hot:
     messages: int | None
     """For how many messages of history it is enough; None: it is the whole session."""
     max_entries: int
+    remembered: Remembered = field(default_factory=Remembered)
 
 
 class HotSessions:
@@ -40,6 +42,11 @@ class HotSessions:
             return None
         self._sessions.move_to_end(key)
         return hot.entries
+
+    def remembered(self, key: str) -> Remembered:
+        """Return what is remembered of the history of a session; of one that is not held, nothing."""
+        hot = self._sessions.get(key)
+        return Remembered() if hot is None else hot.remembered
 
     def is_whole(self, key: str) -> bool:
         return key in self._sessions and self._sessions[key].messages is None

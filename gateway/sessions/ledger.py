@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from gateway.dialogue import Message
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import flushing, fold, recovery
@@ -218,11 +219,19 @@ class Ledger:
 
     async def load(self, key: str, messages: int) -> tuple[Entry, ...]:
         """Return the end of a session: at least its last turn and `messages` messages before it."""
+        return tuple(await self._end(key, messages))
+
+    async def history(
+        self, key: str, messages: int, *, turn: str | None = None, max_chars: int | None = None
+    ) -> list[Message]:
+        """Return what the model is to see of a session; see `fold.history`."""
+        entries = await self._end(key, messages)
+        return self._hot.remembered(key).history(entries, messages, turn=turn, max_chars=max_chars)
+
+    async def _end(self, key: str, messages: int) -> list[Entry]:
         self.state(key)
         entries = self._hot.get(key, messages)
-        if entries is None:
-            entries = await self._read(key, messages)
-        return tuple(entries)
+        return await self._read(key, messages) if entries is None else entries
 
     async def lines(self, key: str, limit: int, messages: int) -> list[Spoken]:
         entries: Sequence[Entry] = await self.load(key, messages)

@@ -349,8 +349,7 @@ class SessionManager:
 
     async def history(self, key: str, *, turn: str | None = None) -> builtins.list[Message]:
         """Return what the model is to see of a session, the whole of `turn` included."""
-        session = await self.load(key)
-        return fold.history(session.entries, self._window, turn=turn, max_chars=self.settings.context_chars)
+        return await self._ledger.history(key, self._window, turn=turn, max_chars=self.settings.context_chars)
 
     async def lines(self, key: str, limit: int) -> builtins.list[Spoken]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""

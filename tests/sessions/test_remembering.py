@@ -1,0 +1,39 @@
+"""What is remembered of a history is what folding all of it anew would give, at every point of any session."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.sessions import entries as e
+from gateway.sessions.entries import Entry
+from gateway.sessions.fold import history
+from gateway.sessions.remembering import Remembered
+from tests.sessions.samples import conversation, dialogue, header, marks, sealed
+
+bodies = st.lists(conversation | conversation | marks, max_size=6)
+sizes = st.integers(min_value=1, max_value=12)
+
+
+def of_turn(number: int, body: list[Entry]) -> list[Entry]:
+    question = e.User(content=f"question {number}")
+    return [msgspec.structs.replace(entry, turn=f"t{number}") for entry in (question, *body)]
+
+
+@given(st.lists(bodies, max_size=12), sizes, st.none() | st.integers(min_value=2, max_value=20))
+def test_a_growing_session_is_remembered_as_it_would_be_folded(
+    turns: list[list[Entry]], size: int, max_chars: int | None
+) -> None:
+    entries: list[Entry] = []
+    remembered = Remembered()
+    whole = sealed([header(), *(entry for number, body in enumerate(turns) for entry in of_turn(number, body))])
+    for entry in whole:
+        entries.append(entry)
+        told = remembered.history(entries, size, turn=entry.turn, max_chars=max_chars)
+        assert told == history(entries, size, turn=entry.turn, max_chars=max_chars)
+
+
+def test_a_window_that_is_made_larger_reaches_further_back() -> None:
+    entries = [*sealed(dialogue(100)), e.User(content="now", turn="now")]
+    remembered = Remembered()
+    assert remembered.history(entries, 4, turn="now") == history(entries, 4, turn="now")
+    assert remembered.history(entries, 40, turn="now") == history(entries, 40, turn="now")
