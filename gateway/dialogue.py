@@ -61,6 +61,9 @@ class UserMessage:
 
     text: str
     sender: str = ""
+    sender_id: str = ""
+    is_ours: bool = False
+    """Said by the gateway itself, like a summary. What people say can never look like it."""
     pictures: tuple[Picture, ...] = ()
 
 

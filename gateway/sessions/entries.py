@@ -90,6 +90,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of `input_tokens`, those read from the provider's cache."""
     cache_write_tokens: int = 0
     """Of `input_tokens`, those put into it."""
+    cost_micros: int = 0
+    """What that cost, by the prices of the day, in millionths of their currency; 0 where they are not known."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +126,11 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The seq of the last checkpoint."""
     checkpoint_at: int = 0
     """Bytes of the transcript before that checkpoint."""
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_micros: int = 0
+    """What all turns have used, those that were undone or cleared too: they have been paid for."""
     size: int = 0
     """Bytes of the transcript, where it is known (in the index): a file of another size has to be read again."""
 
@@ -203,6 +210,8 @@ class Summary(Entry, frozen=True, kw_only=True, tag="summary", rename={"from_seq
     content: str
     from_seq: int
     covers: int
+    model: str = ""
+    usage: Usage | None = None
 
 
 class Clear(Entry, frozen=True, kw_only=True, tag="clear"):

@@ -17,11 +17,13 @@ from gateway.text import excerpt
 __all__ = [
     "IDLE",
     "INTERRUPTED",
+    "SUMMARY",
     "Spoken",
     "advance",
     "as_messages",
     "begin",
     "counted",
+    "divided",
     "fold",
     "history",
     "holds",
@@ -49,7 +51,7 @@ IDLE = "idle"
 _SAID = (e.User, e.Assistant)
 _CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
 
-_SUMMARY = "Summary of the earlier conversation:\n\n"
+SUMMARY = "[Summary of the earlier conversation]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C9
         case e.Clear():
             return {"messages": 0, "turns": 0, "first": 0, "has_summary": False}
         case e.Summary():
-            return {"has_summary": True}
+            return {"has_summary": True, **_used(state, entry.usage)}
         case e.Checkpoint():
             return {"checkpoint": entry.seq, "checkpoint_at": entry.state.size}
         case e.Undo():
@@ -140,6 +142,18 @@ def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]
         "messages": state.messages + _is_visible(entry),
         "updated_at": max(state.updated_at, entry.ts),
         "first": state.first or entry.seq,
+        **(_used(state, entry.usage) if isinstance(entry, e.Assistant) else {}),
+    }
+
+
+def _used(state: SessionState, usage: e.Usage | None) -> dict[str, object]:
+    if usage is None:
+        return {}
+    return {
+        "input_tokens": state.input_tokens + usage.input_tokens,
+        "cached_tokens": state.cached_tokens + usage.cached_tokens,
+        "output_tokens": state.output_tokens + usage.output_tokens,
+        "cost_micros": state.cost_micros + usage.cost_micros,
     }
 
 
@@ -194,17 +208,25 @@ def history(
     It starts at a user message, and every tool call is followed by its outcome. A summary stays in front however
     many messages have come since. `max_chars` shortens each message, but for the summary and the current turn.
     """
+    before, current = divided(entries, max_messages, turn=turn, max_chars=max_chars)
+    return [*before, *current]
+
+
+def divided(
+    entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
+) -> tuple[list[Message], list[Message]]:
+    """Return the two parts of `history`: what was said before the turn `turn`, and that turn."""
     summary = standing_summary(entries)
     counting = counted(entries, enough=max_messages if summary is None else None, turn=turn)
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        return [*shortened(window(as_messages(before), max_messages), max_chars), *as_messages(current)]
-    head = UserMessage(text=_SUMMARY + summary.content)
+        return shortened(window(as_messages(before), max_messages), max_chars), as_messages(current)
+    head = UserMessage(text=SUMMARY + summary.content, is_ours=True)
     older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
     newer = as_messages(entry for entry in before if entry.seq > summary.covers)
     older, newer = window(older, max_messages - 1 - len(newer)), window(newer, max_messages - 1)
-    return [*shortened(older, max_chars), head, *shortened(newer, max_chars), *as_messages(current)]
+    return [*shortened(older, max_chars), head, *shortened(newer, max_chars)], as_messages(current)
 
 
 def counted(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
@@ -307,7 +329,7 @@ def as_messages(entries: Iterable[Entry]) -> list[Message]:
     for entry in entries:
         if isinstance(entry, e.User):
             step.close(messages)
-            messages.append(UserMessage(text=entry.content, sender=entry.sender_name))
+            messages.append(UserMessage(text=entry.content, sender=entry.sender_name, sender_id=entry.sender))
         elif isinstance(entry, e.Assistant):
             step.close(messages)
             step.text = entry.content

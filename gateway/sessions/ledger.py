@@ -221,12 +221,12 @@ class Ledger:
         """Return the end of a session: at least its last turn and `messages` messages before it."""
         return tuple(await self._end(key, messages))
 
-    async def history(
+    async def divided(
         self, key: str, messages: int, *, turn: str | None = None, max_chars: int | None = None
-    ) -> list[Message]:
-        """Return what the model is to see of a session; see `fold.history`."""
+    ) -> tuple[list[Message], list[Message]]:
+        """Return what the model is to see of a session, before the turn and of it; see `fold.divided`."""
         entries = await self._end(key, messages)
-        return self._hot.remembered(key).history(entries, messages, turn=turn, max_chars=max_chars)
+        return self._hot.remembered(key).divided(entries, messages, turn=turn, max_chars=max_chars)
 
     async def _end(self, key: str, messages: int) -> list[Entry]:
         self.state(key)

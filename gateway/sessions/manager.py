@@ -201,6 +201,15 @@ class SessionManager:
     async def set_workspace(self, key: str, workspace: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         return await self._note(key, e.Workspace(value=workspace), also)
 
+    async def set_agent(self, key: str, agent: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
+        """Let another agent answer, with its own model, from the next turn on."""
+        await self.append(key, [e.Agent(value=agent), e.Model(value="")], also=also)
+        return meta_of(key, self._ledger.state(key))
+
+    async def set_model(self, key: str, model: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
+        """Let another model answer from the next turn on; an empty name means the agent's own."""
+        return await self._note(key, e.Model(value=model), also)
+
     async def set_status(
         self, key: str, status: SessionStatus, *, by: str = "", why: str = "", also: Sequence[Operation] = ()
     ) -> SessionMeta:
@@ -349,7 +358,14 @@ class SessionManager:
 
     async def history(self, key: str, *, turn: str | None = None) -> builtins.list[Message]:
         """Return what the model is to see of a session, the whole of `turn` included."""
-        return await self._ledger.history(key, self._window, turn=turn, max_chars=self.settings.context_chars)
+        before, current = await self.divided(key, turn=turn)
+        return [*before, *current]
+
+    async def divided(
+        self, key: str, *, turn: str | None = None
+    ) -> tuple[builtins.list[Message], builtins.list[Message]]:
+        """Return the two parts of `history`: what was said before the turn `turn`, and that turn."""
+        return await self._ledger.divided(key, self._window, turn=turn, max_chars=self.settings.context_chars)
 
     async def lines(self, key: str, limit: int) -> builtins.list[Spoken]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from gateway.sessions.entries import Entry, SessionState, SessionStatus
 from gateway.sessions.names import parse_key
+from gateway.spool import Spent
 
 __all__ = ["Session", "SessionMeta", "Undone", "meta_of"]
 
@@ -27,6 +28,10 @@ class SessionMeta:
     model: str | None
     workspace: str | None
     size: int
+    spent: Spent
+    """What the models have used in it."""
+    first: int
+    """The seq of the first message since the last `clear`; 0 when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,14 @@ def meta_of(key: str, state: SessionState) -> SessionMeta:
         last_accessed=state.last_accessed,
         status=state.status,
         agent=state.agent,
-        model=state.model,
+        model=state.model or None,
         workspace=state.workspace,
         size=state.size,
+        spent=Spent(
+            input_tokens=state.input_tokens,
+            cached_tokens=state.cached_tokens,
+            output_tokens=state.output_tokens,
+            cost_micros=state.cost_micros,
+        ),
+        first=state.first,
     )

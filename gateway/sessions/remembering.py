@@ -18,7 +18,7 @@ _SLACK = 64
 class Remembered:
     """The messages of one session before its current turn. Entries are only added, and turns follow one another.
 
-    `history` returns what `fold.history` would; where entries reach back (a summary, something undone in the current
+    `divided` returns what `fold.divided` would; where entries reach back (a summary, something undone in the current
     turn), it asks that.
     """
 
@@ -27,14 +27,14 @@ class Remembered:
         self._upto = 0
         self._size: int | None = None
 
-    def history(
+    def divided(
         self, entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
-    ) -> list[Message]:
+    ) -> tuple[list[Message], list[Message]]:
         border = self._border(entries, turn)
         if border is None or not self._reach(entries, border, max_messages):
-            return fold.history(entries, max_messages, turn=turn, max_chars=max_chars)
+            return fold.divided(entries, max_messages, turn=turn, max_chars=max_chars)
         before = fold.shortened(fold.window(self._messages, max_messages), max_chars)
-        return [*before, *fold.as_messages(entries[border:])]
+        return before, fold.as_messages(entries[border:])
 
     def _border(self, entries: Sequence[Entry], turn: str | None) -> int | None:
         """Return where `turn` begins, if it does so with a question and everything before it is closed."""

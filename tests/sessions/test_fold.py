@@ -176,7 +176,7 @@ def test_the_newest_summary_counts() -> None:
     older = e.Summary(content="older", from_seq=1, covers=7)
     newer = e.Summary(content="newer", from_seq=1, covers=12)
     messages = history(sealed([*dialogue(2), older, newer, e.User(content="go on")]), 50)
-    assert texts(messages) == ["Summary of the earlier conversation:\n\nnewer", "go on"]
+    assert texts(messages) == ["[Summary of the earlier conversation]\n\nnewer", "go on"]
 
 
 @pytest.mark.parametrize(
@@ -229,3 +229,21 @@ def test_the_first_message_gives_the_title() -> None:
 def test_a_state_cannot_be_made_without_a_header() -> None:
     with pytest.raises(TypeError, match="header"):
         fold(sealed([e.User(content="hi")]))
+
+
+def test_what_models_used_adds_up_over_undoing_clearing_and_summing_up() -> None:
+    used = e.Usage(input_tokens=100, cached_tokens=40, output_tokens=10, cost_micros=7)
+    state = fold(
+        sealed(
+            [
+                header(),
+                e.User(content="go", turn="t1"),
+                e.Assistant(content="gone", turn="t1", usage=used),
+                e.Undo(undone="t1", first=2, messages=2),
+                e.Summary(content="nothing", from_seq=2, covers=3, usage=used),
+                e.Clear(),
+                e.Assistant(content="still here", usage=None),
+            ]
+        )
+    )
+    assert (state.input_tokens, state.cached_tokens, state.output_tokens, state.cost_micros) == (200, 80, 20, 14)

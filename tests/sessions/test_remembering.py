@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import history
+from gateway.sessions.fold import divided
 from gateway.sessions.remembering import Remembered
 from tests.sessions.samples import conversation, dialogue, header, marks, sealed
 
@@ -28,12 +28,12 @@ def test_a_growing_session_is_remembered_as_it_would_be_folded(
     whole = sealed([header(), *(entry for number, body in enumerate(turns) for entry in of_turn(number, body))])
     for entry in whole:
         entries.append(entry)
-        told = remembered.history(entries, size, turn=entry.turn, max_chars=max_chars)
-        assert told == history(entries, size, turn=entry.turn, max_chars=max_chars)
+        told = remembered.divided(entries, size, turn=entry.turn, max_chars=max_chars)
+        assert told == divided(entries, size, turn=entry.turn, max_chars=max_chars)
 
 
 def test_a_window_that_is_made_larger_reaches_further_back() -> None:
     entries = [*sealed(dialogue(100)), e.User(content="now", turn="now")]
     remembered = Remembered()
-    assert remembered.history(entries, 4, turn="now") == history(entries, 4, turn="now")
-    assert remembered.history(entries, 40, turn="now") == history(entries, 40, turn="now")
+    assert remembered.divided(entries, 4, turn="now") == divided(entries, 4, turn="now")
+    assert remembered.divided(entries, 40, turn="now") == divided(entries, 40, turn="now")

@@ -96,7 +96,7 @@ class Telling:
         newest = self.summaries[-1]
         before = [entry.content for entry in spoken if entry.seq < newest.from_seq]
         after = [entry.content for entry in spoken if entry.seq > newest.covers]
-        return [*before, f"Summary of the earlier conversation:\n\n{newest.content}", *after]
+        return [*before, f"[Summary of the earlier conversation]\n\n{newest.content}", *after]
 
 
 def told(made: Sequence[Step]) -> Telling:
