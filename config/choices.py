@@ -53,6 +53,7 @@ class BusyMode(StrEnum):
     FOLLOWUP = "followup"
     COLLECT = "collect"
     INTERRUPT = "interrupt"
+    STEER = "steer"
 
 
 class LogFormat(StrEnum):

@@ -315,7 +315,7 @@ class AccountSettings(_Table):
     busy: BusyMode = Field(
         default=BusyMode.FOLLOWUP,
         description="What becomes of a message that comes in during a turn: answered after it, together with "
-        "the others that came, or at once, instead of what runs.",
+        "the others that came, at once, instead of what runs, or by that turn itself, from its next step on.",
     )
     options: Options = Field(
         default_factory=dict, description="What only this channel understands; references become secrets here too."

@@ -8,7 +8,7 @@ from gateway.contract import Outbound, OutboundKind
 from gateway.jobs import Job
 from gateway.sessions import Entry, TurnOutcome, entries
 
-__all__ = ["Course"]
+__all__ = ["Course", "message_of"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Course:
     """What has become of a turn so far."""
 
     jobs: list[Job]
-    """The messages it answers, oldest first; one, but for busy mode `collect`."""
+    """The messages it answers, oldest first; one, but for busy modes `collect` and `steer`."""
     asked: list[Entry]
     """What it begins with in the transcript, if not with its messages."""
     started: float = field(default_factory=monotonic)
@@ -37,7 +37,7 @@ class Course:
     @property
     def opening(self) -> list[Entry]:
         """What it begins with in the transcript."""
-        return self.asked or [_message(job) for job in self.jobs]
+        return self.asked or [message_of(job) for job in self.jobs]
 
     @property
     def text(self) -> str:
@@ -76,7 +76,7 @@ class Course:
         )
 
 
-def _message(job: Job) -> entries.User:
+def message_of(job: Job) -> entries.User:
     inbound = job.inbound
     return entries.User(
         content=spoken(inbound.text),

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 
 import structlog
 from aiohttp import web
@@ -26,6 +25,7 @@ from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import also_hide
+from gateway.meanwhile import Meanwhile
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
@@ -35,7 +35,7 @@ from gateway.status import Status
 from gateway.steadiness import Steadiness
 from gateway.takeup import take_up
 from gateway.turns import Turns
-from gateway.work import Work, is_errand
+from gateway.work import Work
 
 __all__ = ["Daemon", "opened"]
 
@@ -123,7 +123,7 @@ class Daemon:
             roster=lambda: self.roster,
             sessions=sessions,
             delivery=self._delivery,
-            collect=partial(lanes.take_waiting, until=is_errand),
+            meanwhile=Meanwhile(self._live, lanes),
             memory=settings.gateway.data_dir / "memory",
             now=now,
         )

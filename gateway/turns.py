@@ -10,21 +10,23 @@ import msgspec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from config import BusyMode
 from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.loop import converse
 from gateway.agent.provider import Usage
 from gateway.agent.tools import ToolContext
 from gateway.backoff import backoff
 from gateway.briefing import brief
-from gateway.course import Course
+from gateway.course import Course, message_of
 from gateway.delivery import Delivery
+from gateway.dialogue import Message
 from gateway.drafting import Draft
 from gateway.errors import ProviderFailed, Refused
 from gateway.jobs import Job
 from gateway.live import Live
+from gateway.meanwhile import Meanwhile
 from gateway.roster import Roster
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said
+from gateway.sessions.fold import as_messages
 from gateway.sessions.names import file_name
 from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
 from gateway.whole import whole
@@ -47,7 +49,7 @@ class Turns:
         roster: Callable[[], Roster],
         sessions: SessionManager,
         delivery: Delivery,
-        collect: Callable[[str], list[Job]],
+        meanwhile: Meanwhile,
         memory: Path,
         now: Callable[[], datetime],
     ) -> None:
@@ -55,7 +57,7 @@ class Turns:
         self._roster = roster
         self._sessions = sessions
         self._delivery = delivery
-        self._collect = collect
+        self._meanwhile = meanwhile
         self._memory = memory
         self._now = now
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
@@ -121,6 +123,7 @@ class Turns:
                 toolbox=agent.toolbox,
                 context=context,
                 max_iterations=agent.max_iterations,
+                listen=lambda: self._listen(course),
             )
             async with aclosing(events):
                 async for event in events:
@@ -144,15 +147,22 @@ class Turns:
             course.written += said(session.entries, job.turn)
             await self._write(course, interrupted(session.entries, job.turn), also=[Begin(turn=job.turn)])
             return
-        if self._busy_mode(job) is BusyMode.COLLECT:
-            others = self._collect(job.session)
-            course.jobs += others
-        joined = [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
-        await self._write(course, course.opening, also=[Begin(turn=job.turn), *joined])
+        collected = self._meanwhile.collected(job)
+        course.jobs += collected
+        others += collected
+        await self._write(course, course.opening, also=[Begin(turn=job.turn), *_joined(others, job)])
         course.has_begun = True
 
-    def _busy_mode(self, job: Job) -> BusyMode:
-        return self._live.settings.channels[job.inbound.address.channel].busy
+    async def _listen(self, course: Course) -> list[Message]:
+        """Take into the turn what was said since, in one commit; what comes after the last step waits for its own."""
+        job = course.jobs[0]
+        others = self._meanwhile.steering(job.session)
+        if not others:
+            return []
+        course.jobs += others
+        said = [message_of(each) for each in others]
+        await whole(self._write(course, said, also=_joined(others, job)))
+        return as_messages(said)
 
     async def _follow(self, event: Event, course: Course, draft: Draft) -> None:
         """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
@@ -211,6 +221,11 @@ class Turns:
                 await asyncio.sleep(wait)
             else:
                 return
+
+
+def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
+    """Let the turn of `job` answer the messages of others as well."""
+    return [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
 
 
 def _usage(usage: Usage | None) -> entries.Usage | None:

@@ -6,12 +6,7 @@ from gateway.jobs import Job
 from gateway.turns import Turns
 from gateway.whole import whole
 
-__all__ = ["Work", "is_errand"]
-
-
-def is_errand(job: Job) -> bool:
-    """Tell a command from a message to the agent."""
-    return isinstance(read(job.inbound.text, COMMANDS), Asked)
+__all__ = ["Work"]
 
 
 class Work:

@@ -10,11 +10,11 @@ from gateway.agent.repeats import Repeats
 from gateway.agent.step import Step
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.agent.using import Permit, nobody_to_ask, use
-from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome, UserMessage
+from gateway.dialogue import AssistantMessage, Message, ToolMessage, ToolOutcome
 
 __all__ = ["Listen", "converse"]
 
-Listen = Callable[[], Awaitable[Sequence[UserMessage]]]
+Listen = Callable[[], Awaitable[Sequence[Message]]]
 """Returns what people have said since the turn began, and what the next step therefore has to know; often nothing."""
 
 _NOTHING_SAID = "The model ended without an answer. Please ask again, or put it differently."
@@ -25,7 +25,7 @@ _GOING_IN_CIRCLES = (
 _TOO_MANY_STEPS = "I stopped after {steps} steps without coming to an end. Say “go on” if I should continue."
 
 
-async def nothing_heard() -> Sequence[UserMessage]:
+async def nothing_heard() -> Sequence[Message]:
     return ()
 
 

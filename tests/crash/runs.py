@@ -37,7 +37,7 @@ async def run(plan: Plan, daemons: Daemons, home: Path) -> Ran:
     """Carry out `plan` in the new folder `home`, which is removed when all is well."""
     home.mkdir(parents=True)  # noqa: ASYNC240 - nothing else runs meanwhile
     order = Order(home=home, flavour=plan.flavour, busy=plan.busy)
-    far = FarSide(drops_repeats=plan.flavour == "dropping", answers_together=plan.busy == "collect")
+    far = FarSide(drops_repeats=plan.flavour == "dropping", answers_together=plan.busy in {"collect", "steer"})
     for chat, script in plan.troubles.items():
         far.troubles[chat].extend(script)
     fired: list[str] = []

@@ -25,4 +25,5 @@ SCENARIOS = {
     "queued": Plan(events=said("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
     "interrupt": Plan(events=said("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),
     "collect": Plan(events=said("ada:tool", "ada:", "ada:"), busy="collect"),
+    "steer": Plan(events=said("ada:tool tool tool", "ada:", "ada:tool", "ada:"), busy="steer"),
 }

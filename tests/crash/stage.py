@@ -63,7 +63,7 @@ class Stage:
 @asynccontextmanager
 async def staged(home: Path, **options: object) -> AsyncIterator[Stage]:
     order = replace(Order(home=home), **options)  # type: ignore[arg-type] # Their types are those of the order's fields.
-    far = FarSide(drops_repeats=order.flavour == "dropping", answers_together=order.busy == "collect")
+    far = FarSide(drops_repeats=order.flavour == "dropping", answers_together=order.busy in {"collect", "steer"})
     async with daemons() as forked, far.serving(order.socket):
         try:
             yield Stage(order=order, far=far, daemons=forked)

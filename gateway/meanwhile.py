@@ -1,0 +1,38 @@
+"""Meanwhile: what has come into a session's lane while a turn has it, and what the busy modes make of that."""
+
+from config import BusyMode
+from gateway.commands import COMMANDS, Asked, read
+from gateway.jobs import Job
+from gateway.lanes import Lanes
+from gateway.live import Live
+
+__all__ = ["Meanwhile"]
+
+
+class Meanwhile:
+    """Order is kept: what stands behind a command, or behind a message that waits for its own turn, waits as well."""
+
+    def __init__(self, live: Live, lanes: Lanes[Job]) -> None:
+        self._live = live
+        self._lanes = lanes
+
+    def collected(self, job: Job) -> list[Job]:
+        """Take out what the turn of `job`, which begins now, is to answer as well."""
+        if self._mode(job) is not BusyMode.COLLECT:
+            return []
+        return self._lanes.take_waiting(job.session, until=_is_errand)
+
+    def steering(self, session: str) -> list[Job]:
+        """Take out what the turn that runs is to hear between two of its steps."""
+        return self._lanes.take_waiting(session, until=self._cannot_steer)
+
+    def _cannot_steer(self, job: Job) -> bool:
+        return _is_errand(job) or self._mode(job) is not BusyMode.STEER
+
+    def _mode(self, job: Job) -> BusyMode:
+        return self._live.settings.channels[job.inbound.address.channel].busy
+
+
+def _is_errand(job: Job) -> bool:
+    """Tell a command from a message to the agent."""
+    return isinstance(read(job.inbound.text, COMMANDS), Asked)

@@ -1,0 +1,122 @@
+"""Busy mode `steer`: what is said during a turn is heard by that turn, between two of its steps."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from config import Settings
+from gateway.agent.events import TextDelta
+from gateway.agent.provider import Chunk, Prompt
+from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
+from gateway.contract import OutboundKind
+from gateway.daemon import Daemon
+from gateway.dialogue import ToolCall, UserMessage
+from gateway.sessions import TurnOutcome
+from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User, decode
+from tests.agent.scripted import ScriptedProvider
+from tests.daemon.test_conversation import gateway, settings
+
+
+@dataclass
+class Gate:
+    """A tool that runs until it is let go."""
+
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tool(self) -> Tool:
+        async def wait(_context: ToolContext) -> str:
+            """Wait."""
+            self.entered.set()
+            await self.leave.wait()
+            return "waited"
+
+        return tool(wait)
+
+
+def call(number: int) -> ToolCall:
+    return ToolCall(id=f"call{number}", name="wait", input={})
+
+
+def steered(folder: Path, mode: str = "steer") -> Settings:
+    channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"busy": mode}}
+    return settings(folder, channels=channels)
+
+
+def agent(provider: ScriptedProvider, gate: Gate) -> Callable[[Daemon], None]:
+    toolbox = Toolbox([gate.tool()])
+    return lambda daemon: daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))
+
+
+def transcript(folder: Path) -> list[Entry]:
+    (file,) = (folder / "data/sessions/transcripts").glob("*.jsonl")
+    return [decode(line) for line in file.read_bytes().splitlines()]
+
+
+def spoken(entries: Sequence[Entry]) -> list[tuple[type[Entry], str]]:
+    kinds = (User, Assistant, ToolUse, ToolResult, TurnEnd)
+    return [(type(entry), getattr(entry, "content", "")) for entry in entries if isinstance(entry, kinds)]
+
+
+async def test_what_is_said_during_a_step_is_heard_before_the_next(tmp_path: Path) -> None:
+    provider, gate = ScriptedProvider([call(1)], [TextDelta(text="Both.")]), Gate()
+    async with gateway(steered(tmp_path), agent(provider, gate)) as (_, chat):
+        await chat.say("one", event_id="e1")
+        await gate.entered.wait()
+        await chat.say("two", event_id="e2")
+        await chat.say("/undo")
+        await chat.say("three", event_id="e3")
+        gate.leave.set()
+        assert (await chat.hear_message()).text == "Both."
+        assert (await chat.hear_message()).kind is OutboundKind.NOTICE
+        assert (await chat.hear_message()).text == "Both."
+    heard = [message.text for message in provider.prompts[1].messages if isinstance(message, UserMessage)]
+    assert heard == ["one", "two"]
+    entries = transcript(tmp_path)
+    assert spoken(entries)[:6] == [
+        (User, "one"),
+        (Assistant, ""),
+        (ToolUse, ""),
+        (ToolResult, ""),
+        (User, "two"),
+        (Assistant, "Both."),
+    ]
+    turns = [entry.turn for entry in entries if isinstance(entry, User)]
+    assert turns[0] == turns[1] != turns[2]
+
+
+async def test_what_comes_after_the_last_step_has_begun_is_answered_after_it(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedProvider):
+        async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            begun.set()
+            await go_on.wait()
+            async for chunk in super().stream(prompt):
+                yield chunk
+
+    provider = Slow([TextDelta(text="First.")], [TextDelta(text="Second.")])
+    async with gateway(steered(tmp_path), agent(provider, Gate())) as (_, chat):
+        await chat.say("one")
+        await begun.wait()
+        await chat.say("two")
+        go_on.set()
+        assert [(await chat.hear_message()).text for _ in range(2)] == ["First.", "Second."]
+
+
+async def test_a_stop_ends_also_what_was_steered_in(tmp_path: Path) -> None:
+    provider, gate = ScriptedProvider([call(1)], [call(2)], [TextDelta(text="Never.")]), Gate()
+    async with gateway(steered(tmp_path), agent(provider, gate)) as (_, chat):
+        await chat.say("one")
+        await gate.entered.wait()
+        await chat.say("two")
+        gate.entered.clear()
+        gate.leave.set()
+        gate.leave = asyncio.Event()
+        await gate.entered.wait()
+        await chat.say("/stop")
+        texts = {(await chat.hear_message()).text for _ in range(2)}
+    assert texts == {"Stopped.", "*Stopped.*"}
+    ends = [entry for entry in transcript(tmp_path) if isinstance(entry, TurnEnd)]
+    assert [end.outcome for end in ends] == [TurnOutcome.STOPPED]
