@@ -37,8 +37,9 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """An image that came with a message. `file` is our name for it; without `data` it is named but not shown."""
+    """An image that came with a message. `file` is where it is kept; without `data` it is named but not shown."""
 
+    name: str
     file: str
     media_type: str
     data: bytes = field(default=b"", repr=False)

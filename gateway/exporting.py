@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gateway.dialogue import Json, ToolCall
-from gateway.sessions import Entry, SessionMeta, entries
+from gateway.sessions import Entry, SessionMeta, entries, shown
 from gateway.text import excerpt, printable
 
 __all__ = ["Export", "JsonExport", "MarkdownExport", "Statement", "Statements", "exported", "undone_in", "written"]
@@ -55,7 +55,7 @@ class Statements:
             return []
         match entry:
             case entries.User():
-                said = Statement(role="user", content=entry.content, at=entry.ts, name=entry.sender_name)
+                said = Statement(role="user", content=shown(entry), at=entry.ts, name=entry.sender_name)
                 return [*self.finish(), said]
             case entries.Assistant():
                 before = self.finish()
@@ -63,6 +63,8 @@ class Statements:
                 return before
             case entries.ToolUse():
                 self._add_call(entry)
+            case entries.SentFile():
+                return [*self.finish(), Statement(role="assistant", content=f"[file: {entry.name}]", at=entry.ts)]
             case entries.ToolResult():
                 return [*self.finish(), Statement(role="tool_result", content=entry.output, at=entry.ts)]
         return []
@@ -173,8 +175,8 @@ def _markdown(statement: Statement) -> str:
 
 
 def _call(call: ToolCall) -> str:
-    shown = json.dumps(call.input, ensure_ascii=False, indent=2)
-    return f"Called `{excerpt(call.name, 80)}`:\n\n{_fenced(shown, 'json')}"
+    arguments = json.dumps(call.input, ensure_ascii=False, indent=2)
+    return f"Called `{excerpt(call.name, 80)}`:\n\n{_fenced(arguments, 'json')}"
 
 
 def _fenced(text: str, language: str = "") -> str:

@@ -5,7 +5,7 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 
 from gateway.sessions import entries
 from gateway.sessions.entries import Entry, SessionStatus, TurnOutcome
-from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said
+from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said, sent_files, shown
 from gateway.sessions.manager import SessionManager
 from gateway.sessions.meta import Session, SessionMeta, Undone
 from gateway.sessions.recovery import RecoveryReport
@@ -37,4 +37,6 @@ __all__ = [
     "last_turn",
     "lines",
     "said",
+    "sent_files",
+    "shown",
 ]

@@ -20,6 +20,7 @@ __all__ = [
     "Agent",
     "Approval",
     "Assistant",
+    "Attached",
     "Checkpoint",
     "Clear",
     "Damaged",
@@ -30,6 +31,7 @@ __all__ = [
     "Origin",
     "Plan",
     "PlanStep",
+    "SentFile",
     "SessionState",
     "SessionStatus",
     "Status",
@@ -158,11 +160,27 @@ class Header(Entry, frozen=True, kw_only=True, tag="session"):
     highest_number: int
 
 
+class Attached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A file that came with a message. `note` is what the model reads of it: a sentence, or the whole file."""
+
+    name: str
+    kind: str
+    media_type: str = ""
+    """What its bytes show."""
+    size: int = 0
+    ref: str = ""
+    """Where it is in the store, as long as it is kept; empty when it never was."""
+    note: str = ""
+    said: str = ""
+    """What is heard in a recording."""
+
+
 class User(Entry, frozen=True, kw_only=True, tag="user"):
     content: str
     sender: str = ""
     sender_name: str = ""
     event_id: str | None = None
+    attachments: tuple[Attached, ...] = ()
 
 
 class Assistant(Entry, frozen=True, kw_only=True, tag="assistant"):
@@ -181,6 +199,15 @@ class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):
     tool_use_id: str
     output: str
     is_error: bool = False
+
+
+class SentFile(Entry, frozen=True, kw_only=True, tag="file"):
+    """A file that goes with the answer of its turn; `ref` is where it is in the store, as long as it is kept."""
+
+    name: str
+    media_type: str
+    size: int
+    ref: str
 
 
 class Plan(Entry, frozen=True, kw_only=True, tag="plan"):
@@ -297,6 +324,7 @@ _Known = (
     | Assistant
     | ToolUse
     | ToolResult
+    | SentFile
     | Plan
     | Approval
     | Edit

@@ -9,9 +9,9 @@ from datetime import datetime
 
 import msgspec
 
-from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.entries import Entry, SessionState
+from gateway.sessions.entries import Entry, SessionState, TurnOutcome
 from gateway.text import excerpt
 
 __all__ = [
@@ -33,7 +33,9 @@ __all__ = [
     "last_turn",
     "lines",
     "said",
+    "sent_files",
     "shortened",
+    "shown",
     "standing_summary",
     "window",
 ]
@@ -48,8 +50,10 @@ IDLE = "idle"
 """Who completes a session in which nobody has said anything for long."""
 
 # Made once: a union in each `isinstance` would be made anew for each entry.
-_SAID = (e.User, e.Assistant)
+_SEEN = (e.User, e.Assistant, e.SentFile)
 _CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
+
+_NOT_AGAIN = "[Its images are not shown again, since the answer to them failed. They can be sent again.]"
 
 SUMMARY = "[Summary of the earlier conversation]\n\n"
 
@@ -61,6 +65,7 @@ class Spoken:
     role: str
     text: str
     ts: datetime
+    file: e.SentFile | None = None
 
 
 def fold(entries: Sequence[Entry]) -> SessionState:
@@ -136,7 +141,7 @@ def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C9
 def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]:
     title = state.title
     if not title and isinstance(entry, e.User):
-        title = excerpt(entry.content, TITLE_WIDTH)
+        title = excerpt(shown(entry), TITLE_WIDTH)
     return {
         "title": title,
         "messages": state.messages + _is_visible(entry),
@@ -192,12 +197,32 @@ def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:
     """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
     if limit < 1:
         return []
-    spoken = [_spoken(entry) for entry in counted(entries) if isinstance(entry, _SAID)]
+    spoken = [_spoken(entry) for entry in counted(entries) if isinstance(entry, _SEEN)]
     return [line for line in spoken if line.text][-limit:]
 
 
-def _spoken(entry: e.User | e.Assistant) -> Spoken:
-    return Spoken(role="user" if isinstance(entry, e.User) else "assistant", text=entry.content, ts=entry.ts)
+def _spoken(entry: e.User | e.Assistant | e.SentFile) -> Spoken:
+    match entry:
+        case e.User():
+            return Spoken(role="user", text=shown(entry), ts=entry.ts)
+        case e.Assistant():
+            return Spoken(role="assistant", text=entry.content, ts=entry.ts)
+        case e.SentFile():
+            return Spoken(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts, file=entry)
+
+
+def shown(entry: e.User) -> str:
+    """Return what a person sees of a message: its text, and a label for each file."""
+    return "\n".join(filter(None, [entry.content, *map(_label, entry.attachments)]))
+
+
+def _label(file: e.Attached) -> str:
+    return f"[{file.kind}: “{file.said}”]" if file.said else f"[{file.kind}: {file.name}]"
+
+
+def sent_files(entries: Iterable[Entry], turn: str) -> list[e.SentFile]:
+    """Return the files that go with the answer of `turn`."""
+    return [entry for entry in entries if isinstance(entry, e.SentFile) and entry.turn == turn]
 
 
 def history(
@@ -326,10 +351,12 @@ def as_messages(entries: Iterable[Entry]) -> list[Message]:
     """Put entries together to messages; consecutive tool calls are one message, their outcomes the next."""
     messages: list[Message] = []
     step = _Step()
+    entries = list(entries)
+    failed = {entry.turn for entry in entries if isinstance(entry, e.TurnEnd) and entry.outcome is TurnOutcome.FAILED}
     for entry in entries:
         if isinstance(entry, e.User):
             step.close(messages)
-            messages.append(UserMessage(text=entry.content, sender=entry.sender_name, sender_id=entry.sender))
+            messages.append(_asked(entry, has_failed=entry.turn in failed))
         elif isinstance(entry, e.Assistant):
             step.close(messages)
             step.text = entry.content
@@ -341,6 +368,23 @@ def as_messages(entries: Iterable[Entry]) -> list[Message]:
             step.outcomes.setdefault(entry.tool_use_id, _outcome(entry))
     step.close(messages)
     return messages
+
+
+def _asked(entry: e.User, *, has_failed: bool) -> UserMessage:
+    """Put the notes about its files behind the text. A picture that spoiled its turn must not spoil the next ones."""
+    said = UserMessage(text=entry.content, sender=entry.sender_name, sender_id=entry.sender)
+    if not entry.attachments:
+        return said
+    images = [file for file in entry.attachments if file.kind == "image" and file.ref]
+    notes = [file.note for file in entry.attachments]
+    if images and has_failed:
+        return replace(said, text=_paragraphs(entry.content, *notes, _NOT_AGAIN))
+    pictures = tuple(Picture(name=file.name, file=file.ref, media_type=file.media_type) for file in images)
+    return replace(said, text=_paragraphs(entry.content, *notes), pictures=pictures)
+
+
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 class _Step:

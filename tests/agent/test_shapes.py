@@ -67,7 +67,9 @@ def test_two_messages_in_a_row_become_one_for_anthropic() -> None:
 
 def test_pictures_stand_before_the_words_about_them() -> None:
     said: list[Message] = [
-        UserMessage(text="look", pictures=(Picture(file="1-a.png", media_type="image/png", data=b"png"),))
+        UserMessage(
+            text="look", pictures=(Picture(name="a.png", file="s/1-a.png", media_type="image/png", data=b"png"),)
+        )
     ]
     source = {"type": "base64", "media_type": "image/png", "data": "cG5n"}
     text = {"type": "text", "text": "look"}
@@ -78,6 +80,8 @@ def test_pictures_stand_before_the_words_about_them() -> None:
 
 
 def test_a_picture_that_is_not_shown_leaves_plain_text() -> None:
-    said: list[Message] = [UserMessage(text="look", pictures=(Picture(file="1-a.png", media_type="image/png"),))]
+    said: list[Message] = [
+        UserMessage(text="look", pictures=(Picture(name="a.png", file="s/1-a.png", media_type="image/png"),))
+    ]
     assert to_openai(said) == [{"role": "user", "content": "look"}]
     assert to_anthropic(said) == [{"role": "user", "content": [{"type": "text", "text": "look"}]}]

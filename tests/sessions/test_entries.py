@@ -104,7 +104,7 @@ def test_what_is_no_entry_is_damaged(line: bytes) -> None:
 def test_all_types_of_the_table_are_there() -> None:
     table = (
         "session user assistant tool_use tool_result plan approval edit summary clear undo title workspace agent model"
-        " status activated turn_end checkpoint"
+        " status activated turn_end checkpoint file"
     )
     kinds = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     tags = {kind.__struct_config__.tag for kind in kinds if issubclass(kind, Entry)}

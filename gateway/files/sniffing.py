@@ -1,0 +1,107 @@
+"""What a file is, by its own bytes; what its sender claims counts for nothing where that can be told. Pure."""
+
+import codecs
+import struct
+from collections.abc import Iterator
+
+__all__ = ["HEAD", "PICTURES", "as_text", "dimensions", "media_type"]
+
+HEAD = 512
+"""As many bytes as it takes to tell."""
+
+UNKNOWN = "application/octet-stream"
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What models that see can be shown."""
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
+    (b"\xff\xd8\xff", 0, "image/jpeg"),
+    (b"GIF87a", 0, "image/gif"),
+    (b"GIF89a", 0, "image/gif"),
+    (b"WEBP", 8, "image/webp"),
+    (b"WAVE", 8, "audio/wav"),
+    (b"OggS", 0, "audio/ogg"),
+    (b"ID3", 0, "audio/mpeg"),
+    (b"\xff\xfb", 0, "audio/mpeg"),
+    (b"fLaC", 0, "audio/flac"),
+    (b"ftypM4A", 4, "audio/mp4"),
+    (b"ftyp", 4, "video/mp4"),
+    (b"\x1aE\xdf\xa3", 0, "video/webm"),
+    (b"%PDF-", 0, "application/pdf"),
+    (b"PK\x03\x04", 0, "application/zip"),
+    (b"\x1f\x8b", 0, "application/gzip"),
+    (b"\x7fELF", 0, "application/x-executable"),
+)
+_RIFF = frozenset({"image/webp", "audio/wav"})
+_REFINABLE = {"application/zip": "application/", "video/webm": "audio/", "audio/ogg": "video/", "video/mp4": "audio/"}
+"""Containers: a claim of these families is about what is inside, and cannot be told from the first bytes."""
+_BINARY_CONTROLS = frozenset(range(32)) - {7, 8, 9, 10, 12, 13, 27}
+
+
+def media_type(head: bytes, claimed: str) -> str:
+    """Return what `head` shows; else the claim, unless it claims what would have shown."""
+    claim = claimed.partition(";")[0].strip().lower()
+    for magic, at, found in _MAGIC:
+        if head[at : at + len(magic)] == magic and (found not in _RIFF or head.startswith(b"RIFF")):
+            family = _REFINABLE.get(found)
+            return claim if family and claim.startswith(family) else found
+    is_plausible = claim.isascii() and claim.count("/") == 1 and claim.isprintable() and claim not in PICTURES
+    return claim if is_plausible else UNKNOWN
+
+
+def as_text(content: bytes) -> str | None:
+    """Return the text that a whole file is, or None where it is none."""
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    if encoding != "utf-16" and not _BINARY_CONTROLS.isdisjoint(content):
+        return None
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+
+
+def dimensions(picture: bytes) -> tuple[int, int] | None:
+    """Return width and height as the picture's header says; None for one that is damaged."""
+    try:
+        return next(filter(None, _dimensions(picture)), None)
+    except (struct.error, IndexError):
+        return None
+
+
+def _dimensions(picture: bytes) -> Iterator[tuple[int, int] | None]:
+    match media_type(picture[:HEAD], ""):
+        case "image/png":
+            yield struct.unpack(">II", picture[16:24])
+        case "image/gif":
+            yield struct.unpack("<HH", picture[6:10])
+        case "image/webp":
+            yield _webp(picture)
+        case "image/jpeg":
+            yield _jpeg(picture)
+
+
+def _webp(picture: bytes) -> tuple[int, int] | None:
+    match picture[12:16]:
+        case b"VP8 ":
+            width, height = struct.unpack("<HH", picture[26:30])
+            return width & 0x3FFF, height & 0x3FFF
+        case b"VP8L":
+            (bits,) = struct.unpack("<I", picture[21:25])
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X":
+            return 1 + int.from_bytes(picture[24:27], "little"), 1 + int.from_bytes(picture[27:30], "little")
+    return None
+
+
+def _jpeg(picture: bytes) -> tuple[int, int] | None:
+    """Go from segment to segment to the one that starts a frame (SOF0 to SOF15, but for DHT, JPG and DAC)."""
+    at = 2
+    while at + 9 <= len(picture):
+        if picture[at] != 0xFF:  # noqa: PLR2004 - what every marker starts with.
+            return None
+        marker = picture[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:  # noqa: PLR2004 - see above.
+            height, width = struct.unpack(">HH", picture[at + 5 : at + 9])
+            return width, height
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(picture[at + 2 : at + 4], "big")  # noqa: PLR2004 - a filler.
+    return None
