@@ -49,7 +49,7 @@ Id = Annotated[
 
 def _check_platform_id(value: str) -> str:
     channel, _, peer = value.partition(":")
-    if not re.fullmatch(SLUG, channel) or not peer:
+    if not re.fullmatch(SLUG, channel) or not peer.strip(" *"):
         raise Mistake("must be a channel and an id on it", 'write it like "telegram:123456"')
     return value
 

@@ -94,7 +94,9 @@ class GatewaySettings(_Table):
     )
     log_level: LogLevel = Field(default=LogLevel.INFO, description="The least important lines that are logged.")
     owners: tuple[PlatformId, ...] = Field(
-        default=(), description='Who may use the commands that affect others, like "telegram:123456".'
+        default=(),
+        description='Who may use the commands that affect others, like "telegram:123456"; besides those who were '
+        "approved as owners.",
     )
 
 
@@ -304,7 +306,8 @@ class AccountSettings(_Table):
     api_base: Url | None = Field(default=None, description="The platform's API, when it is not the official one.")
     dm_policy: DmPolicy = Field(
         default=DmPolicy.PAIRING,
-        description="Who may write directly: everybody, or those in allow, while others are told their id.",
+        description="Who may write directly: those in allow and whoever the owner lets in by a code (pairing), those "
+        "in allow alone, or everybody.",
     )
     allow: tuple[Id, ...] = Field(default=(), description="The ids of those who may always write.")
     group_policy: GroupPolicy = Field(
@@ -312,6 +315,9 @@ class AccountSettings(_Table):
     )
     group_allow: tuple[Id, ...] = Field(default=(), description="The ids of the groups it answers in.")
     require_mention: Flag = Field(default=True, description="Whether it answers in groups only when it is named.")
+    rate_limit: Whole = Field(
+        default=60, ge=0, description="How many messages a minute one person may send, but for owners; 0: any number."
+    )
     busy: BusyMode = Field(
         default=BusyMode.FOLLOWUP,
         description="What becomes of a message that comes in during a turn: answered after it, together with "
@@ -320,6 +326,14 @@ class AccountSettings(_Table):
     options: Options = Field(
         default_factory=dict, description="What only this channel understands; references become secrets here too."
     )
+
+    @field_validator("allow", "group_allow")
+    @classmethod
+    def _are_ids(cls, ids: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if any(not each.strip(" *") for each in ids):
+            policy = "dm_policy" if info.field_name == "allow" else "group_policy"
+            raise Mistake("holds ids only, and `*` is none", f'to let everybody in, set {policy} = "open"')
+        return ids
 
 
 class ChannelSettings(AccountSettings):

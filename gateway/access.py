@@ -1,23 +1,35 @@
-"""Who may talk: a pure function of settings and of what the channel has proven about the sender."""
+"""Who may talk: a function of settings, guest book, and what the channel has proven about the sender."""
 
-from config import ChannelSettings, DmPolicy, GroupPolicy, Settings
-from gateway.contract import Inbound, PeerKind, Sender
+from config import ChannelSettings, DmPolicy, GroupPolicy
+from gateway.contract import Address, PeerKind, Sender
+from gateway.live import Live
 
-__all__ = ["is_owner", "may_talk"]
-
-
-def is_owner(settings: Settings, channel: str, sender: Sender) -> bool:
-    return sender.is_owner or f"{channel}:{sender.id}" in settings.gateway.owners
+__all__ = ["is_owner", "may_talk", "rules_for"]
 
 
-def may_talk(settings: Settings, inbound: Inbound) -> bool:
-    """Tell whether `inbound` may be answered; ids decide, never names."""
-    channel = inbound.address.channel
-    if is_owner(settings, channel, inbound.sender):
+def rules_for(live: Live, address: Address) -> ChannelSettings:
+    """Return the settings of the bot identity that was written to."""
+    return live.settings.channels.get(address.channel, ChannelSettings()).for_account(address.account)
+
+
+def is_owner(live: Live, address: Address, sender: Sender) -> bool:
+    """Tell whether `sender` is an owner: proven by the channel, named in the settings, or approved as one."""
+    if sender.is_owner:
         return True
-    rules = settings.channels.get(channel, ChannelSettings()).for_account(inbound.address.account)
-    if inbound.address.kind is PeerKind.DIRECT:
-        return rules.dm_policy is DmPolicy.OPEN or inbound.sender.id in rules.allow
+    named = f"{address.channel}:{sender.id}" in live.settings.gateway.owners
+    return bool(sender.id) and (named or live.book.is_owner(address, sender))
+
+
+def may_talk(live: Live, address: Address, sender: Sender) -> bool:
+    """Tell whether `sender` may be answered there; ids decide, never names, and who has none is nobody."""
+    if is_owner(live, address, sender):
+        return True
+    if not sender.id:
+        return False
+    rules = rules_for(live, address)
+    if address.kind is PeerKind.DIRECT:
+        is_known = rules.dm_policy is DmPolicy.PAIRING and live.book.is_guest(address, sender)
+        return rules.dm_policy is DmPolicy.OPEN or sender.id in rules.allow or is_known
     return rules.group_policy is GroupPolicy.OPEN or (
-        rules.group_policy is GroupPolicy.ALLOWLIST and inbound.address.peer in rules.group_allow
+        rules.group_policy is GroupPolicy.ALLOWLIST and address.peer in rules.group_allow
     )

@@ -1,5 +1,6 @@
 """What a channel may show of the sessions of the chat it is talking to."""
 
+from gateway.access import may_talk
 from gateway.commands import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, Sender, SessionInfo
 from gateway.live import Live
@@ -10,13 +11,18 @@ __all__ = ["SessionBrowser"]
 
 
 class SessionBrowser:
-    """Every question is routed as a message from there would be, so no chat can see another scope's sessions."""
+    """Every question is judged and routed as a message from there would be.
+
+    So a stranger sees nothing, and no chat sees another scope's sessions.
+    """
 
     def __init__(self, live: Live, sessions: SessionManager) -> None:
         self._live = live
         self._sessions = sessions
 
     def sessions(self, address: Address, sender: Sender) -> list[SessionInfo]:
+        if not may_talk(self._live, address, sender):
+            return []
         scope = self._scope(address, sender)
         active = self._sessions.active(scope)
         return [
@@ -31,6 +37,8 @@ class SessionBrowser:
         ]
 
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
+        if not may_talk(self._live, address, sender):
+            return []
         active = self._sessions.active(self._scope(address, sender))
         if active is None:
             return []

@@ -16,6 +16,7 @@ from gateway.contract import Access, Caller, Route
 from gateway.delivery import Delivery
 from gateway.errands import Errands
 from gateway.errors import Refused
+from gateway.guests import FACTS
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
@@ -26,6 +27,8 @@ from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import also_hide
 from gateway.meanwhile import Meanwhile
+from gateway.pairing import Pairing
+from gateway.pairing_routes import pairing_routes
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
@@ -33,6 +36,7 @@ from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull
 from gateway.spool_routes import spool_routes
 from gateway.status import Status
 from gateway.steadiness import Steadiness
+from gateway.strangers import Strangers
 from gateway.takeup import take_up
 from gateway.turns import Turns
 from gateway.work import Work
@@ -108,9 +112,11 @@ class Daemon:
             max_in_all=gateway.max_queued,
         )
         self.status = Status(health=self.health, lanes=lanes, now=now)
+        self._pairing = Pairing(self._live.book, spool, now=now, post=self._delivery.post)
         desk = Desk(
             sessions=sessions,
             lanes=lanes,
+            pairing=self._pairing,
             commands=COMMANDS,
             status=self.status.sentence,
             restart=self.restart,
@@ -131,11 +137,9 @@ class Daemon:
         self._intake = Intake(
             live=self._live,
             spool=spool,
-            sessions=sessions,
-            lanes=lanes,
             delivery=self._delivery,
             desk=desk,
-            now=now,
+            strangers=Strangers(self._live, self._pairing, now=now),
         )
         self.channels.open(settings)
 
@@ -145,6 +149,7 @@ class Daemon:
             Route(method="POST", path="/reload", access=Access.CONTROL, handle=self._handle_reload),
             *self.status.routes(),
             *spool_routes(self._spool, self._delivery),
+            *pairing_routes(self._pairing),
             *session_routes(self._sessions),
             *self.channels.routes(),
         ]
@@ -169,6 +174,7 @@ class Daemon:
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
             ]
+            self._live.book.read(await self._spool.facts(FACTS))
             await take_up(self._spool, self._sessions, self._lanes, self._delivery, self._live.settings, self._now())
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.

@@ -32,7 +32,7 @@ class Errands:
             routed=Routed(agent=job.agent, scope=job.scope),
             session=job.session,
             argument=argument,
-            is_owner=is_owner(self._live.settings, job.inbound.address.channel, job.inbound.sender),
+            is_owner=is_owner(self._live, job.inbound.address, job.inbound.sender),
             desk=self._desk,
             settle=reply.operations,
         )

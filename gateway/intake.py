@@ -1,27 +1,31 @@
 """Intake: decides whether a message is taken and which session it belongs to, and commits it to the spool."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import structlog
 
 from config import BusyMode
-from gateway.access import is_owner, may_talk
+from gateway.access import is_owner, may_talk, rules_for
 from gateway.commands import COMMANDS, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
-from gateway.contract import Inbound, PeerKind, Verdict
+from gateway.contract import Inbound, Verdict
 from gateway.delivery import Delivery
 from gateway.errors import Refused, Transient
+from gateway.flood import FloodGate, Pace
+from gateway.guests import Person
 from gateway.jobs import Job
-from gateway.lanes import LaneFull, Lanes
+from gateway.lanes import LaneFull
 from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed, route
-from gateway.sessions import SessionManager, SessionMeta
+from gateway.sessions import SessionMeta
 from gateway.spool import Accept, Duplicate, Operation, Spool, Take
+from gateway.strangers import Strangers
 from gateway.text import clean
 
 __all__ = ["Intake"]
@@ -29,6 +33,9 @@ __all__ = ["Intake"]
 log = structlog.get_logger()
 
 INTERRUPTED = "Interrupted by your next message."
+TOO_FAST = (
+    "That is too fast for me: I take {limit} messages a minute. This one was not taken; send it again in a while."
+)
 
 
 class Intake:
@@ -39,19 +46,19 @@ class Intake:
         *,
         live: Live,
         spool: Spool,
-        sessions: SessionManager,
-        lanes: Lanes[Job],
         delivery: Delivery,
         desk: Desk,
-        now: Callable[[], datetime],
+        strangers: Strangers,
     ) -> None:
         self._live = live
         self._spool = spool
-        self._sessions = sessions
-        self._lanes = lanes
+        self._sessions = desk.sessions
+        self._lanes = desk.lanes
         self._delivery = delivery
         self._desk = desk
-        self._now = now
+        self._strangers = strangers
+        self._now = desk.now
+        self._flood = FloodGate()
         self._closed = False
         # What is accepted first is bound first; a scope's lock lives only while somebody waits for it.
         self._scopes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -74,28 +81,31 @@ class Intake:
         return verdict
 
     async def _take(self, inbound: Inbound) -> Verdict:
-        if not may_talk(self._live.settings, inbound):
-            return await self._turn_away(inbound)
-        if not inbound.is_addressed:
+        """Every way in leads through here: messages, edits, buttons, commands and files alike."""
+        if not may_talk(self._live, inbound.address, inbound.sender):
+            await self._strangers.turn_away(inbound, partial(self._tell, inbound))
+            return Verdict.REFUSED
+        if not inbound.is_addressed or not await self._is_in_pace(inbound):
             return Verdict.REFUSED
         try:
             self._check_size(inbound)
             routed = route(self._live.settings, inbound.address, inbound.sender, inbound.guild)
             await self._act(inbound, routed)
         except Refused as refusal:
-            await self._answer(inbound, Answer(text=str(refusal)))
+            await self._tell(inbound, str(refusal))
             return Verdict.REFUSED
         return Verdict.ACCEPTED
 
-    async def _turn_away(self, inbound: Inbound) -> Verdict:
-        """Tell a stranger who wrote directly how to get in; in a group, strangers get no answer."""
-        if inbound.address.kind is PeerKind.DIRECT:
-            text = (
-                f"I do not know you yet. My owner can let you in by adding your id, {inbound.sender.id}, "
-                f"to channels.{inbound.address.channel}.allow."
-            )
-            await self._answer(inbound, Answer(text=text))
-        return Verdict.REFUSED
+    async def _is_in_pace(self, inbound: Inbound) -> bool:
+        """Tell whether the sender may write this much; one who may not is told so once."""
+        if is_owner(self._live, inbound.address, inbound.sender):
+            return True
+        limit = rules_for(self._live, inbound.address).rate_limit
+        is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
+        pace = self._flood.pace(Person.of(inbound.address, inbound.sender), per_minute=limit, is_stop=is_stop)
+        if pace is Pace.TOO_FAST:
+            await self._tell(inbound, TOO_FAST.format(limit=limit))
+        return pace is Pace.FINE
 
     def _check_size(self, inbound: Inbound) -> None:
         limit = self._live.settings.gateway.max_message_chars
@@ -131,7 +141,7 @@ class Intake:
             routed=routed,
             session=active.key if active else None,
             argument=argument,
-            is_owner=is_owner(self._live.settings, inbound.address.channel, inbound.sender),
+            is_owner=is_owner(self._live, inbound.address, inbound.sender),
             desk=self._desk,
             settle=reply.operations,
         )
@@ -143,9 +153,10 @@ class Intake:
             answer.then()
         log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
 
-    async def _answer(self, inbound: Inbound, answer: Answer) -> None:
+    async def _tell(self, inbound: Inbound, text: str, also: Sequence[Operation] = ()) -> None:
+        """Answer with a sentence, and with `also` in the same commit."""
         reply = Reply(self._delivery, inbound, _taken(inbound, self._now()))
-        await self._spool.commit(*reply.operations(answer))
+        await self._spool.commit(*reply.operations(Answer(text=text, also=tuple(also))))
         self._delivery.post(reply.parts)
 
     async def _queue(self, inbound: Inbound, routed: Routed) -> None:

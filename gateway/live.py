@@ -1,8 +1,9 @@
-"""The settings in force now: a reload puts new ones in, and whoever reads them next sees those."""
+"""What holds now: the settings in force, which a reload replaces, and the guest book. Whoever looks next sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from config import Settings
+from gateway.guests import GuestBook
 
 __all__ = ["Live"]
 
@@ -10,3 +11,4 @@ __all__ = ["Live"]
 @dataclass(slots=True)
 class Live:
     settings: Settings
+    book: GuestBook = field(default_factory=GuestBook)

@@ -1,49 +1,59 @@
+"""Who may talk, as a table: ids decide, everything unknown is denied."""
+
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from config import ChannelSettings, DmPolicy, GatewaySettings, GroupPolicy, Settings
 from gateway.access import is_owner, may_talk
-from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.contract import Address, PeerKind, Sender
+from gateway.guests import Guest, Person
+from gateway.live import Live
+
+DIRECT = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
+GROUP = Address(channel="telegram", kind=PeerKind.GROUP, peer="-5")
 
 
-def message(sender: Sender, *, kind: PeerKind = PeerKind.DIRECT, peer: str = "42") -> Inbound:
-    return Inbound(
-        address=Address(channel="telegram", kind=kind, peer=peer),
-        sender=sender,
-        event_id="1",
-        text="hi",
-        sent_at=datetime(2026, 3, 1, tzinfo=UTC),
+def live(**channel: object) -> Live:
+    return Live(
+        Settings(
+            gateway=GatewaySettings(owners=("telegram:1",)),
+            channels={"telegram": ChannelSettings.model_validate(channel)},
+        )
     )
 
 
-def settings(**channel: object) -> Settings:
-    return Settings(
-        gateway=GatewaySettings(owners=("telegram:1",)),
-        channels={"telegram": ChannelSettings.model_validate(channel)},
-    )
+def with_guest(book: Live, *, is_owner: bool = False, account: str = "default") -> Live:
+    person = Person(channel="telegram", account=account, sender="42")
+    since = datetime(2026, 3, 1, tzinfo=UTC)
+    book.book.guests[person] = Guest(person=person, name="Ada", peer="42", since=since, is_owner=is_owner)
+    return book
 
 
 @pytest.mark.parametrize("policy", list(DmPolicy))
 def test_the_owner_may_always_talk(policy: DmPolicy) -> None:
-    assert may_talk(settings(dm_policy=policy), message(Sender(id="1")))
+    assert may_talk(live(dm_policy=policy), DIRECT, Sender(id="1"))
 
 
 def test_a_stranger_is_denied_by_default() -> None:
-    assert not may_talk(settings(), message(Sender(id="42")))
-    assert not may_talk(Settings(), message(Sender(id="42")))
+    assert not may_talk(live(), DIRECT, Sender(id="42"))
+    assert not may_talk(Live(Settings()), DIRECT, Sender(id="42"))
 
 
-def test_ids_decide_and_names_do_not() -> None:
-    rules = settings(dm_policy="allowlist", allow=["42"])
-    assert may_talk(rules, message(Sender(id="42")))
-    assert not may_talk(rules, message(Sender(id="43", name="42")))
-    assert not may_talk(rules, message(Sender(id="142")))
-    assert not may_talk(rules, message(Sender(id="")))
+@pytest.mark.parametrize(
+    "sender", [Sender(id="43", name="42"), Sender(id="142"), Sender(id="4"), Sender(id=""), Sender(id=" 42")]
+)
+def test_ids_decide_and_names_do_not(sender: Sender) -> None:
+    rules = live(dm_policy="allowlist", allow=["42"])
+    assert may_talk(rules, DIRECT, Sender(id="42"))
+    assert not may_talk(rules, DIRECT, sender)
 
 
-def test_an_open_channel_takes_everybody() -> None:
-    assert may_talk(settings(dm_policy="open"), message(Sender(id="43")))
+def test_an_open_channel_takes_everybody_who_is_somebody() -> None:
+    assert may_talk(live(dm_policy="open"), DIRECT, Sender(id="43"))
+    assert not may_talk(live(dm_policy="open"), DIRECT, Sender(id=""))
+    assert not may_talk(live(group_policy="open"), GROUP, Sender(id=""))
 
 
 @pytest.mark.parametrize(
@@ -56,10 +66,33 @@ def test_an_open_channel_takes_everybody() -> None:
     ],
 )
 def test_groups_have_a_policy_of_their_own(policy: GroupPolicy, peer: str, *, expected: bool) -> None:
-    rules = settings(group_policy=policy, group_allow=["-5"], allow=["42"])
-    assert may_talk(rules, message(Sender(id="42"), kind=PeerKind.GROUP, peer=peer)) is expected
+    rules = live(group_policy=policy, group_allow=["-5"], allow=["42"])
+    assert may_talk(rules, replace(GROUP, peer=peer), Sender(id="42")) is expected
+
+
+def test_a_group_that_is_allowed_lets_nobody_write_directly() -> None:
+    assert not may_talk(live(group_allow=["42"]), DIRECT, Sender(id="42"))
+
+
+def test_a_guest_may_write_directly_to_the_account_that_let_them_in_and_nowhere_else() -> None:
+    rules = with_guest(live(accounts={"work": {}}))
+    assert may_talk(rules, DIRECT, Sender(id="42"))
+    assert not may_talk(rules, replace(DIRECT, account="work"), Sender(id="42"))
+    assert not may_talk(rules, replace(DIRECT, channel="discord"), Sender(id="42"))
+    assert not may_talk(rules, GROUP, Sender(id="42"))
+    assert not is_owner(rules, DIRECT, Sender(id="42"))
+
+
+def test_a_guest_is_out_when_the_policy_knows_no_guests() -> None:
+    assert not may_talk(with_guest(live(dm_policy="allowlist")), DIRECT, Sender(id="42"))
+
+
+def test_one_approved_as_an_owner_is_one() -> None:
+    assert is_owner(with_guest(live(), is_owner=True), DIRECT, Sender(id="42"))
+    assert not is_owner(with_guest(live(), is_owner=True), replace(DIRECT, account="work"), Sender(id="42"))
 
 
 def test_a_channel_that_has_proven_its_owner_is_believed() -> None:
-    assert is_owner(Settings(), "web", Sender(id="owner", is_owner=True))
-    assert not is_owner(settings(), "discord", Sender(id="1"))
+    web = Address(channel="web", kind=PeerKind.DIRECT, peer="owner")
+    assert is_owner(Live(Settings()), web, Sender(id="owner", is_owner=True))
+    assert not is_owner(live(), replace(DIRECT, channel="discord"), Sender(id="1"))

@@ -21,6 +21,7 @@ COMMANDS = {
     "link": ("gateway.cli.link", "print a new link that opens the chat page"),
     "status": ("gateway.cli.status", "show how the running gateway is doing"),
     "reload": ("gateway.cli.reload", "let the running gateway read its configuration again"),
+    "pair": ("gateway.cli.pair", "let people in who have written to a bot, or keep them out"),
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
     "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),

@@ -4,6 +4,7 @@ from gateway.commands.command import Answer, Call, Command, Desk, Kind
 from gateway.commands.general import HELP, RESTART, RESTARTED_BY, STATUS, STOP, WHOAMI
 from gateway.commands.grammar import Asked, Mistyped, Said, read
 from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
+from gateway.commands.pairing import PAIR, PAIR_APPROVE, PAIR_DENY, PAIR_REVOKE
 from gateway.commands.sessions import LIST, NEW, RESUME
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
 
@@ -39,6 +40,10 @@ COMMANDS: tuple[Command, ...] = (
     STOP,
     STATUS,
     WHOAMI,
+    PAIR,
+    PAIR_APPROVE,
+    PAIR_DENY,
+    PAIR_REVOKE,
     RESTART,
     HELP,
 )

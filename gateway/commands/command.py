@@ -8,6 +8,7 @@ from enum import StrEnum
 from gateway.contract import Button, Inbound
 from gateway.jobs import Job
 from gateway.lanes import Lanes
+from gateway.pairing import Pairing
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
 from gateway.spool import Operation
@@ -30,6 +31,7 @@ class Desk:
 
     sessions: SessionManager
     lanes: Lanes[Job]
+    pairing: Pairing
     commands: Sequence["Command"]
     status: Callable[[], str]
     restart: Callable[[], None]

@@ -25,7 +25,7 @@ from gateway.spool.rows import (
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
 
-__all__ = ["forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
+__all__ = ["facts", "forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
 
 Connection = sqlite3.Connection
 Columns = tuple[Any, ...]  # Any: SQLite gives what was stored.
@@ -41,6 +41,7 @@ _OUTBOX_OPEN = f"WHERE state <> 'delivered' AND state IN ({listed(OUTBOX_OPEN)})
 _INBOX_LISTED = "WHERE state NOT IN ('answered', 'abandoned') AND state = 'dead' ORDER BY id LIMIT ?"
 _OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
 
+_FACTS = "SELECT name, value FROM facts"
 _SEEN = "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?"
 _NOTED = "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?"
 _NEXT_SESSION = "SELECT session FROM notes WHERE session > ? ORDER BY session LIMIT 1"
@@ -74,9 +75,13 @@ def recover(connection: Connection) -> Found:
         inbox=tuple(inbox),
         outbox=tuple(outbox),
         drafts=_drafts(connection),
-        facts=dict(connection.execute("SELECT name, value FROM facts")),
+        facts=facts(connection, ""),
         unreadable=(*lost_turns, *lost_keys),
     )
+
+
+def facts(connection: Connection, prefix: str) -> dict[str, str]:
+    return {name: value for name, value in connection.execute(_FACTS) if name.startswith(prefix)}
 
 
 def was_taken(connection: Connection, event: Take) -> bool:

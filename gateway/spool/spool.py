@@ -129,6 +129,10 @@ class Spool:
         """Tell whether that event was taken before."""
         return await self._do(partial(reading.was_taken, event=event))
 
+    async def facts(self, prefix: str = "") -> dict[str, str]:
+        """Return the facts that were remembered under names which begin with `prefix`."""
+        return await self._do(partial(reading.facts, prefix=prefix))
+
     async def listing(self, *, limit: int = _LISTED) -> Listing:
         """Return messages that were set aside and replies that were not delivered, oldest first."""
         return await self._do(partial(reading.listing, limit=limit))

@@ -54,6 +54,7 @@ def settings(order: Order) -> Settings:
                 "terminal": {"enabled": False},
                 CHANNEL: {
                     "dm_policy": "open",
+                    "rate_limit": 0,
                     "busy": order.busy,
                     "options": {"socket": str(order.socket), "flavour": order.flavour},
                 },

@@ -17,7 +17,7 @@ ADA = {"id": 42, "is_bot": False, "first_name": "Ada", "last_name": "L"}
 BOB = {"id": 77, "is_bot": False, "first_name": "Bob"}
 GROUP = {"id": -1001, "type": "supergroup", "title": "The group"}
 KNOWN_TAGS = {"b", "i", "s", "a", "code", "pre", "blockquote"}
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 Json = dict[str, Any]  # What travels is of any shape.
 

@@ -13,7 +13,7 @@ from gateway.daemon import Daemon, opened
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
 from tests.running import DEFAULTS, Running, write_config
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 @pytest.fixture

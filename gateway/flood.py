@@ -1,0 +1,60 @@
+"""How fast one person may write: so many messages a minute, after which one polite sentence and then silence."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.guests import Person
+
+__all__ = ["FloodGate", "Pace"]
+
+REMEMBERED = 10_000
+"""People whose pace is known; the one who has been quiet for longest is forgotten, and starts anew."""
+RESERVE = 5
+"""What is kept for stopping: one who has sent too much must be able to take it back."""
+MINUTE = 60.0
+
+
+class Pace(StrEnum):
+    FINE = "fine"
+    TOO_FAST = "too fast"
+    """And they have not been told yet."""
+    TOO_FAST_STILL = "too fast still"
+
+
+@dataclass(slots=True)
+class _Meter:
+    left: float
+    filled_at: float
+    told_at: float | None = None
+
+
+class FloodGate:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._meters: OrderedDict[Person, _Meter] = OrderedDict()
+
+    def pace(self, person: Person, *, per_minute: int, is_stop: bool = False) -> Pace:
+        """Count one message. `per_minute` may come at once, and as many a minute in the long run; 0 is no limit."""
+        if per_minute == 0:
+            return Pace.FINE
+        meter = self._meter(person, per_minute)
+        if meter.left >= (1 - RESERVE if is_stop else 1):
+            meter.left -= 1
+            return Pace.FINE
+        if meter.told_at is not None and self._clock() - meter.told_at < MINUTE:
+            return Pace.TOO_FAST_STILL
+        meter.told_at = self._clock()
+        return Pace.TOO_FAST
+
+    def _meter(self, person: Person, per_minute: int) -> _Meter:
+        now = self._clock()
+        meter = self._meters.setdefault(person, _Meter(left=per_minute, filled_at=now))
+        self._meters.move_to_end(person)
+        if len(self._meters) > REMEMBERED:
+            self._meters.popitem(last=False)
+        meter.left = min(per_minute, meter.left + (now - meter.filled_at) * per_minute / MINUTE)
+        meter.filled_at = now
+        return meter

@@ -1,0 +1,59 @@
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gateway.guests import Applicant, Person, kept
+from gateway.spool import OutboxState, Spool
+from tests.running import gatehouse, running, write_config
+
+
+def applicant(number: int) -> Applicant:
+    return Applicant(
+        person=Person(channel="telegram", account="default", sender=f"{number}"),
+        name="Ada\x1b[31m",
+        peer=f"{number}",
+        code=f"ABCD-EFG{number}",
+        asked_at=datetime.now(UTC),
+    )
+
+
+async def leave_applicants(data: Path) -> None:
+    async with await Spool.open(data) as spool:
+        await spool.commit(*(kept(applicant(number)) for number in (2, 3, 4)))
+
+
+async def welcomed(data: Path) -> list[tuple[str, OutboxState]]:
+    async with await Spool.open(data) as spool:
+        return [(row.message.address.peer, row.state) for row in (await spool.listing()).outbox]
+
+
+def test_the_owner_decides_with_the_daemon_running_or_not(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o700)
+    asyncio.run(leave_applicants(tmp_path / "data"))
+    listed = gatehouse("pair", home=tmp_path).stdout
+    assert "ABCD-EFG2  telegram:2  Ada" in listed
+    assert "\x1b" not in listed
+    approved = gatehouse("pair", "approve", "abcdefg2", "--owner", home=tmp_path)
+    assert "may talk now, as owner" in approved.stdout
+    assert asyncio.run(welcomed(tmp_path / "data")) == [("2", OutboxState.PENDING)]
+    with running(tmp_path):
+        assert "may talk now, as user" in gatehouse("pair", "approve", "ABCD-EFG3", home=tmp_path).stdout
+        assert "stays out" in gatehouse("pair", "deny", "ABCD-EFG4", home=tmp_path).stdout
+        wrong = gatehouse("pair", "approve", "ABCD-EFG4", home=tmp_path)
+        assert (wrong.returncode, "No one waits" in wrong.stderr) == (1, True)
+        found = json.loads(gatehouse("pair", "--json", home=tmp_path).stdout)
+        assert [(each["id"], each["role"]) for each in found["guests"]] == [
+            ("telegram:2", "owner"),
+            ("telegram:3", "user"),
+        ]
+        assert found["waiting"] == []
+    assert "may not talk" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
+    assert "telegram:3" not in gatehouse("pair", "list", home=tmp_path).stdout
+
+
+def test_a_decision_needs_somebody_to_decide_about(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    assert gatehouse("pair", "approve", home=tmp_path).returncode == 2
+    assert gatehouse("pair", "deny", "X", "--owner", home=tmp_path).returncode == 2

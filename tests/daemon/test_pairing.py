@@ -1,0 +1,189 @@
+"""How strangers get in, through the whole gateway and across restarts."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import LoopbackChannel
+from config import Settings
+from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
+from gateway.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
+from tests.daemon.test_conversation import gateway, settings
+
+OWNER = Sender(id="owner", name="The owner")
+EVE = Sender(id="666", name="Eve\u202e\nof nowhere")
+
+
+def configured(folder: Path, **loopback: object) -> Settings:
+    return settings(
+        folder,
+        channels={"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": loopback},
+    )
+
+
+async def say(chat: LoopbackChannel, text: str, sender: Sender = EVE) -> Verdict:
+    return await chat.say(text, peer=sender.id, sender=sender)
+
+
+async def ask_owner(chat: LoopbackChannel, text: str) -> str:
+    await chat.say(text, peer="owner", sender=replace(OWNER, is_owner=True))
+    return await heard(chat, "owner")
+
+
+async def heard(chat: LoopbackChannel, peer: str) -> str:
+    while (message := await chat.hear_message()).address.peer != peer:
+        pass
+    return message.text
+
+
+async def code(chat: LoopbackChannel, sender: Sender = EVE) -> str:
+    assert await say(chat, "let me in", sender) is Verdict.REFUSED
+    found = re.search(r"code ([A-Z2-9]{4}-[A-Z2-9]{4});", await heard(chat, sender.id))
+    assert found
+    return found[1]
+
+
+async def nothing_is_heard(chat: LoopbackChannel) -> None:
+    """Everything before the owner's question was answered before it, so its answer would come later than theirs."""
+    await chat.say("/whoami", peer="marker")
+    message = await chat.hear_message()
+    assert message.address.peer == "marker"
+
+
+async def test_a_stranger_gets_a_code_once_and_is_let_in_by_it(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path)) as (_, chat):
+        theirs = await code(chat)
+        for _ in range(5):
+            assert await say(chat, "hello?") is Verdict.REFUSED
+        await nothing_is_heard(chat)
+        listed = await ask_owner(chat, "/pair")
+        assert theirs in listed
+        assert "loopback:666" in listed
+        assert "\n of" not in listed
+        await chat.say(f"/pair approve {theirs.lower().replace('-', ' ')}", peer="owner")
+        texts = {(await chat.hear_message()).text for _ in range(2)}
+        assert WELCOME in texts
+        assert await say(chat, "hello") is Verdict.ACCEPTED
+        assert (await chat.hear_message()).kind is OutboundKind.REPLY
+        assert "666" in await ask_owner(chat, "/pair")
+    transcripts = (tmp_path / "data/sessions/transcripts").iterdir()
+    assert not any("let me in" in file.read_text() for file in transcripts)
+
+
+async def test_codes_and_guests_are_there_after_a_restart(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path)) as (_, chat):
+        theirs = await code(chat)
+    async with gateway(configured(tmp_path)) as (_, chat):
+        await say(chat, "still me")
+        await nothing_is_heard(chat)
+        await chat.say(f"/pair approve {theirs}", peer="owner")
+        assert await heard(chat, "666") == WELCOME
+    async with gateway(configured(tmp_path)) as (_, chat):
+        assert await say(chat, "hello") is Verdict.ACCEPTED
+        await heard(chat, "666")
+        assert "may not talk any more" in await ask_owner(chat, "/pair revoke loopback:666")
+        assert await say(chat, "hello") is Verdict.REFUSED
+    async with gateway(configured(tmp_path)) as (_, chat):
+        assert await say(chat, "hello") is Verdict.REFUSED
+
+
+async def test_a_code_works_once(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path)) as (_, chat):
+        theirs = await code(chat)
+        await chat.say(f"/pair approve {theirs}", peer="owner")
+        assert {(await chat.hear_message()).address.peer for _ in range(2)} == {"666", "owner"}
+        assert "any more" in await ask_owner(chat, "/pair revoke loopback:666")
+        assert await ask_owner(chat, f"/pair approve {theirs}") == NO_SUCH_CODE
+        assert await say(chat, "hello") is Verdict.REFUSED
+
+
+async def test_one_who_is_denied_gets_no_other_code(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path)) as (_, chat):
+        theirs = await code(chat)
+        assert "stays out" in await ask_owner(chat, f"/pair deny {theirs}")
+        assert await say(chat, "please") is Verdict.REFUSED
+        await nothing_is_heard(chat)
+        assert await ask_owner(chat, f"/pair approve {theirs}") == NO_SUCH_CODE
+
+
+async def test_wrong_codes_use_up_those_that_wait(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path)) as (_, chat):
+        theirs = await code(chat)
+        for _ in range(MAX_TRIES):
+            assert await ask_owner(chat, "/pair approve AAAA-AAAA") == NO_SUCH_CODE
+        assert await ask_owner(chat, f"/pair approve {theirs}") == NO_SUCH_CODE
+        assert await code(chat) != theirs
+
+
+async def test_only_so_many_codes_are_good_at_once_and_who_gets_none_is_told_once(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path)) as (_, chat):
+        for number in range(MAX_WAITING):
+            await code(chat, Sender(id=f"s{number}"))
+        await say(chat, "me too")
+        told = await heard(chat, "666")
+        assert "666" in told
+        assert "Others are waiting" in told
+        await say(chat, "me too")
+        await nothing_is_heard(chat)
+
+
+@pytest.mark.parametrize("command", ["/pair", "/pair approve AAAA-AAAA", "/pair deny AAAA-AAAA", "/pair revoke x:1"])
+async def test_only_the_owner_decides(tmp_path: Path, command: str) -> None:
+    async with gateway(configured(tmp_path, dm_policy="open")) as (_, chat):
+        assert await say(chat, command) is Verdict.REFUSED
+        assert await heard(chat, "666") == "Only the owner decides who may talk."
+
+
+async def test_codes_are_not_shown_to_a_group(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path, group_policy="open")) as (_, chat):
+        await chat.say("/pair", peer="g", kind=PeerKind.GROUP, sender=Sender(id="owner", is_owner=True))
+        assert "directly" in await heard(chat, "g")
+
+
+async def test_where_only_a_list_counts_strangers_get_no_code(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path, dm_policy="allowlist")) as (_, chat):
+        await say(chat, "hi")
+        told = await heard(chat, "666")
+        assert "channels.loopback.allow" in told
+        assert "code" not in told
+        await say(chat, "hi")
+        await nothing_is_heard(chat)
+
+
+async def test_a_flood_is_told_once_and_stop_still_works(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path, dm_policy="open", rate_limit=2)) as (_, chat):
+        verdicts = [await say(chat, f"message {number}") for number in range(6)]
+        assert verdicts == [Verdict.ACCEPTED] * 2 + [Verdict.REFUSED] * 4
+        assert await say(chat, "/stop") is Verdict.ACCEPTED
+        assert await chat.say("hello", peer="other", sender=Sender(id="other")) is Verdict.ACCEPTED
+        heard_by_eve: list[Outbound] = []
+        while (message := await chat.hear_message()).address.peer == "666" or len(heard_by_eve) < 3:
+            heard_by_eve.append(message)
+        assert sum("2 messages a minute" in each.text for each in heard_by_eve) == 1
+
+
+PATHS_IN = {
+    "a message": {"text": "hello"},
+    "a command": {"text": "/session list"},
+    "a command of the owner's": {"text": "/restart"},
+    "a pressed button": {"text": "/session resume 1"},
+    "an approval": {"text": "/pair approve AAAA-AAAA"},
+    "a mistyped command": {"text": "/nwe"},
+    "nothing": {"text": ""},
+    "too much": {"text": "x" * 40_000},
+}
+
+
+@pytest.mark.parametrize("kind", [PeerKind.DIRECT, PeerKind.GROUP, PeerKind.CHANNEL])
+@pytest.mark.parametrize("path", PATHS_IN)
+async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str, kind: PeerKind) -> None:
+    async with gateway(configured(tmp_path)) as (daemon, chat):
+        verdict = await chat.say(PATHS_IN[path]["text"], peer="666", kind=kind, sender=EVE)
+        assert verdict is Verdict.REFUSED
+        if kind is PeerKind.DIRECT:
+            assert "I do not know you yet" in await heard(chat, "666")
+        await nothing_is_heard(chat)
+        assert not daemon.wants_restart
+    assert not list((tmp_path / "data/sessions/transcripts").iterdir())
