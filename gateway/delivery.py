@@ -11,7 +11,7 @@ import structlog
 
 from gateway.abilities import abilities_of
 from gateway.backoff import backoff
-from gateway.contract import Address, Channel, Outbound, Receipt
+from gateway.contract import Address, Button, Channel, Outbound, Receipt
 from gateway.drafting import Draft, Easel
 from gateway.errors import Transient, Undeliverable
 from gateway.lanes import Lanes
@@ -80,7 +80,7 @@ class Delivery:
             Send(
                 key=f"{key}.{number}" if number else key,
                 turn=turn,
-                message=replace(message, text=text, buttons=buttons if number == last else ()),
+                message=_part(message, text, buttons if number == last else ()),
                 at=self._now(),
                 is_sent_at_once=is_first and number == 0,
             )
@@ -231,6 +231,11 @@ class Delivery:
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))
+
+
+def _part(message: Outbound, text: str, buttons: tuple[Button, ...]) -> Outbound:
+    is_whole = text == message.text and buttons == message.buttons
+    return message if is_whole else replace(message, text=text, buttons=buttons)
 
 
 def _chat(address: Address) -> str:

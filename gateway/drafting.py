@@ -62,21 +62,23 @@ class Easel:
         """While inside, show the draft and a sign of life; leaving stops both."""
         draft = Draft()
         failure: Exception | None = None
+        signs: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
-            signs = self._start(group, draft)
+            # An answer that is there at once needs no sign, so none is begun before the loop has come round.
+            start = asyncio.get_running_loop().call_soon(self._start, group, draft, signs)
             try:
                 yield draft
             except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it
                 failure = error
             finally:
+                start.cancel()
                 for sign in signs:
                     sign.cancel()
         if failure is not None:
             raise failure
 
-    def _start(self, group: asyncio.TaskGroup, draft: Draft) -> list[asyncio.Task[None]]:
+    def _start(self, group: asyncio.TaskGroup, draft: Draft, signs: list[asyncio.Task[None]]) -> None:
         can = self.abilities
-        signs = []
         if can.drafts is not None and can.drafts.can_draft(self.template.address):
             signs.append(
                 group.create_task(self._safely(partial(self._show, can.drafts, draft)), name=f"draft:{self.key}")
@@ -87,7 +89,6 @@ class Easel:
             )
         if can.typing is not None:
             signs.append(group.create_task(self._safely(partial(self._type, can.typing)), name=f"typing:{self.key}"))
-        return signs
 
     async def _safely(self, sign: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -73,7 +73,7 @@ class Intake:
         if not inbound.event_id:
             return Verdict.REFUSED
         try:
-            verdict = await self._take(replace(inbound, text=clean(inbound.text)))
+            verdict = await self._take(_cleaned(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
         if verdict is not Verdict.ACCEPTED:
@@ -204,6 +204,11 @@ class Intake:
 
     def _scope(self, scope: str) -> asyncio.Lock:
         return self._scopes.setdefault(scope, asyncio.Lock())
+
+
+def _cleaned(inbound: Inbound) -> Inbound:
+    text = clean(inbound.text)
+    return inbound if text == inbound.text else replace(inbound, text=text)
 
 
 def _taken(inbound: Inbound, now: datetime) -> Take:

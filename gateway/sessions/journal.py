@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,6 +28,9 @@ class Journal(Protocol):
     """Where every entry is committed before it is written to its transcript, with whatever belongs to it."""
 
     async def commit(self, *operations: Operation) -> None: ...
+
+    async def queue(self, *operations: Operation) -> asyncio.Future[None]:
+        """Commit without waiting for it. Cancelling what tells of the end takes nothing back."""
 
     def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield what no flush has made durable yet, by session and seq."""

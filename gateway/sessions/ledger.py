@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -52,6 +53,8 @@ _T = TypeVar("_T")
 Also = Callable[[SessionMeta], Sequence[Operation]]
 """What is to be committed with a session's entries, made of what the session is then."""
 
+_Wanted = Callable[[], Sequence[Entry]]
+
 
 def nothing_else(_session: SessionMeta) -> Sequence[Operation]:
     return ()
@@ -87,9 +90,9 @@ class Ledger:
         self._journal = journal
         self._journaled: dict[str, int] = {}
         """The highest seq of each session that the journal holds, and that was handed to the disk."""
-        self._allotted: dict[str, int] = {}
-        """The highest seq of each session that was given out, while it is on its way to the journal."""
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Held while entries of a session are on their way to the journal; if it refuses them, their seq is free."""
+        self._committing: set[asyncio.Future[None]] = set()
         self.scopes = Scopes({}, 0)
         self.doomed: set[str] = set()
         """Keys of deleted sessions whose files are still there."""
@@ -105,8 +108,8 @@ class Ledger:
         self._flushing = asyncio.Lock()
 
     async def close(self) -> None:
-        if self._finishing:
-            await asyncio.wait(self._finishing)
+        if self._committing:
+            await asyncio.wait(self._committing)
         if self._is_recovered:
             await self.flush()
             if not self.scopes.is_changed and not self._index_is_behind:
@@ -152,15 +155,18 @@ class Ledger:
             self._found(key, sealed, state)
             await self._persist(key, data, is_new=True)
         else:
-            await self._finish(self._begin(key, sealed, lines, state, operations))
+            committed = await self._queue(self._journal, key, lines, 1, operations)
+            committed.add_done_callback(partial(self._begun, key, sealed, lines, state))
+            await asyncio.shield(committed)
         return state
 
-    async def _begin(
-        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, also: Sequence[Operation]
+    def _begun(
+        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, committed: asyncio.Future[None]
     ) -> None:
-        await self._commit(key, 1, lines, also)
-        self._found(key, sealed, state)
-        self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
+        """As `_appended`, for a new session."""
+        if not committed.cancelled() and committed.exception() is None:
+            self._found(key, sealed, state)
+            self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
 
     def _found(self, key: str, sealed: list[Entry], state: SessionState) -> None:
         """Take a new session into memory, as the active one."""
@@ -175,28 +181,57 @@ class Ledger:
         `also` is committed with them. Nothing has happened when that fails.
         """
         self._insist_on_room()
-        after = max(self.state(key).seq, self._allotted.get(key, 0))
-        sealed, lines = self._seal(entries, after=after)
-        if self._journal is None:
-            self._take(key, sealed, b"".join(lines), is_active=is_active)
-            await self._persist(key, b"".join(lines))
-        elif sealed or also:
-            self._allotted[key] = after + len(sealed)
-            await self._finish(self._append(key, sealed, lines, also, is_active=is_active))
+        self.state(key)
+        if not entries and not also:
+            return []
+        sealed = await self._append(key, lambda: entries, also, is_active=is_active)
         written = self.sessions(parse_key(key)[0]).get(key)
         if sealed and written is not None and _is_checkpoint_due(written):
             await self._write_checkpoint(key)
         return sealed
 
     async def _append(
-        self, key: str, sealed: list[Entry], lines: list[bytes], also: Sequence[Operation], *, is_active: bool
-    ) -> None:
-        try:
-            await self._commit(key, sealed[0].seq if sealed else 0, lines, also)
+        self,
+        key: str,
+        wanted: Callable[[], Sequence[Entry]],
+        also: Sequence[Operation] = (),
+        *,
+        is_active: bool = False,
+    ) -> list[Entry]:
+        """Append what `wanted` returns when its turn has come."""
+        if self._journal is None:
+            sealed, lines = self._seal(wanted(), after=self.state(key).seq)
             self._take(key, sealed, b"".join(lines), is_active=is_active)
-        finally:
-            if sealed and self._allotted.get(key) == sealed[-1].seq:
-                del self._allotted[key]
+            await self._persist(key, b"".join(lines))
+            return sealed
+        appending = self._appending.setdefault(key, asyncio.Lock())
+        await appending.acquire()
+        try:
+            sealed, lines = self._seal(wanted(), after=self.state(key).seq)
+            committed = await self._queue(self._journal, key, lines, sealed[0].seq if sealed else 0, also)
+        except BaseException:
+            appending.release()
+            raise
+        committed.add_done_callback(partial(self._appended, key, sealed, lines, appending, is_active=is_active))
+        await asyncio.shield(committed)
+        return sealed
+
+    def _appended(
+        self,
+        key: str,
+        sealed: list[Entry],
+        lines: list[bytes],
+        appending: asyncio.Lock,
+        committed: asyncio.Future[None],
+        *,
+        is_active: bool,
+    ) -> None:
+        """Take in what the journal has: whoever asked for it may have been cancelled, but all three must agree."""
+        appending.release()
+        is_there = key in self.sessions(parse_key(key)[0])  # It may have been deleted meanwhile.
+        if not is_there or committed.cancelled() or committed.exception() is not None:
+            return
+        self._take(key, sealed, b"".join(lines), is_active=is_active)
         if sealed:
             self._persist_later(key, b"".join(lines), upto=sealed[-1].seq)
 
@@ -205,17 +240,15 @@ class Ledger:
         if self._journal is not None and operations:
             await self._journal.commit(*operations)
 
-    async def _commit(self, key: str, first: int, lines: Sequence[bytes], also: Sequence[Operation]) -> None:
-        if self._journal is not None:
-            noted = [Note(session=key, first_seq=first, lines=tuple(lines))] if lines else []
-            await self._journal.commit(*noted, *also)
-
-    async def _finish(self, work: Coroutine[None, None, None]) -> None:
-        """See `work` through even when the one who waits for it is cancelled: journal, memory and disk must agree."""
-        task = asyncio.create_task(work, name="sessions:append")
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
-        await asyncio.shield(task)
+    async def _queue(
+        self, journal: Journal, key: str, lines: Sequence[bytes], first: int, also: Sequence[Operation]
+    ) -> asyncio.Future[None]:
+        """Hand entries to the journal; return what tells that it has them."""
+        noted = [Note(session=key, first_seq=first, lines=tuple(lines))] if lines else []
+        committed = await journal.queue(*noted, *also)
+        self._committing.add(committed)
+        committed.add_done_callback(self._committing.discard)
+        return committed
 
     async def load(self, key: str, messages: int) -> tuple[Entry, ...]:
         """Return the end of a session: at least its last turn and `messages` messages before it."""
@@ -366,15 +399,16 @@ class Ledger:
         try:
             if self.state(key).has_summary:
                 await self.load(key, 1)
-            entries, state = self._hot.get(key), self.state(key)
-            if key in self._allotted:
-                return  # An entry that is on its way would be in front of the checkpoint, and not in its state.
-            if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
-                return
-            summary = fold.standing_summary(entries or ()) if state.has_summary else None
-            await self.append(key, [e.Checkpoint(key=key, state=state, summary=summary)])
-        except Refused as refusal:
+            await self._append(key, partial(self._checkpoint, key))
+        except (Refused, SpoolFull) as refusal:
             log.debug("checkpoint_not_written", session=key, reason=str(refusal))
+
+    def _checkpoint(self, key: str) -> list[Entry]:
+        entries, state = self._hot.get(key), self.state(key)
+        if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
+            return []
+        summary = fold.standing_summary(entries or ()) if state.has_summary else None
+        return [e.Checkpoint(key=key, state=state, summary=summary)]
 
     async def _read(self, key: str, messages: int) -> list[Entry]:
         while (loading := self._loading.get(key)) is not None and loading.messages < messages:

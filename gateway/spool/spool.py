@@ -90,8 +90,15 @@ class Spool:
         `Refusal`: nothing of this call was stored. `SpoolFull`: likewise; try again later. `SpoolBroken`: nobody knows
         until the next start. On a full disk a call with an `Accept` is the first to be refused.
         """
+        await (await self.queue(*operations))
+
+    async def queue(self, *operations: Operation) -> asyncio.Future[None]:
+        """Have them stored behind all that was queued before, as `commit` does; return what tells how that ended.
+
+        Nobody has to wait for it, and cancelling it takes nothing back.
+        """
         is_intake = any(isinstance(operation, Accept) for operation in operations)
-        await self._do(partial(apply, operations=operations), is_intake=is_intake)
+        return await self._put(partial(apply, operations=operations), is_intake=is_intake)
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
@@ -148,15 +155,19 @@ class Spool:
     async def stats(self) -> Stats:
         return await self._do(partial(reading.stats, path=self.path))
 
-    async def _do(self, work: Callable[[sqlite3.Connection], _T], *, is_intake: bool = False) -> _T:
-        """Have `work` done in the writer's thread; wait for a place in the queue when there is none."""
+    async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Have `work` done in the writer's thread, and wait for its end."""
+        return await (await self._put(work))
+
+    async def _put(self, work: Callable[[sqlite3.Connection], _T], *, is_intake: bool = False) -> asyncio.Future[_T]:
+        """Queue `work` for the writer's thread; wait for a place in the queue when there is none."""
         await self._places.acquire()
         if self._is_closed:
             self._places.release()
             raise RuntimeError("the spool is closed")
         waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._writer.put(Job(work, waiter, is_intake))
-        return await waiter
+        return waiter
 
     def _make_room(self, places: int) -> None:
         for _ in range(places):

@@ -1,0 +1,99 @@
+"""Entries on their way to the journal: what it refuses leaves no gap, and what it has is in memory whoever waits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from config import SessionSettings
+from gateway.contract import Address, PeerKind
+from gateway.sessions import SessionManager, entries
+from gateway.spool import Operation, SpoolFull
+from tests.sessions.conftest import SCOPE
+
+
+class SlowJournal:
+    """Ends a commit only when told to, and how."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        self.is_slow = False
+
+    async def queue(self, *_operations: Operation) -> asyncio.Future[None]:
+        ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.is_slow:
+            self.waiting.put_nowait(ending)
+        else:
+            ending.set_result(None)
+        return ending
+
+    async def commit(self, *operations: Operation) -> None:
+        await (await self.queue(*operations))
+
+    async def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
+        nothing: list[tuple[str, list[tuple[int, bytes]]]] = []
+        for noted in nothing:
+            yield noted
+
+    async def forget(self, upto: Mapping[str, int]) -> None:
+        pass
+
+
+@pytest.fixture
+def journal() -> SlowJournal:
+    return SlowJournal()
+
+
+@pytest.fixture
+async def sessions(tmp_path: Path, journal: SlowJournal) -> AsyncIterator[SessionManager]:
+    manager = await SessionManager.open(tmp_path, SessionSettings(), lambda: datetime.now(UTC), journal=journal)
+    await manager.recover()
+    origin = Address(channel="web", account="default", kind=PeerKind.DIRECT, peer="ann")
+    await manager.start_new(SCOPE, agent="main", origin=origin)
+    journal.is_slow = True
+    yield manager
+    await manager.close()
+
+
+async def test_what_the_journal_refuses_leaves_no_gap(sessions: SessionManager, journal: SlowJournal) -> None:
+    first = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="refused")]))
+    second = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="taken")]))
+    async with asyncio.timeout(10):
+        (await journal.waiting.get()).set_exception(SpoolFull("full"))
+        with pytest.raises(SpoolFull):
+            await first
+        (await journal.waiting.get()).set_result(None)
+        await second
+    session = await sessions.load(SCOPE)
+    assert [entry.seq for entry in session.entries] == list(range(1, len(session.entries) + 1))
+    assert [entry.content for entry in session.entries if isinstance(entry, entries.User)] == ["taken"]
+
+
+async def test_what_the_journal_has_is_in_memory_though_nobody_waited(
+    sessions: SessionManager, journal: SlowJournal
+) -> None:
+    asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="patience")]))
+    async with asyncio.timeout(10):
+        committing = await journal.waiting.get()
+        asking.cancel()
+        await asyncio.wait([asking])
+        committing.set_result(None)
+        journal.is_slow = False
+        await sessions.append(SCOPE, [entries.User(content="next")])
+    session = await sessions.load(SCOPE)
+    assert [entry.content for entry in session.entries if isinstance(entry, entries.User)] == ["patience", "next"]
+
+
+async def test_entries_for_a_session_deleted_meanwhile_are_nobodys(
+    sessions: SessionManager, journal: SlowJournal
+) -> None:
+    asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="too late")]))
+    async with asyncio.timeout(10):
+        committing = await journal.waiting.get()
+        journal.is_slow = False
+        await sessions.delete(SCOPE)
+        committing.set_result(None)
+        await asking
+    assert sessions.list(SCOPE) == []
