@@ -71,6 +71,7 @@ async def opened(
         closing.push_async_callback(sessions.close)
         await sessions.recover()
         daemon = Daemon(settings, sessions, spool, now)
+        closing.push_async_callback(daemon.close)
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
         auth = Auth(token)
@@ -179,22 +180,29 @@ class Daemon:
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()
+            sides.append(tasks.create_task(self.roster.warm_up(), name="providers:warming_up"))
             await self._stopping.wait()
             await self._shut_down()
             for side in sides:
                 side.cancel()
 
+    async def close(self) -> None:
+        """Close what holds connections of its own, after `run`."""
+        await self.roster.aclose()
+
     async def reload(self, settings: Settings) -> None:
         """Put new settings in force; raises with nothing changed when they cannot work."""
         settings = _with_what_is_fixed(self._live.settings, settings)
         roster = await asyncio.to_thread(Roster, settings)
+        await roster.warm_up()
         await self.channels.reload(settings)
-        self.roster = roster
+        old, self.roster = self.roster, roster
         self._live.settings = settings
         self._sessions.settings = settings.session
         self._lanes.max_waiting = settings.gateway.max_queued_per_session
         self._lanes.max_in_all = settings.gateway.max_queued
         self._delivery.channels_changed()
+        await old.aclose()
 
     async def _handle_reload(self, _request: web.Request, _caller: Caller) -> web.StreamResponse:
         if self.on_reload is None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from config import AgentSettings, Backend, Settings
-from gateway.agent.models import ModelInfo, describe
+from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Provider
-from gateway.agent.providers import open_provider
+from gateway.agent.providers import Providers
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart
@@ -42,7 +41,9 @@ class Roster:
     def __init__(self, settings: Settings) -> None:
         if faults := agent_faults(settings):
             raise CannotStart("\n".join(faults))
-        self._agents = {name: _open(name, agent, settings) for name, agent in settings.agents.items()}
+        self._providers = Providers(settings.providers)
+        self._used = {provider for agent in settings.agents.values() for provider in _used(agent)}
+        self._agents = {name: _open(name, agent, settings, self._providers) for name, agent in settings.agents.items()}
 
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
@@ -51,12 +52,20 @@ class Roster:
         """Put another agent in place of `name`, from its next turn on: for programs that embed the gateway."""
         self._agents[name] = change(self._agents[name])
 
+    async def warm_up(self) -> None:
+        """Do beforehand, off the event loop, what would make the first message wait: loading the SDKs in use."""
+        await self._providers.warm_up(sorted(self._used))
+
+    async def aclose(self) -> None:
+        """Close the providers' connections, each as soon as no step runs on it."""
+        await self._providers.aclose()
+
 
 def agent_faults(settings: Settings) -> list[str]:
     """Return everything that keeps the agents from being opened, without leaving a trace anywhere."""
     faults = list(_missing_parts(settings))
     for name, agent in settings.agents.items():
-        for part in (_provider, _prompt, _toolbox):
+        for part in (_prompt, _toolbox):
             try:
                 part(name, agent, settings)
             except CannotStart as fault:
@@ -64,13 +73,14 @@ def agent_faults(settings: Settings) -> list[str]:
     return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
 
 
-def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:
+def _open(name: str, agent: AgentSettings, settings: Settings, providers: Providers) -> Agent:
+    lineup = providers.lineup(agent.provider, agent.model, agent.fallbacks)
     return Agent(
         name=name,
-        provider=_provider(name, agent, settings),
+        provider=lineup,
         model=agent.model,
-        info=describe(agent.provider, settings.providers[agent.provider], agent.model),
-        about=partial(_about, agent.provider, settings),
+        info=lineup.own.info,
+        about=lineup.about,
         system=_prompt(name, agent, settings),
         toolbox=_toolbox(name, agent, settings),
         workspace=_workspace(name, settings),
@@ -78,11 +88,10 @@ def _open(name: str, agent: AgentSettings, settings: Settings) -> Agent:
     )
 
 
-def _about(own: str, settings: Settings, model: str) -> ModelInfo:
-    provider, _, rest = model.partition("/")
-    if rest and provider in settings.providers:
-        return describe(provider, settings.providers[provider], rest)
-    return describe(own, settings.providers[own], model)
+def _used(agent: AgentSettings) -> Iterator[str]:
+    if agent.backend is Backend.LLM:
+        yield agent.provider
+        yield from (each.partition("/")[0] for each in agent.fallbacks)
 
 
 def _workspace(name: str, settings: Settings) -> Path:
@@ -95,10 +104,6 @@ def _workspace(name: str, settings: Settings) -> Path:
             "Set gateway.workspace_root to a folder that this user may write to.",
         ) from trouble
     return workspace
-
-
-def _provider(_name: str, agent: AgentSettings, settings: Settings) -> Provider:
-    return open_provider(settings.providers[agent.provider], name=agent.provider)
 
 
 def _toolbox(name: str, agent: AgentSettings, _settings: Settings) -> Toolbox:

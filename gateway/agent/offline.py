@@ -32,7 +32,7 @@ class OfflineProvider:
             yield TextDelta(text=piece)
 
 
-def open_offline(_settings: ProviderSettings) -> Provider:
+def open_offline(_settings: ProviderSettings, _name: str) -> Provider:
     return OfflineProvider()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gateway.dialogue import Json, Message, Thought, ToolCall
 
@@ -63,6 +63,7 @@ class Provider(Protocol):
         """
 
 
+@runtime_checkable
 class Closes(Protocol):
     """A provider that holds connections."""
 

@@ -1,27 +1,66 @@
-"""Opening a provider by the kind that its settings name."""
+"""The providers that the settings name: each is opened once, however many agents use it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import cast
 
 from config import ProviderSettings
-from gateway.agent.provider import Provider
-from gateway.errors import CannotStart
+from gateway.agent.lineup import Candidate, Lineup
+from gateway.agent.models import describe
+from gateway.agent.provider import Closes, Provider
+from gateway.agent.retrying import Retrying
 
-__all__ = ["open_provider"]
+__all__ = ["Providers", "open_provider"]
 
-_KINDS = {"offline": "gateway.agent.offline:open_offline"}
-"""Import paths, so that an SDK costs its seconds and megabytes only where it is used."""
+_KINDS = {
+    "offline": "gateway.agent.offline:open_offline",
+    "openai": "gateway.agent.openai:open_openai",
+    "anthropic": "gateway.agent.anthropic:open_anthropic",
+}
+"""Import paths, so that an adapter costs something only where it is used."""
 
 
 def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider:
-    """Open the provider that `providers.<name>` describes. It does no I/O until it is used."""
-    path = _KINDS.get(settings.kind.value)
-    if path is None:
-        raise CannotStart(
-            f"providers.{name}.kind: {settings.kind.value!r} is not part of this version. "
-            f"Use one of: {', '.join(sorted(_KINDS))}."
+    """Open the provider that `providers.<name>` describes. It does no I/O, and loads no SDK, until it is used."""
+    module, _, function = _KINDS[settings.kind.value].partition(":")
+    opened = cast("Callable[[ProviderSettings, str], Provider]", getattr(import_module(module), function))
+    return opened(settings, name)
+
+
+class Providers:
+    """Finds every model by its name: `provider/model`, or a model of an agent's own provider."""
+
+    def __init__(self, settings: Mapping[str, ProviderSettings]) -> None:
+        self._settings = settings
+        self._opened = {name: open_provider(each, name=name) for name, each in settings.items()}
+        self._retrying = {
+            name: Retrying(provider, patience=settings[name].patience) for name, provider in self._opened.items()
+        }
+
+    def lineup(self, own: str, model: str | None, fallbacks: Iterable[str]) -> Lineup:
+        """Put an agent's models in a row: its own, which is a name at its provider, and others by their full names."""
+        return Lineup(
+            self._candidate(own, model),
+            [self._candidate(*self._split(each, own)) for each in fallbacks],
+            find=lambda wanted: self._candidate(*self._split(wanted, own)),
         )
-    module, _, function = path.partition(":")
-    opened = cast("Callable[[ProviderSettings], Provider]", getattr(import_module(module), function))
-    return opened(settings)
+
+    async def warm_up(self, names: Iterable[str]) -> None:
+        """Do beforehand what takes long the first time."""
+        for name in names:
+            if isinstance(provider := self._opened[name], Closes):
+                await provider.warm_up()
+
+    async def aclose(self) -> None:
+        """Close all connections, each as soon as no step runs on it."""
+        for provider in self._opened.values():
+            if isinstance(provider, Closes):
+                await provider.aclose()
+
+    def _candidate(self, provider: str, model: str | None) -> Candidate:
+        info = describe(provider, self._settings[provider], model)
+        return Candidate(info=info, provider=self._retrying[provider], model=model)
+
+    def _split(self, model: str | None, own: str) -> tuple[str, str | None]:
+        provider, _, rest = (model or "").partition("/")
+        return (provider, rest) if rest and provider in self._settings else (own, model)

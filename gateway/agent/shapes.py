@@ -5,15 +5,20 @@ OpenAI: tool calls are a field of the assistant, each result is a message of its
 """
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import blake2s
 from typing import Any
 
 from gateway.dialogue import AssistantMessage, Json, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
-__all__ = ["from_anthropic", "from_openai", "to_anthropic", "to_openai"]
+__all__ = ["Shape", "from_anthropic", "from_openai", "seen", "to_anthropic", "to_openai"]
 
 Shape = dict[str, Any]  # Any: the shapes are the APIs' own, and differ from message to message.
+
+_USABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 NOTHING = "(nothing)"
 """Neither API takes a message without text."""
@@ -21,16 +26,39 @@ FAILED = "Error: "
 """How OpenAI, whose results have no such field, is told that a tool has failed."""
 
 
-def to_anthropic(messages: Iterable[Message]) -> list[Shape]:
+def seen(messages: Iterable[Message], *, sees_images: bool) -> Iterable[Message]:
+    """Leave out the pictures for a model that does not see; the text names them."""
+    for message in messages:
+        if isinstance(message, UserMessage) and message.pictures and not sees_images:
+            yield replace(message, pictures=())
+        else:
+            yield message
+
+
+def to_anthropic(messages: Iterable[Message], *, model: str = "") -> list[Shape]:
+    """Shape for `model`, which is shown its own thoughts again; other models' are left out."""
     shapes: list[Shape] = []
     for message in messages:
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
-        blocks = _blocks(message)
+        blocks = _thought(message, model) or _blocks(message)
         if shapes and shapes[-1]["role"] == role:
             shapes[-1]["content"] += blocks
         else:
             shapes.append({"role": role, "content": blocks})
     return shapes
+
+
+def _thought(message: Message, model: str) -> list[Shape]:
+    """Return a step as it came, where its thoughts are known and its calls are the ones that were run."""
+    if not isinstance(message, AssistantMessage):
+        return []
+    for thought in message.thoughts:
+        content: Any = thought.shape.get("content")  # Any: it is the API's own.
+        if thought.model == model and isinstance(content, list):
+            called = [block["id"] for block in content if block["type"] == "tool_use"]
+            if called == [call.id for call in message.tool_calls]:
+                return [*content]
+    return []
 
 
 def _blocks(message: Message) -> list[Shape]:
@@ -40,7 +68,7 @@ def _blocks(message: Message) -> list[Shape]:
             return [*map(_image, _shown(message)), {"type": "text", "text": _some(message.text)}]
         case AssistantMessage():
             calls = [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
+                {"type": "tool_use", "id": _id(call.id), "name": _name(call.name), "input": call.input}
                 for call in message.tool_calls
             ]
             text = message.text if message.text.strip() or calls else NOTHING
@@ -49,7 +77,7 @@ def _blocks(message: Message) -> list[Shape]:
             return [
                 {
                     "type": "tool_result",
-                    "tool_use_id": outcome.id,
+                    "tool_use_id": _id(outcome.id),
                     "content": outcome.output or NOTHING,
                     "is_error": outcome.is_error,
                 }
@@ -64,6 +92,16 @@ def _shown(message: UserMessage) -> list[Picture]:
 def _image(picture: Picture) -> Shape:
     data = b64encode(picture.data).decode()
     return {"type": "image", "source": {"type": "base64", "media_type": picture.media_type, "data": data}}
+
+
+def _id(call_id: str) -> str:
+    """Return an id that both APIs take; one that they would not take gets another, always the same."""
+    return call_id if _USABLE_ID.fullmatch(call_id) else f"call_{blake2s(call_id.encode(), digest_size=16).hexdigest()}"
+
+
+def _name(tool: str) -> str:
+    """Return a name that both APIs take: a model may have called what no tool can be called."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", tool)[:64] or "_"
 
 
 def _some(text: str) -> str:
@@ -93,25 +131,28 @@ def from_anthropic(shapes: Sequence[Shape]) -> list[Message]:
     return messages
 
 
-def to_openai(messages: Iterable[Message]) -> list[Shape]:
-    return [shape for message in messages for shape in _openai(message)]
+def to_openai(messages: Iterable[Message], *, model: str = "") -> list[Shape]:
+    """Shape for `model`, which is shown its own thoughts again; other models' are left out."""
+    return [shape for message in messages for shape in _openai(message, model)]
 
 
-def _openai(message: Message) -> list[Shape]:
+def _openai(message: Message, model: str) -> list[Shape]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": _content(message)}]
         case AssistantMessage(tool_calls=()):
             return [{"role": "assistant", "content": _some(message.text)}]
         case AssistantMessage():
-            return [
-                {"role": "assistant", "content": message.text or None, "tool_calls": [*map(_call, message.tool_calls)]}
-            ]
+            calls = [*map(_call, message.tool_calls)]
+            thoughts = {
+                key: value for each in message.thoughts if each.model == model for key, value in each.shape.items()
+            }
+            return [{"role": "assistant", "content": message.text or None, "tool_calls": calls, **thoughts}]
         case ToolMessage():
             return [
                 {
                     "role": "tool",
-                    "tool_call_id": outcome.id,
+                    "tool_call_id": _id(outcome.id),
                     "content": f"{FAILED if outcome.is_error else ''}{outcome.output or NOTHING}",
                 }
                 for outcome in message.outcomes
@@ -131,7 +172,7 @@ def _data_url(picture: Picture) -> str:
 
 def _call(call: ToolCall) -> Shape:
     arguments = json.dumps(call.input, ensure_ascii=False)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {"id": _id(call.id), "type": "function", "function": {"name": _name(call.name), "arguments": arguments}}
 
 
 def from_openai(shapes: Sequence[Shape]) -> list[Message]:

@@ -11,14 +11,14 @@ from gateway.dialogue import Json, Thought, ToolCall
 from gateway.errors import ProviderFailed
 from gateway.text import clean
 
-__all__ = ["Step", "new_call_id"]
+__all__ = ["MAX_CALL_BYTES", "TOO_MUCH_TO_CALL", "Step", "new_call_id"]
 
 MAX_TEXT_CHARS = 1024 * 1024
 MAX_CALL_BYTES = 256 * 1024
 """For all tool calls of a step together, as JSON."""
 
 _TOO_MUCH_TEXT = "The model wrote more than one answer can hold, and was stopped. Please ask for less at once."
-_TOO_MUCH_TO_CALL = "The model wanted to give its tools more than they can take, and was stopped. Please ask for less."
+TOO_MUCH_TO_CALL = "The model wanted to give its tools more than they can take, and was stopped. Please ask for less."
 
 
 def new_call_id() -> str:
@@ -74,9 +74,9 @@ class Step:
             whole = replace(call, id=call_id, name=clean(call.name), input=arguments)
             self._call_left -= len(msgspec.json.encode(whole))
         except RecursionError as deep:
-            raise ProviderFailed(_TOO_MUCH_TO_CALL) from deep
+            raise ProviderFailed(TOO_MUCH_TO_CALL) from deep
         if self._call_left < 0:
-            raise ProviderFailed(_TOO_MUCH_TO_CALL)
+            raise ProviderFailed(TOO_MUCH_TO_CALL)
         self._calls[call_id] = whole
 
 

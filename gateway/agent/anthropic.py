@@ -1,0 +1,253 @@
+"""Models behind Anthropic's Messages API, by the official SDK, with prompt caching and thinking."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from config import ModelSettings, ProviderSettings
+from gateway.agent.calls import Pieces
+from gateway.agent.connection import Connection, http_client
+from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY
+from gateway.agent.failures import CUT_OFF, translated
+from gateway.agent.models import describe
+from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.punctual import punctual
+from gateway.agent.shapes import Shape, seen, to_anthropic
+from gateway.dialogue import AssistantMessage, Json, Message, Thought, ToolCall, UserMessage
+from gateway.errors import ProviderBusy, ProviderFailed
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic, AsyncStream
+    from anthropic.types import RawMessageStreamEvent
+
+__all__ = ["AnthropicProvider", "open_anthropic"]
+
+_ENDPOINT = "https://api.anthropic.com"
+_NO_KEY = "none"
+_ROOM_TO_ANSWER = 4_096
+"""Tokens that an answer gets beyond what the model may think."""
+_CACHED = {"type": "ephemeral"}
+"""Marks the end of what the API shall keep: of the tools, of the system prompt, and of the last two user messages."""
+
+
+def open_anthropic(settings: ProviderSettings, name: str) -> AnthropicProvider:
+    return AnthropicProvider(settings, name)
+
+
+class AnthropicProvider:
+    """One try at a step: whoever asks again is `Retrying`."""
+
+    def __init__(self, settings: ProviderSettings, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._connection: Connection[AsyncAnthropic] = Connection(self._connect)
+
+    async def warm_up(self) -> None:
+        await self._connection.warm_up()
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        model = prompt.model or ""
+        answer = _Answer(f"{self._name}/{model}")
+        body = self._body(prompt)
+        async with self._connection.lease() as client:
+            with translated(self._name, model, *_errors()):
+                async with await _begun(client, body) as events:
+                    async for event in punctual(aiter(events), self._settings.idle_timeout):
+                        for delta in answer.take(event):
+                            yield delta
+        for rest in answer.end(model):
+            yield rest
+
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        model = prompt.model or ""
+        info = describe(self._name, self._settings, model)
+        messages = to_anthropic(seen(prompt.messages, sees_images=info.sees_images), model=info.name)
+        body: dict[str, Any] = {
+            "model": model,
+            "max_tokens": info.max_output_tokens,
+            "messages": _marked(messages),
+            "stream": True,
+        }
+        if prompt.system:
+            body["system"] = [{"type": "text", "text": prompt.system, "cache_control": _CACHED}]
+        if prompt.tools:
+            tools: list[Shape] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+                for tool in prompt.tools
+            ]
+            tools[-1]["cache_control"] = _CACHED
+            body["tools"] = tools
+        if _may_think(prompt.messages, info.name):
+            body.update(_thinking(self._settings.models.get(model, ModelSettings()), info.max_output_tokens))
+        return body
+
+    def _connect(self) -> AsyncAnthropic:
+        """Import the SDK, which takes a second or two, and make a client: in a thread, and only where it is used."""
+        from anthropic import AsyncAnthropic  # noqa: PLC0415 - that is what this function is for.
+
+        settings = self._settings
+        return AsyncAnthropic(
+            api_key=settings.api_key.reveal() if settings.api_key else _NO_KEY,
+            base_url=settings.base_url or _ENDPOINT,
+            max_retries=0,
+            open_telemetry=False,
+            http_client=http_client(settings),
+        )
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import anthropic  # noqa: PLC0415 - imported in a thread by now; see `_connect`.
+    import httpx2  # noqa: PLC0415 - as above
+
+    return (anthropic.AnthropicError, httpx2.HTTPError)
+
+
+async def _begun(client: AsyncAnthropic, body: dict[str, Any]) -> AsyncStream[RawMessageStreamEvent]:
+    stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(**body)
+    return stream
+
+
+def _marked(messages: list[Shape]) -> list[Shape]:
+    """Mark the last two user messages, so that each step reads from the cache what the one before has put there."""
+    for message in [each for each in messages if each["role"] == "user"][-2:]:
+        message["content"][-1]["cache_control"] = _CACHED
+    return messages
+
+
+def _may_think(messages: Sequence[Message], name: str) -> bool:
+    """Tell whether the steps of this turn have their thoughts: after a restart, or by another model, they have not."""
+    for message in reversed(messages):
+        if isinstance(message, UserMessage):
+            return True
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            return any(thought.model == name for thought in message.thoughts)
+    return True
+
+
+def _thinking(settings: ModelSettings, max_output: int) -> dict[str, Any]:
+    if settings.thinking_tokens:
+        budget = settings.thinking_tokens
+        return {
+            "thinking": {"type": "enabled", "budget_tokens": budget},
+            "max_tokens": max(max_output, budget + _ROOM_TO_ANSWER),
+        }
+    return {"thinking": {"type": "adaptive"}} if settings.thinking else {}
+
+
+class _Answer:
+    """Puts the events of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._blocks: dict[int, Shape] = {}
+        self._calls: dict[int, Pieces] = {}
+        self._reason = ""
+        self._counts: dict[str, int] = {}
+
+    def take(self, event: RawMessageStreamEvent) -> Iterator[TextDelta]:
+        match event.type:
+            case "message_start":
+                self._count(event.message.usage)
+            case "message_delta":
+                self._count(event.usage)
+                self._reason = event.delta.stop_reason or self._reason
+            case "content_block_start":
+                yield from self._start(event.index, event.content_block)
+            case "content_block_delta":
+                yield from self._add(event.index, event.delta)
+
+    def end(self, model: str) -> Iterator[Chunk]:
+        if not self._reason:
+            raise ProviderBusy(CUT_OFF.format(model=model))
+        calls = {index: self._whole(index) for index in self._calls}
+        if not calls:
+            yield from self._note()
+        yield from self._thoughts(calls)
+        yield from calls.values()
+        yield self._usage()
+
+    def _start(self, index: int, block: Any) -> Iterator[TextDelta]:  # noqa: ANN401 - one of many kinds, by `type`.
+        match block.type:
+            case "text":
+                if self._text():
+                    yield TextDelta(text="\n\n")
+                self._blocks[index] = {"type": "text", "text": ""}
+                yield from self._say(index, block.text)
+            case "thinking":
+                self._blocks[index] = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
+            case "redacted_thinking":
+                self._blocks[index] = {"type": "redacted_thinking", "data": block.data}
+            case "tool_use":
+                self._blocks[index] = {"type": "tool_use", "input": block.input}
+                self._calls[index] = Pieces(id=block.id, name=block.name)
+
+    def _add(self, index: int, delta: Any) -> Iterator[TextDelta]:  # noqa: ANN401 - as above
+        match delta.type:
+            case "text_delta":
+                yield from self._say(index, delta.text)
+            case "thinking_delta":
+                self._blocks[index]["thinking"] += delta.thinking
+            case "signature_delta":
+                self._blocks[index]["signature"] += delta.signature
+            case "input_json_delta":
+                self._calls[index].add(delta.partial_json)
+
+    def _say(self, index: int, text: str) -> Iterator[TextDelta]:
+        self._blocks[index]["text"] += text
+        if text:
+            yield TextDelta(text=text)
+
+    def _text(self) -> str:
+        return "".join(block["text"] for block in self._blocks.values() if block["type"] == "text")
+
+    def _note(self) -> Iterator[TextDelta]:
+        """Say how the answer has ended, where that is not of itself."""
+        has_text = bool(self._text().strip())
+        if self._reason in {"max_tokens", "model_context_window_exceeded"}:
+            if not has_text:
+                raise ProviderFailed(THOUGHT_ONLY)
+            yield TextDelta(text=CUT_SHORT)
+        elif self._reason == "refusal" and not has_text:
+            raise ProviderFailed(DECLINED)
+
+    def _whole(self, index: int) -> ToolCall:
+        """Return the call; an endpoint that does not stream the arguments has given them at the start of the block."""
+        call = self._calls[index].whole()
+        given = self._blocks[index]["input"]
+        if call.input or call.fault or not isinstance(given, dict):
+            return call
+        return replace(call, input=given)
+
+    def _thoughts(self, calls: dict[int, ToolCall]) -> Iterator[Thought]:
+        """Keep the whole step as it came: the API takes thoughts back only in their place, and unchanged."""
+        if not calls or not any("thinking" in block["type"] for block in self._blocks.values()):
+            return
+        content: list[Json] = []
+        for index, block in sorted(self._blocks.items()):
+            if call := calls.get(index):
+                content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.input})
+            elif block.get("text", "given"):
+                content.append(block)
+        yield Thought(model=self._name, shape={"content": content})
+
+    def _count(self, usage: Any) -> None:  # noqa: ANN401 - of the start or of the end, with much the same fields.
+        for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
+            if (count := getattr(usage, name, None)) is not None:
+                self._counts[name] = count
+
+    def _usage(self) -> Usage:
+        """Count as input all that was read: the API counts apart what came from its cache or was put there."""
+        read = self._counts.get("cache_read_input_tokens", 0)
+        written = self._counts.get("cache_creation_input_tokens", 0)
+        return Usage(
+            input_tokens=self._counts.get("input_tokens", 0) + read + written,
+            output_tokens=self._counts.get("output_tokens", 0),
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            model=self._name,
+        )

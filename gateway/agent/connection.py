@@ -1,0 +1,86 @@
+"""A client of an SDK: made when it is first needed, off the event loop, and closed once nobody uses it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from config import ProviderSettings
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
+__all__ = ["Connection", "http_client"]
+
+MAX_CONNECTIONS = 1000
+"""More steps than that wait for one another; turns are limited long before."""
+KEPT_OPEN = 20
+KEPT_OPEN_FOR = 60.0
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
+
+class Connection(Generic[C]):
+    """Holds one client for all steps that run at the same time. `connect` runs in a thread: it imports the SDK."""
+
+    def __init__(self, connect: Callable[[], C]) -> None:
+        self._connect = connect
+        self._client: C | None = None
+        self._opening = asyncio.Lock()
+        self._users = 0
+        self._is_retired = False
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[C]:
+        """Give the client for the time of a step."""
+        self._users += 1
+        try:
+            yield await self._opened()
+        finally:
+            self._users -= 1
+            if self._is_retired:
+                await self._close_if_unused()
+
+    async def warm_up(self) -> None:
+        if not self._is_retired:
+            await self._opened()
+
+    async def aclose(self) -> None:
+        """Close the client, or let the last step that uses it do so. A later step opens one for itself."""
+        self._is_retired = True
+        await self._close_if_unused()
+
+    async def _opened(self) -> C:
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._connect)
+            return self._client
+
+    async def _close_if_unused(self) -> None:
+        if self._users == 0 and self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+
+def http_client(settings: ProviderSettings) -> AsyncClient:
+    """Make the client under an SDK's own.
+
+    Neither proxies from the environment nor redirects: the key goes where the settings say, and nowhere else.
+    """
+    import httpx2  # noqa: PLC0415 - it comes with the SDKs, and is as heavy.
+
+    return httpx2.AsyncClient(
+        trust_env=False,
+        follow_redirects=False,
+        timeout=httpx2.Timeout(settings.idle_timeout, connect=settings.connect_timeout),
+        limits=httpx2.Limits(
+            max_connections=MAX_CONNECTIONS, max_keepalive_connections=KEPT_OPEN, keepalive_expiry=KEPT_OPEN_FOR
+        ),
+    )

@@ -1,0 +1,107 @@
+"""The models of an agent in their order: the next is asked when one is down, overloaded or unknown."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from time import monotonic
+
+import structlog
+
+from gateway.agent.failures import CUT_OFF
+from gateway.agent.models import ModelInfo
+from gateway.agent.provider import Chunk, Prompt
+from gateway.agent.resuming import Resumption
+from gateway.agent.retrying import Retrying
+from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
+
+__all__ = ["Candidate", "Lineup"]
+
+log = structlog.get_logger()
+
+PATIENCE = 4.0
+"""Seconds for which a model is asked again while there is another to ask."""
+REST = 60.0
+"""Seconds for which a model that failed is passed over while there is another to ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    info: ModelInfo
+    provider: Retrying
+    model: str | None
+    """Its name at the provider."""
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+
+class Lineup:
+    """A provider that asks several. What one has said before it broke off, the next goes on with."""
+
+    def __init__(
+        self,
+        own: Candidate,
+        fallbacks: Sequence[Candidate] = (),
+        *,
+        find: Callable[[str], Candidate],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.own = own
+        self._fallbacks = tuple(fallbacks)
+        self._find = find
+        self._clock = clock
+        self._rests_until: dict[str, float] = {}
+
+    def about(self, model: str) -> ModelInfo:
+        """Tell what is known about the model that `Prompt.model` may name."""
+        return self._candidate(model).info
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        answer = Resumption()
+        *others, last = self._in_order(prompt.model)
+        for candidate in others:
+            try:
+                async with aclosing(self._ask(candidate, prompt, answer, PATIENCE)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except (ProviderBusy, ModelUnavailable) as failure:
+                self._rest(candidate, failure)
+            else:
+                return
+        async with aclosing(self._ask(last, prompt, answer, None)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _ask(
+        self, candidate: Candidate, prompt: Prompt, answer: Resumption, patience: float | None
+    ) -> AsyncGenerator[Chunk, None]:
+        asked = replace(answer.prompt(prompt), model=candidate.model)
+        try:
+            async with aclosing(candidate.provider.stream(asked, patience=patience)) as chunks:
+                async for chunk in chunks:
+                    for ready in answer.take(chunk):
+                        yield ready
+        except ContextTooLong as grown:
+            if not answer.said:
+                raise
+            raise ProviderFailed(CUT_OFF.format(model=candidate.model)) from grown  # It was shown, and is not repeated.
+        for ready in answer.release():
+            yield ready
+
+    def _in_order(self, model: str | None) -> list[Candidate]:
+        """Put those that failed a moment ago behind the others, and leave out repetitions."""
+        first = self._candidate(model)
+        unique: dict[str, Candidate] = {}
+        for each in (first, *self._fallbacks):
+            unique.setdefault(each.name, each)
+        now = self._clock()
+        return sorted(unique.values(), key=lambda each: self._rests_until.get(each.name, 0.0) > now)
+
+    def _candidate(self, model: str | None) -> Candidate:
+        return self.own if model in {None, self.own.model} else self._find(model or "")
+
+    def _rest(self, candidate: Candidate, failure: ProviderBusy | ModelUnavailable) -> None:
+        log.warning("model_passed_over", model=candidate.name, reason=str(failure))
+        asked = failure.retry_after if isinstance(failure, ProviderBusy) else None
+        self._rests_until[candidate.name] = self._clock() + (asked or REST)

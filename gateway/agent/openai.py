@@ -1,0 +1,208 @@
+"""Models behind OpenAI's Chat Completions API, at OpenAI or at any endpoint that speaks it, by the official SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from config import ProviderSettings
+from gateway.agent.calls import Pieces
+from gateway.agent.connection import Connection, http_client
+from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY
+from gateway.agent.failures import CUT_OFF, translated
+from gateway.agent.models import describe
+from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.punctual import punctual
+from gateway.agent.shapes import seen, to_openai
+from gateway.dialogue import Json, Thought
+from gateway.errors import ProviderBusy, ProviderFailed
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, AsyncStream
+    from openai.types.chat import ChatCompletionChunk
+    from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
+
+__all__ = ["OpenAIProvider", "open_openai"]
+
+_ENDPOINT = "https://api.openai.com/v1"
+_NO_KEY = "none"
+"""The SDK insists on a key; a server that needs none does not look at it."""
+
+
+def open_openai(settings: ProviderSettings, name: str) -> OpenAIProvider:
+    return OpenAIProvider(settings, name)
+
+
+class OpenAIProvider:
+    """One try at a step: whoever asks again is `Retrying`."""
+
+    def __init__(self, settings: ProviderSettings, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._connection: Connection[AsyncOpenAI] = Connection(self._connect)
+        self._reports_usage = True
+
+    async def warm_up(self) -> None:
+        await self._connection.warm_up()
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        model = prompt.model or ""
+        answer = _Answer(f"{self._name}/{model}")
+        body = self._body(prompt)
+        async with self._connection.lease() as client:
+            with translated(self._name, model, *_errors()):
+                async with await self._ask(client, body) as chunks:
+                    async for chunk in punctual(aiter(chunks), self._settings.idle_timeout):
+                        for delta in answer.take(chunk):
+                            yield delta
+        for rest in answer.end(model):
+            yield rest
+
+    async def _ask(self, client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[ChatCompletionChunk]:
+        """Begin a stream. Usage is asked for until the endpoint turns out not to know of it."""
+        import openai  # noqa: PLC0415 - imported in a thread by now; see `_connect`.
+
+        if self._reports_usage:
+            try:
+                return await _begun(client, {**body, "stream_options": {"include_usage": True}})
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as refused:
+                if "stream_options" not in str(refused):
+                    raise
+                self._reports_usage = False
+        return await _begun(client, body)
+
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        model = prompt.model or ""
+        info = describe(self._name, self._settings, model)
+        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        messages = to_openai(seen(prompt.messages, sees_images=info.sees_images), model=info.name)
+        body: dict[str, Any] = {"model": model, "messages": [*system, *messages], "stream": True}
+        if prompt.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+                }
+                for tool in prompt.tools
+            ]
+        told = self._settings.models.get(model)
+        if told and told.max_output_tokens:
+            # OpenAI has renamed it; most others know the old name, and some know only that.
+            name = "max_tokens" if self._settings.base_url else "max_completion_tokens"
+            body[name] = told.max_output_tokens
+        return body
+
+    def _connect(self) -> AsyncOpenAI:
+        """Import the SDK, which takes a second or two, and make a client: in a thread, and only where it is used."""
+        from openai import AsyncOpenAI  # noqa: PLC0415 - that is what this function is for.
+
+        settings = self._settings
+        client = AsyncOpenAI(
+            api_key=settings.api_key.reveal() if settings.api_key else _NO_KEY,
+            base_url=settings.base_url or _ENDPOINT,
+            max_retries=0,
+            http_client=http_client(settings),
+        )
+        client.organization = client.project = None  # They would come from the environment.
+        return client
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import httpx2  # noqa: PLC0415 - as above
+    import openai  # noqa: PLC0415 - as above
+
+    return (openai.OpenAIError, httpx2.HTTPError)
+
+
+async def _begun(client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[ChatCompletionChunk]:
+    stream: AsyncStream[ChatCompletionChunk] = await client.chat.completions.create(**body)
+    return stream
+
+
+class _Answer:
+    """Puts the chunks of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: list[Pieces] = []
+        self._by_index: dict[int, Pieces] = {}
+        self._thinking: list[str] = []
+        self._details: list[Json] = []
+        self._has_text = False
+        self._reason = ""
+        self._usage = Usage(input_tokens=0, output_tokens=0, model=name)
+
+    def take(self, chunk: ChatCompletionChunk) -> Iterator[TextDelta]:
+        if chunk.usage:
+            self._usage = _usage(chunk, self._name)
+        for choice in (chunk.choices or ())[:1]:
+            self._reason = choice.finish_reason or self._reason
+            delta: ChoiceDelta | None = choice.delta  # The SDK checks nothing, and not every endpoint sends one.
+            if delta is None:
+                continue
+            self._think(delta)
+            for piece in delta.tool_calls or ():
+                self._add(piece)
+            if text := delta.content or delta.refusal:
+                self._has_text = self._has_text or bool(text.strip())
+                yield TextDelta(text=text)
+
+    def end(self, model: str) -> Iterator[Chunk]:
+        if not self._reason:
+            raise ProviderBusy(CUT_OFF.format(model=model))
+        if self._reason == "length" and not self._calls:
+            if not self._has_text:
+                raise ProviderFailed(THOUGHT_ONLY)
+            yield TextDelta(text=CUT_SHORT)
+        if self._reason == "content_filter" and not self._has_text:
+            raise ProviderFailed(DECLINED)
+        yield from self._thoughts()
+        for call in self._calls:
+            yield call.whole()
+        yield self._usage
+
+    def _add(self, piece: ChoiceDeltaToolCall) -> None:
+        """Add to the call that the piece belongs to. Some endpoints give no index, or the same to several calls."""
+        index: int | None = piece.index  # As above.
+        last = self._calls[-1] if self._calls else None
+        call = last if index is None else self._by_index.get(index)
+        if call is None or (piece.id and call.id and piece.id != call.id):
+            call = Pieces()
+            self._calls.append(call)
+            self._by_index[piece.index] = call
+        call.id = call.id or piece.id or ""
+        if piece.function:
+            call.name = call.name or piece.function.name or ""
+            call.add(piece.function.arguments or "")
+
+    def _think(self, delta: ChoiceDelta) -> None:
+        """Keep what a model thinks, under the names that endpoints have given to it."""
+        extra = delta.model_extra or {}
+        if isinstance(text := extra.get("reasoning_content"), str):
+            self._thinking.append(text)
+        if isinstance(details := extra.get("reasoning_details"), list):
+            self._details += details
+
+    def _thoughts(self) -> Iterator[Thought]:
+        shape: dict[str, Json] = {}
+        if self._thinking:
+            shape["reasoning_content"] = "".join(self._thinking)
+        if self._details:
+            shape["reasoning_details"] = self._details
+        if shape and self._calls:
+            yield Thought(model=self._name, shape=shape)
+
+
+def _usage(chunk: ChatCompletionChunk, name: str) -> Usage:
+    told = chunk.usage
+    details = told.prompt_tokens_details if told else None
+    return Usage(
+        input_tokens=(told and told.prompt_tokens) or 0,
+        output_tokens=(told and told.completion_tokens) or 0,
+        cache_read_tokens=(details and details.cached_tokens) or 0,
+        cache_write_tokens=(details and details.cache_write_tokens) or 0,
+        model=name,
+    )
