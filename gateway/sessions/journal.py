@@ -30,7 +30,7 @@ class Journal(Protocol):
     async def commit(self, *operations: Operation) -> None: ...
 
     async def queue(self, *operations: Operation) -> asyncio.Future[None]:
-        """Commit without waiting for it. Cancelling what tells of the end takes nothing back."""
+        """Commit without waiting for it. What is returned tells of the end, later; cancelling it takes nothing back."""
 
     def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield what no flush has made durable yet, by session and seq."""

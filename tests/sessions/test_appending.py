@@ -26,7 +26,7 @@ class SlowJournal:
         if self.is_slow:
             self.waiting.put_nowait(ending)
         else:
-            ending.set_result(None)
+            asyncio.get_running_loop().call_soon(ending.set_result, None)
         return ending
 
     async def commit(self, *operations: Operation) -> None:
