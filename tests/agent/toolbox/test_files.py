@@ -29,7 +29,7 @@ async def test_a_long_listing_says_how_much_is_left_out(context: ToolContext) ->
     for number in range(503):
         (context.workspace / f"{number:03}").touch()
     lines = (await list_files.run(context, {})).splitlines()
-    assert (len(lines), lines[-1]) == (501, "... and 3 more")
+    assert (len(lines), lines[-1]) == (501, "... and 3 more. Use search_files to find one by its name.")
 
 
 @pytest.fixture
@@ -112,10 +112,34 @@ async def test_a_workspace_that_is_gone_is_no_crash(context: ToolContext) -> Non
         await list_files.run(context, {})
 
 
-async def test_a_big_file_is_cut_and_says_so(context: ToolContext) -> None:
-    (context.workspace / "big").write_bytes(b"x" * 300_000)
-    text = await read_file.run(context, {"path": "big"})
-    assert text.endswith("[Cut: only the first 200000 of 300000 bytes are shown.]")
+async def test_a_big_file_is_read_piece_by_piece(context: ToolContext) -> None:
+    lines = [f"line {number}" for number in range(1, 9_001)]
+    (context.workspace / "big").write_text("\n".join(lines))
+    read: list[str] = []
+    while True:
+        text = await read_file.run(context, {"path": "big", "first_line": len(read) + 1})
+        assert len(text) < 50_000
+        *shown, last = text.split("\n")
+        read += shown
+        if not last.startswith("[Cut"):
+            break
+        assert last == f"[Cut: there is more. Go on with first_line={len(read) + 1}.]"
+    assert [*read, last] == lines
+
+
+async def test_a_line_without_end_is_cut(context: ToolContext) -> None:
+    (context.workspace / "big").write_bytes(b"x" * 300_000 + b"\nnext")
+    assert (await read_file.run(context, {"path": "big"})).endswith("[Cut: line 1 is longer than can be shown.]")
+    assert await read_file.run(context, {"path": "big", "first_line": 2}) == "next"
+    with pytest.raises(ToolFailed, match="has only 1 lines"):
+        await read_file.run(context, {"path": "big", "first_line": 9})
+
+
+async def test_a_line_beyond_reach_is_told(context: ToolContext) -> None:
+    with (context.workspace / "huge").open("wb") as file:
+        file.truncate(10**12)
+    with pytest.raises(ToolFailed, match="too far down"):
+        await read_file.run(context, {"path": "huge", "first_line": 2})
 
 
 async def test_bytes_that_are_no_text_are_replaced(context: ToolContext) -> None:
