@@ -10,6 +10,7 @@ from config.choices import (
     LogFormat,
     LogLevel,
     ProviderKind,
+    WaitingSign,
 )
 from config.model import (
     AccountSettings,
@@ -56,6 +57,7 @@ __all__ = [
     "Secret",
     "SessionSettings",
     "Settings",
+    "WaitingSign",
     "destination",
     "find",
     "load",

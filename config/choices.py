@@ -12,6 +12,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "ProviderKind",
+    "WaitingSign",
 ]
 
 
@@ -54,6 +55,14 @@ class BusyMode(StrEnum):
     COLLECT = "collect"
     INTERRUPT = "interrupt"
     STEER = "steer"
+
+
+class WaitingSign(StrEnum):
+    """How somebody learns that a message has to wait for others."""
+
+    REACTION = "reaction"
+    NOTE = "note"
+    OFF = "off"
 
 
 class LogFormat(StrEnum):

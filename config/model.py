@@ -17,6 +17,7 @@ from config.choices import (
     LogFormat,
     LogLevel,
     ProviderKind,
+    WaitingSign,
 )
 from config.kinds import Flag, Id, Location, Options, PlatformId, Price, Seconds, Slug, Text, Url, Whole, is_loopback
 from config.problems import Mistake, Mistakes, Problem, did_you_mean
@@ -322,6 +323,11 @@ class AccountSettings(_Table):
         default=BusyMode.FOLLOWUP,
         description="What becomes of a message that comes in during a turn: answered after it, together with "
         "the others that came, at once, instead of what runs, or by that turn itself, from its next step on.",
+    )
+    waiting_sign: WaitingSign = Field(
+        default=WaitingSign.REACTION,
+        description="How somebody learns that a message has to wait: by a reaction where the channel can, by a note, "
+        "or not at all.",
     )
     options: Options = Field(
         default_factory=dict, description="What only this channel understands; references become secrets here too."

@@ -10,6 +10,7 @@ from gateway.contract import (
     Edits,
     FetchesFiles,
     OffersButtons,
+    Reacts,
     SendsFiles,
     ShowsTyping,
 )
@@ -22,6 +23,7 @@ class Abilities:
     drafts: Drafts | None
     edits: Edits | None
     typing: ShowsTyping | None
+    reacts: Reacts | None
     fetches: FetchesFiles | None
     sends_files: SendsFiles | None
     max_buttons: int
@@ -34,6 +36,7 @@ def abilities_of(channel: Channel) -> Abilities:
         drafts=channel if isinstance(channel, Drafts) else None,
         edits=channel if isinstance(channel, Edits) else None,
         typing=channel if isinstance(channel, ShowsTyping) else None,
+        reacts=channel if isinstance(channel, Reacts) else None,
         fetches=channel if isinstance(channel, FetchesFiles) else None,
         sends_files=channel if isinstance(channel, SendsFiles) else None,
         max_buttons=channel.max_buttons if isinstance(channel, OffersButtons) else 0,

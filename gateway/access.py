@@ -9,7 +9,7 @@ __all__ = ["is_owner", "may_talk", "rules_for"]
 
 def rules_for(live: Live, address: Address) -> ChannelSettings:
     """Return the settings of the bot identity that was written to."""
-    return live.settings.channels.get(address.channel, ChannelSettings()).for_account(address.account)
+    return live.rules(address.channel, address.account)
 
 
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
@@ -27,9 +27,10 @@ def may_talk(live: Live, address: Address, sender: Sender) -> bool:
     if not sender.id:
         return False
     rules = rules_for(live, address)
+    peers = {address.peer, live.home(address).peer}
     if address.kind is PeerKind.DIRECT:
         is_known = rules.dm_policy is DmPolicy.PAIRING and live.book.is_guest(address, sender)
         return rules.dm_policy is DmPolicy.OPEN or sender.id in rules.allow or is_known
     return rules.group_policy is GroupPolicy.OPEN or (
-        rules.group_policy is GroupPolicy.ALLOWLIST and address.peer in rules.group_allow
+        rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)
     )

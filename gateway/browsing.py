@@ -55,4 +55,4 @@ class SessionBrowser:
         ]
 
     def _scope(self, address: Address, sender: Sender) -> str:
-        return route(self._live.settings, address, sender).scope
+        return route(self._live.settings, self._live.home(address), sender).scope

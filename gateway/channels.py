@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import structlog
 
 from config import ChannelSettings, Settings
-from gateway.contract import Browser, Channel, ChannelContext, Deliver, HasRoutes, Route
+from gateway.contract import Browser, Channel, ChannelContext, Deliver, HasRoutes, Relocate, Route
 from gateway.errors import CannotStart, GatehouseError
 from gateway.http.routes import ChannelHealth
 from gateway.plugins import find_channel
@@ -35,8 +35,9 @@ class _Open:
 
 
 class Channels:
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, relocate: Relocate | None = None) -> None:
         self._browser = browser
+        self._relocate = relocate
         self._open: dict[Identity, _Open] = {}
         self._by_identity: dict[Identity, Channel] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -113,6 +114,8 @@ class Channels:
         name, account = identity
         pulse = ChannelPulse(name, account)
         context = ChannelContext(name=name, account=account, settings=settings, browser=self._browser, pulse=pulse)
+        if self._relocate is not None:
+            context = replace(context, relocate=self._relocate)
         opener = find_channel(name)
         try:
             channel = opener(context)

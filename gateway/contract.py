@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -43,6 +43,7 @@ __all__ = [
     "Pulse",
     "Reacts",
     "Receipt",
+    "Relocate",
     "Route",
     "Sender",
     "SendsFiles",
@@ -104,7 +105,11 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbound:
-    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it."""
+    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it.
+
+    `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is then still that of
+    the earlier. `forwarded_from` names whose words these are, if not the sender's own: "" when nobody can tell.
+    """
 
     address: Address
     sender: Sender
@@ -115,6 +120,8 @@ class Inbound:
     attachments: tuple[Attachment, ...] = ()
     guild: str | None = None
     is_addressed: bool = True
+    edits: str | None = None
+    forwarded_from: str | None = None
 
 
 class OutboundKind(StrEnum):
@@ -306,6 +313,9 @@ class Access(StrEnum):
     """Who has the token, a browser's cookie made from it, or the control socket."""
     CONTROL = "control"
     """Who can open the control socket, and nobody over TCP."""
+    CHANNEL = "channel"
+    """Whom the channel itself knows by a header: a platform that calls us. `Route.knows` is asked before any of the
+    body is read. Guesses are not counted, or a stranger could shut the platform out: the secret must be a long one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +334,8 @@ class Route:
     path: str
     access: Access
     handle: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
+    knows: Callable[[Mapping[str, str]], bool] | None = None
+    """For `Access.CHANNEL`: tells by the headers whether it is who it should be. Without it, nobody is."""
 
 
 @runtime_checkable
@@ -383,6 +395,14 @@ class Pulse(Protocol):
     def down(self, reason: str) -> None: ...
 
 
+Relocate = Callable[[Address, Address], Awaitable[None]]
+"""Tells the core that the platform has given the first chat another id, the second: its conversation goes on there."""
+
+
+async def _stay(_old: Address, _new: Address) -> None:
+    """Do nothing: for channels whose chats keep their ids."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """All that the core gives to a channel when it is opened."""
@@ -392,6 +412,7 @@ class ChannelContext:
     settings: ChannelSettings
     browser: Browser
     pulse: Pulse
+    relocate: Relocate = _stay
 
 
 OpenChannel = Callable[[ChannelContext], Channel]

@@ -27,11 +27,13 @@ from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import also_hide
 from gateway.meanwhile import Meanwhile
+from gateway.moves import MOVES, Moves
 from gateway.pairing import Pairing
 from gateway.pairing_routes import pairing_routes
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
+from gateway.signs import Signs
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull
 from gateway.spool_routes import spool_routes
 from gateway.status import Status
@@ -103,7 +105,9 @@ class Daemon:
         self._spool = spool
         self._sessions = sessions
         self.roster = Roster(settings)
-        self.channels = Channels(SessionBrowser(self._live, sessions))
+        self._moves = Moves(self._live, spool)
+        self.channels = Channels(SessionBrowser(self._live, sessions), self._moves.record)
+        self._signs = Signs(self.channels.by_identity)
         self._delivery = Delivery(self.channels.by_identity, spool, now=now)
         gateway = settings.gateway
         lanes: Lanes[Job] = Lanes(
@@ -141,6 +145,7 @@ class Daemon:
             delivery=self._delivery,
             desk=desk,
             strangers=Strangers(self._live, self._pairing, now=now),
+            signs=self._signs,
         )
         self.channels.open(settings)
 
@@ -171,11 +176,13 @@ class Daemon:
         async with asyncio.TaskGroup() as tasks:
             self._lanes.open(tasks)
             self._delivery.chats.open(tasks)
+            self._signs.lanes.open(tasks)
             sides = [
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
             ]
             self._live.book.read(await self._spool.facts(FACTS))
+            self._moves.read(await self._spool.facts(MOVES))
             await take_up(self._spool, self._sessions, self._lanes, self._delivery, self._live.settings, self._now())
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
@@ -241,6 +248,7 @@ class Daemon:
         lanes, chats = self._lanes, self._delivery.chats
         log.info("shutdown_started", running=lanes.running, waiting=lanes.waiting)
         self._intake.close()
+        self._signs.lanes.stop_all("")
         await self._until(lanes.drained(), self._live.settings.gateway.shutdown_timeout)
         suspended = self._turns.suspend()
         lanes.stop_all("")

@@ -10,11 +10,12 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from config import BusyMode
+from config import BusyMode, WaitingSign
 from gateway.access import is_owner, may_talk, rules_for
 from gateway.commands import COMMANDS, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
-from gateway.contract import Inbound, Verdict
+from gateway.contract import Inbound, Outbound, Verdict
 from gateway.delivery import Delivery
+from gateway.edits import Edits
 from gateway.errors import Refused, Transient
 from gateway.flood import FloodGate, Pace
 from gateway.guests import Person
@@ -24,14 +25,17 @@ from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed, route
 from gateway.sessions import SessionMeta
-from gateway.spool import Accept, Duplicate, Operation, Spool, Take
+from gateway.signs import Signs
+from gateway.spool import Accept, Duplicate, Operation, Send, Spool, Take
 from gateway.strangers import Strangers
-from gateway.text import clean
+from gateway.text import clean, excerpt
 
 __all__ = ["Intake"]
 
 log = structlog.get_logger()
 
+NAME_WIDTH = 64
+WAITS = "One moment: this waits until I am done with what you sent before."
 INTERRUPTED = "Interrupted by your next message."
 TOO_FAST = (
     "That is too fast for me: I take {limit} messages a minute. This one was not taken; send it again in a while."
@@ -49,6 +53,7 @@ class Intake:
         delivery: Delivery,
         desk: Desk,
         strangers: Strangers,
+        signs: Signs,
     ) -> None:
         self._live = live
         self._spool = spool
@@ -58,6 +63,8 @@ class Intake:
         self._desk = desk
         self._strangers = strangers
         self._now = desk.now
+        self._edits = Edits(spool, desk)
+        self._signs = signs
         self._flood = FloodGate()
         self._closed = False
         # What is accepted first is bound first; a scope's lock lives only while somebody waits for it.
@@ -73,7 +80,7 @@ class Intake:
         if not inbound.event_id:
             return Verdict.REFUSED
         try:
-            verdict = await self._take(_cleaned(inbound))
+            verdict = await self._take(_marked(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
         if verdict is not Verdict.ACCEPTED:
@@ -85,11 +92,15 @@ class Intake:
         if not may_talk(self._live, inbound.address, inbound.sender):
             await self._strangers.turn_away(inbound, partial(self._tell, inbound))
             return Verdict.REFUSED
-        if not inbound.is_addressed or not await self._is_in_pace(inbound):
+        if not (inbound.is_addressed or inbound.edits) or not await self._is_in_pace(inbound):
             return Verdict.REFUSED
         try:
             self._check_size(inbound)
-            routed = route(self._live.settings, inbound.address, inbound.sender, inbound.guild)
+            if inbound.edits is not None and await self._edits.apply(inbound, _taken(inbound, self._now())):
+                return Verdict.ACCEPTED
+            if not inbound.is_addressed:
+                return Verdict.REFUSED
+            routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
             await self._act(inbound, routed)
         except Refused as refusal:
             await self._tell(inbound, str(refusal))
@@ -162,9 +173,11 @@ class Intake:
     async def _queue(self, inbound: Inbound, routed: Routed) -> None:
         """Commit the message, bound to the scope's active session, and put it into that session's lane."""
         turn, now = uuid4().hex, self._now()
+        note: list[Send] = []
 
         def accept(session: SessionMeta) -> Sequence[Operation]:
             self._check_room(session.key)
+            note.extend(self._note(inbound) if self._waits(inbound, session.key, WaitingSign.NOTE) else ())
             return [
                 _taken(inbound, now),
                 Accept(
@@ -176,11 +189,14 @@ class Intake:
                     agent=routed.agent,
                     at=now,
                 ),
+                *note,
             ]
 
         session = await self._sessions.resolve_active(
             routed.scope, agent=routed.agent, origin=inbound.address, also=accept
         )
+        if self._waits(inbound, session.key, WaitingSign.REACTION):
+            self._signs.seen(inbound)
         if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
             self._lanes.stop(session.key, INTERRUPTED)
         job = Job(
@@ -192,6 +208,16 @@ class Intake:
             number=session.number,
         )
         self._lanes.put(session.key, job)
+        self._delivery.post(note)
+
+    def _waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> bool:
+        """Tell whether a message has to wait for others, and its sender shall learn it by this sign."""
+        rules = rules_for(self._live, inbound.address)
+        return rules.waiting_sign is sign and rules.busy is not BusyMode.INTERRUPT and self._lanes.is_busy(session)
+
+    def _note(self, inbound: Inbound) -> list[Send]:
+        notice = Outbound(address=inbound.address, text=WAITS, reply_to=inbound.message_id)
+        return self._delivery.compose(notice, key=f"notice-{uuid4().hex}")
 
     def _check_room(self, session: str) -> None:
         try:
@@ -206,8 +232,12 @@ class Intake:
         return self._scopes.setdefault(scope, asyncio.Lock())
 
 
-def _cleaned(inbound: Inbound) -> Inbound:
+def _marked(inbound: Inbound) -> Inbound:
+    """Return `inbound` as text that can be kept, and say whose words it is; a forwarded command is thus none."""
     text = clean(inbound.text)
+    if inbound.forwarded_from is not None:
+        who = excerpt(clean(inbound.forwarded_from), NAME_WIDTH) or "somebody"
+        text = f"[forwarded from {who}] {text}"
     return inbound if text == inbound.text else replace(inbound, text=text)
 
 

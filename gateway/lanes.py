@@ -80,6 +80,16 @@ class Lanes(Generic[Item]):
         assert self._group is not None, "lanes are opened before anything is put in"  # noqa: S101 - for mypy and the reader
         self._group.create_task(self._work(key, lane), name=f"{self._name}:{key}")
 
+    def change(self, key: str, change: Callable[[Item], Item]) -> bool:
+        """Put `change(item)` in the place of each item that waits under `key`; tell whether that was another one."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            return False
+        changed = [change(item) for item in lane.waiting]
+        is_other = any(new is not old for new, old in zip(changed, lane.waiting, strict=True))
+        lane.waiting = deque(changed)
+        return is_other
+
     def take_waiting(self, key: str, *, until: Callable[[Item], bool] | None = None) -> list[Item]:
         """Take out of the queue of `key` what waits there, up to the first item for which `until` holds."""
         lane = self._lanes.get(key)

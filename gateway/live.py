@@ -1,8 +1,9 @@
-"""What holds now: the settings in force, which a reload replaces, and the guest book. Whoever looks next sees it."""
+"""What holds now: the settings in force, which a reload replaces, the guest book, and chats that have moved."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from config import Settings
+from config import ChannelSettings, Settings
+from gateway.contract import Address
 from gateway.guests import GuestBook
 
 __all__ = ["Live"]
@@ -12,3 +13,23 @@ __all__ = ["Live"]
 class Live:
     settings: Settings
     book: GuestBook = field(default_factory=GuestBook)
+    homes: dict[Address, Address] = field(default_factory=dict)
+    """Where chats were before their platform gave them another id."""
+    _rules: tuple[Settings, dict[tuple[str, str], ChannelSettings]] | None = None
+
+    def rules(self, channel: str, account: str) -> ChannelSettings:
+        """Return the settings of one bot identity: asked several times for each message, so put together once."""
+        if self._rules is None or self._rules[0] is not self.settings:
+            self._rules = (self.settings, {})
+        known = self._rules[1]
+        if (channel, account) not in known:
+            found = self.settings.channels.get(channel, ChannelSettings())
+            known[channel, account] = found.for_account(account)
+        return known[channel, account]
+
+    def home(self, address: Address) -> Address:
+        """Return where the conversation of `address` has begun: a chat that has moved keeps its conversation."""
+        if not self.homes:
+            return address
+        before = self.homes.get(replace(address, thread=None))
+        return address if before is None else replace(before, thread=address.thread)

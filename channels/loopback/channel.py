@@ -13,7 +13,6 @@ from gateway.contract import (
     Inbound,
     Outbound,
     PeerKind,
-    Pulse,
     Receipt,
     Sender,
     TextLimit,
@@ -45,10 +44,12 @@ class LoopbackChannel:
     edit_pace = 0.0
     max_buttons = 20
 
-    def __init__(self, *, name: str, account: str, pulse: Pulse) -> None:
-        self.name = name
-        self.account = account
-        self._pulse = pulse
+    def __init__(self, context: ChannelContext) -> None:
+        self.name = context.name
+        self.account = context.account
+        self.relocate = context.relocate
+        """Gives a chat another id, as some platforms do."""
+        self._pulse = context.pulse
         self._deliver: Deliver | None = None
         self._reading = asyncio.Event()
         self._heard: asyncio.Queue[Heard] = asyncio.Queue(CAPACITY)
@@ -77,11 +78,8 @@ class LoopbackChannel:
         event_id: str | None = None,
     ) -> Verdict:
         """Say `text` as `sender` (by default the peer, as an owner) and return what the gateway made of it."""
-        await self._reading.wait()
-        if self._deliver is None:
-            raise Transient("The loopback channel is not running.")
         address = Address(channel=self.name, account=self.account, kind=kind, peer=peer, thread=thread)
-        return await self._deliver(
+        return await self.submit(
             Inbound(
                 address=address,
                 sender=sender or Sender(id=peer, name=peer, is_owner=True),
@@ -90,6 +88,13 @@ class LoopbackChannel:
                 sent_at=datetime.now(UTC),
             ),
         )
+
+    async def submit(self, inbound: Inbound) -> Verdict:
+        """Say something with all that a platform may tell of it."""
+        await self._reading.wait()
+        if self._deliver is None:
+            raise Transient("The loopback channel is not running.")
+        return await self._deliver(inbound)
 
     async def hear(self) -> Heard:
         return await self._heard.get()
@@ -122,4 +127,4 @@ class LoopbackChannel:
 
 
 def open_channel(context: ChannelContext) -> Channel:
-    return LoopbackChannel(name=context.name, account=context.account, pulse=context.pulse)
+    return LoopbackChannel(context)

@@ -104,6 +104,8 @@ class Gate:
         if _is_local(request):
             name = self.users.get(_peer_uid(request.get_extra_info("socket")))
             return Caller() if name is None else Caller(name=name, is_owner=True)
+        if route.access is Access.CHANNEL:
+            return Caller()
         bearer, cookie = _bearer(request), _trusted_cookie(request)
         # A browser sends an old cookie with every part of the page, and has to get the page to get a new one.
         is_guess = bearer is not None or (cookie is not None and route.access is not Access.PUBLIC)
@@ -196,6 +198,10 @@ def _trusted_cookie(request: web.Request) -> str | None:
 def _check_access(request: web.Request, route: Route, caller: Caller) -> None:
     if route.access is Access.CONTROL and not _is_local(request):
         raise web.HTTPNotFound
+    if route.access is Access.CHANNEL:
+        if route.knows is None or not route.knows(request.headers):
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "This is for the platform that it belongs to.")
+        return
     if route.access is not Access.PUBLIC and not caller.is_owner:
         raise Refusal(
             HTTPStatus.UNAUTHORIZED,

@@ -229,6 +229,7 @@ class Edit(Entry, frozen=True, kw_only=True, tag="edit"):
 
     event_id: str
     content: str
+    sender_name: str = ""
 
 
 class Summary(Entry, frozen=True, kw_only=True, tag="summary", rename={"from_seq": "from"}):

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
+from gateway.sessions.editing import edited
 from gateway.sessions.entries import Entry, SessionState, TurnOutcome
 from gateway.text import excerpt
 
@@ -351,7 +352,7 @@ def as_messages(entries: Iterable[Entry]) -> list[Message]:
     """Put entries together to messages; consecutive tool calls are one message, their outcomes the next."""
     messages: list[Message] = []
     step = _Step()
-    entries = list(entries)
+    entries = edited(list(entries))
     failed = {entry.turn for entry in entries if isinstance(entry, e.TurnEnd) and entry.outcome is TurnOutcome.FAILED}
     for entry in entries:
         if isinstance(entry, e.User):

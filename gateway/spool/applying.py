@@ -37,8 +37,8 @@ def _outbox_move(target: OutboxState, changes: str) -> str:
 
 _TAKE = "INSERT OR IGNORE INTO seen (channel, account, event_id, at) VALUES (?, ?, ?, ?)"
 _ACCEPT = """
-    INSERT OR IGNORE INTO inbox (turn, state, scope, session, number, agent, accepted_at, inbound)
-    VALUES (?, 'received', ?, ?, ?, ?, ?, ?)
+    INSERT OR IGNORE INTO inbox (turn, state, scope, session, number, agent, accepted_at, event_id, inbound)
+    VALUES (?, 'received', ?, ?, ?, ?, ?, ?, ?)
 """
 _BEGIN = _inbox_move(InboxState.RUNNING, "state = 'running', attempts = attempts + 1")
 _FORGIVE = f"UPDATE inbox SET attempts = 0 WHERE turn = ? AND state IN ({listed(INBOX_OPEN)})"  # noqa: S608 - constants only
@@ -86,6 +86,7 @@ def _accept(connection: Connection, accept: o.Accept) -> None:
         accept.number,
         accept.agent,
         to_micros(accept.at),
+        accept.inbound.event_id,
         encode(accept.inbound),
     )
     if not connection.execute(_ACCEPT, values).rowcount:

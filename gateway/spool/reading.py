@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.contract import Receipt
+from gateway.contract import Address, Receipt
 from gateway.spool.applying import listed
 from gateway.spool.file import log_of
 from gateway.spool.operations import Take
@@ -25,7 +25,7 @@ from gateway.spool.rows import (
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
 
-__all__ = ["facts", "forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
+__all__ = ["accepted", "facts", "forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
 
 Connection = sqlite3.Connection
 Columns = tuple[Any, ...]  # Any: SQLite gives what was stored.
@@ -39,6 +39,7 @@ _OUTBOX = "SELECT key, turn, state, created_at, sending_at, attempts, reason, me
 _INBOX_OPEN = f"WHERE state NOT IN ('answered', 'abandoned') AND state IN ({listed(INBOX_OPEN)}) ORDER BY id"
 _OUTBOX_OPEN = f"WHERE state <> 'delivered' AND state IN ({listed(OUTBOX_OPEN)}) ORDER BY id"
 _INBOX_LISTED = "WHERE state NOT IN ('answered', 'abandoned') AND state = 'dead' ORDER BY id LIMIT ?"
+_INBOX_OF_EVENT = "WHERE event_id = ? AND event_id <> '' ORDER BY id"
 _OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
 
 _FACTS = "SELECT name, value FROM facts"
@@ -82,6 +83,18 @@ def recover(connection: Connection) -> Found:
 
 def facts(connection: Connection, prefix: str) -> dict[str, str]:
     return {name: value for name, value in connection.execute(_FACTS) if name.startswith(prefix)}
+
+
+def accepted(connection: Connection, address: Address, event_id: str) -> InboxRow | None:
+    """Find a message by its event id, whatever has become of it; None when it is not known any more."""
+    rows, _ = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_OF_EVENT}", (event_id,)))
+    where = (address.channel, address.account, address.peer)
+    found = [
+        row
+        for row in rows
+        if (row.inbound.address.channel, row.inbound.address.account, row.inbound.address.peer) == where
+    ]
+    return found[-1] if found else None
 
 
 def was_taken(connection: Connection, event: Take) -> bool:

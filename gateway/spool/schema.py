@@ -84,7 +84,13 @@ _USAGE: Step = (
     """,
 )
 
-MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE)
+# So that an edit finds the message it is about.
+_EVENTS: Step = (
+    "ALTER TABLE inbox ADD COLUMN event_id TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX inbox_event ON inbox (event_id)",
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS)
 
 
 class Newer(Exception):

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from gateway.contract import Address
 from gateway.spool import reading, tidying
 from gateway.spool.applying import apply
 from gateway.spool.operations import Accept, Operation, Take
-from gateway.spool.rows import Found, Listing, Spent, Stats
+from gateway.spool.rows import Found, InboxRow, Listing, Spent, Stats
 from gateway.spool.writer import Job, Writer
 
 __all__ = ["Spool"]
@@ -135,6 +136,10 @@ class Spool:
     async def was_taken(self, event: Take) -> bool:
         """Tell whether that event was taken before."""
         return await self._do(partial(reading.was_taken, event=event))
+
+    async def accepted(self, address: Address, event_id: str) -> InboxRow | None:
+        """Return the message of that event, if it was accepted in the last days."""
+        return await self._do(partial(reading.accepted, address=address, event_id=event_id))
 
     async def facts(self, prefix: str = "") -> dict[str, str]:
         """Return the facts that were remembered under names which begin with `prefix`."""

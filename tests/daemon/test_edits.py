@@ -1,0 +1,199 @@
+"""Edited and forwarded messages, and those that have to wait, through the whole gateway."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import Heard, LoopbackChannel
+from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
+from gateway.daemon import Daemon
+from gateway.dialogue import UserMessage
+from gateway.signs import SEEN
+from tests.daemon.test_conversation import gateway, settings
+
+ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
+OWNER = Sender(id="ada", name="Ada", is_owner=True)
+
+
+class Parrot:
+    """A model that says what it has heard, when it may; `heard` are the prompts."""
+
+    def __init__(self) -> None:
+        self.heard: list[list[str]] = []
+        self.may_answer = asyncio.Event()
+        self.is_asked = asyncio.Event()
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.heard.append([each.text for each in prompt.messages if isinstance(each, UserMessage)])
+        self.is_asked.set()
+        await self.may_answer.wait()
+        yield TextDelta(text=f"heard: {self.heard[-1][-1]}")
+
+    def installed(self, daemon: Daemon) -> None:
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=self))
+
+
+def message(text: str, event: str, **more: object) -> Inbound:
+    plain = Inbound(
+        address=ADA, sender=OWNER, event_id=event, text=text, sent_at=datetime.now(UTC), message_id=f"m-{event}"
+    )
+    return replace(plain, **more)  # type: ignore[arg-type] # Their types are those of the fields.
+
+
+async def replies(chat: LoopbackChannel, count: int) -> list[str]:
+    texts: list[str] = []
+    while len(texts) < count:
+        heard = await chat.hear_message()
+        texts += [heard.text] if heard.kind is OutboundKind.REPLY else []
+    return texts
+
+
+async def test_an_edit_before_its_turn_replaces_the_text(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        assert await chat.submit(message("second, better", "2:e1", edits="2")) is Verdict.ACCEPTED
+        assert await chat.submit(message("second, best", "2:e2", edits="2")) is Verdict.ACCEPTED
+        assert await chat.submit(message("second, better", "2:e1", edits="2")) is Verdict.DUPLICATE
+        parrot.may_answer.set()
+        assert await replies(chat, 2) == ["heard: first", "heard: second, best"]
+    assert parrot.heard[-1] == ["first", "second, best"]
+
+
+async def test_an_edit_that_was_taken_before_a_crash_is_there_after_it(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        await chat.submit(message("second, better", "2:e1", edits="2"))
+        daemon.stop()
+        daemon.stop()
+    parrot.may_answer.set()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        assert await replies(chat, 2) == ["heard: first", "heard: second, better"]
+
+
+async def test_an_edit_after_its_turn_has_started_is_seen_by_the_next(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        assert await chat.submit(message("first, better", "1:e1", edits="1")) is Verdict.ACCEPTED
+        parrot.may_answer.set()
+        assert await replies(chat, 1) == ["heard: first"]
+        await chat.submit(message("next", "2"))
+        assert await replies(chat, 1) == ["heard: next"]
+        await chat.submit(message("next, better", "2:e1", edits="2"))
+        await chat.submit(message("last", "3"))
+        await replies(chat, 1)
+    edited = [text.rpartition("\n")[2] for text in parrot.heard[-1]]
+    assert edited == ["first", "first, better", "next", "next, better", "last"]
+    transcript = next((tmp_path / "data/sessions/transcripts").iterdir()).read_text()
+    assert transcript.count('"type":"edit"') == 2
+
+
+async def test_an_edit_of_what_was_never_taken_is_a_message_and_one_of_a_command_runs(tmp_path: Path) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        assert await chat.submit(message("@bot hello", "1:e1", edits="1")) is Verdict.ACCEPTED
+        assert await replies(chat, 1) == ["heard: @bot hello"]
+        await chat.submit(message("/nwe", "2"))
+        await chat.hear_message()
+        await chat.submit(message("/new Fresh", "2:e1", edits="2"))
+        assert "Fresh" in (await chat.hear_message()).text
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        message("not theirs", "1:e1", edits="1", sender=Sender(id="bob", is_owner=True)),
+        message("too old", "0:e1", edits="0", sent_at=datetime.now(UTC) - timedelta(days=3)),
+        message("not for us", "9:e1", edits="9", is_addressed=False),
+    ],
+)
+async def test_an_edit_that_concerns_nobody_changes_nothing(tmp_path: Path, edit: Inbound) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await replies(chat, 1)
+        await chat.submit(edit)
+        await chat.submit(message("next", "2"))
+        await replies(chat, 1)
+    assert parrot.heard[-1] == ["first", "next"]
+
+
+async def test_an_edit_by_a_stranger_is_refused(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        edit = message("let me in", "1:e1", edits="1", sender=Sender(id="666"))
+        assert await chat.submit(edit) is Verdict.REFUSED
+
+
+async def test_forwarded_text_is_marked_and_never_a_command(tmp_path: Path) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("/new", "1", forwarded_from="The\nboss"))
+        await chat.submit(message("hello", "2", forwarded_from=""))
+        await replies(chat, 2)
+    assert parrot.heard[-1] == ["[forwarded from The boss] /new", "[forwarded from somebody] hello"]
+
+
+async def signs(chat: LoopbackChannel, until: str) -> list[Heard]:
+    """Return what was heard before the answer that ends with `until`."""
+    heard: list[Heard] = []
+    while not (heard and heard[-1].message and heard[-1].how == "send" and heard[-1].message.text.endswith(until)):
+        heard.append(await chat.hear())
+    return heard
+
+
+@pytest.mark.parametrize("sign", ["reaction", "note", "off"])
+async def test_a_message_that_waits_gets_a_sign(tmp_path: Path, sign: str) -> None:
+    parrot = Parrot()
+    channels = {
+        "web": {"enabled": False},
+        "terminal": {"enabled": False},
+        "loopback": {"waiting_sign": sign},
+    }
+    async with gateway(settings(tmp_path, channels=channels), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        heard = [await chat.hear()]
+        while sign != "off" and not (heard[-1].how == SEEN or (heard[-1].message and heard[-1].how == "send")):
+            heard.append(await chat.hear())
+        parrot.may_answer.set()
+        heard += await signs(chat, "second")
+    assert [each.key for each in heard if each.how == SEEN] == (["m-2"] if sign == "reaction" else [])
+    notes = [each.message for each in heard if each.message and each.message.kind is OutboundKind.NOTICE]
+    assert [note.reply_to for note in notes] == (["m-2"] if sign == "note" else [])
+
+
+async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path: Path) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    old = Address(channel="loopback", kind=PeerKind.GROUP, peer="-5")
+    new, bob = replace(old, peer="-1005"), Sender(id="bob")
+    channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"group_allow": ["-5"]}}
+    configured = settings(tmp_path, channels=channels)
+    async with gateway(configured, parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1", address=old, sender=bob))
+        await replies(chat, 1)
+        assert await chat.submit(message("who?", "2", address=new, sender=bob)) is Verdict.REFUSED
+        await chat.relocate(old, new)
+        await chat.submit(message("second", "3", address=new, sender=bob))
+        reply = await chat.hear_message()
+        assert (reply.address.peer, reply.text) == ("-1005", "heard: second")
+    async with gateway(configured, parrot.installed) as (_, chat):
+        assert await chat.submit(message("third", "4", address=new, sender=bob)) is Verdict.ACCEPTED
+        await replies(chat, 1)
+    assert parrot.heard[-1] == ["first", "second", "third"]
