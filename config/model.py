@@ -72,6 +72,12 @@ class GatewaySettings(_Table):
         description="Seconds that running turns get to finish when the daemon is told to stop.",
     )
     turn_timeout: Seconds = Field(default=600.0, ge=0.1, le=_DAY, description="Seconds after which a turn is ended.")
+    approval_timeout: Seconds = Field(
+        default=1800.0,
+        ge=1,
+        le=30 * _DAY,
+        description="Seconds after which a question about a tool that nobody has answered counts as answered with no.",
+    )
     max_parallel_turns: Whole = Field(default=64, ge=1, description="How many turns run at the same time.")
     max_queued_per_session: Whole = Field(
         default=100, ge=1, description="How many messages may wait in one session before more are refused."

@@ -4,7 +4,7 @@ from config import ChannelSettings, DmPolicy, GroupPolicy
 from gateway.contract import Address, PeerKind, Sender
 from gateway.live import Live
 
-__all__ = ["is_owner", "may_talk", "rules_for"]
+__all__ = ["are_same_person", "is_owner", "may_talk", "rules_for"]
 
 
 def rules_for(live: Live, address: Address) -> ChannelSettings:
@@ -34,3 +34,11 @@ def may_talk(live: Live, address: Address, sender: Sender) -> bool:
     return rules.group_policy is GroupPolicy.OPEN or (
         rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)
     )
+
+
+def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Tell whether two ids, each with its channel, are one person's: the same, or linked by the owner."""
+    if one == other:
+        return True
+    ids = {":".join(one), ":".join(other)}
+    return any(ids <= set(linked) for linked in live.settings.session.identity_links.values())

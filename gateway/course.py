@@ -1,10 +1,12 @@
 """What has become of a turn so far: what was asked, what has been said, and the answer that it adds up to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
 from gateway.commands.grammar import spoken
 from gateway.contract import Outbound, OutboundKind
+from gateway.dialogue import ToolCall
 from gateway.jobs import Job
 from gateway.sessions import Entry, TurnOutcome, entries
 
@@ -30,6 +32,12 @@ class Course:
     usage: entries.Usage | None = None
     """Of the model's last step."""
     tools: int = 0
+    calls: dict[str, ToolCall] = field(default_factory=dict)
+    """Those of the step at hand that have no result yet, by id."""
+    approvals: Mapping[str, entries.Approval] = field(default_factory=dict)
+    """What was asked about those before a restart, and decided if it was, by the id of the call."""
+    is_waiting: bool = False
+    """Whether its row says that it waits for an approval: then nothing of the step at hand has been done."""
     restored: int = 0
     """Turns that the session had when the daemon started, in its first answer since."""
     first_token_ms: float | None = None

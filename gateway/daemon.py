@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from config import Settings
+from gateway.approvals import Approvals
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
@@ -118,9 +119,11 @@ class Daemon:
         )
         self.status = Status(health=self.health, lanes=lanes, now=now)
         self._pairing = Pairing(self._live.book, spool, now=now, post=self._delivery.post)
+        self._approvals = Approvals(self._live, sessions)
         desk = Desk(
             sessions=sessions,
             lanes=lanes,
+            approvals=self._approvals,
             pairing=self._pairing,
             commands=COMMANDS,
             status=self.status.sentence,
@@ -135,7 +138,7 @@ class Daemon:
             sessions=sessions,
             delivery=self._delivery,
             meanwhile=Meanwhile(self._live, lanes),
-            memory=settings.gateway.data_dir / "memory",
+            approvals=self._approvals,
             now=now,
         )
         self._work = Work(self._turns, Errands(live=self._live, delivery=self._delivery, desk=desk))
@@ -183,7 +186,15 @@ class Daemon:
             ]
             self._live.book.read(await self._spool.facts(FACTS))
             self._moves.read(await self._spool.facts(MOVES))
-            await take_up(self._spool, self._sessions, self._lanes, self._delivery, self._live.settings, self._now())
+            await take_up(
+                self._spool,
+                self._sessions,
+                self._lanes,
+                self._delivery,
+                self._approvals,
+                self._live.settings,
+                self._now(),
+            )
             self.channels.start(tasks, self._intake.deliver)
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()

@@ -29,6 +29,8 @@ class Draft:
 
     def __init__(self) -> None:
         self.text = ""
+        self.is_resting = False
+        """Whether nobody is at it, since it is somebody else's turn to say something."""
         self._changed = asyncio.Event()
 
     def show(self, text: str) -> None:
@@ -88,7 +90,9 @@ class Easel:
                 group.create_task(self._safely(partial(self._edit, can.edits, draft)), name=f"draft:{self.key}")
             )
         if can.typing is not None:
-            signs.append(group.create_task(self._safely(partial(self._type, can.typing)), name=f"typing:{self.key}"))
+            signs.append(
+                group.create_task(self._safely(partial(self._type, can.typing, draft)), name=f"typing:{self.key}")
+            )
 
     async def _safely(self, sign: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -131,8 +135,9 @@ class Easel:
         await self.keep(receipt)
         return receipt
 
-    async def _type(self, typing: ShowsTyping) -> None:
+    async def _type(self, typing: ShowsTyping, draft: Draft) -> None:
         while True:
-            with contextlib.suppress(ChannelError):  # As above.
-                await typing.show_typing(self.template.address)
+            if not draft.is_resting:
+                with contextlib.suppress(ChannelError):  # As above.
+                    await typing.show_typing(self.template.address)
             await self.sleep(TYPING_INTERVAL)

@@ -12,7 +12,8 @@ import structlog
 
 from config import BusyMode, WaitingSign
 from gateway.access import is_owner, may_talk, rules_for
-from gateway.commands import COMMANDS, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
+from gateway.approvals import Decision, spoken_decision
+from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
 from gateway.contract import Inbound, Outbound, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
@@ -141,7 +142,22 @@ class Intake:
                 await self._obey(command, argument, inbound, routed)
             case _:
                 async with self._scope(routed.scope):
-                    await self._queue(inbound, routed)
+                    if (answer := self._as_answer(inbound, routed)) is not None:
+                        await self._obey(*answer, inbound, routed)
+                    else:
+                        await self._queue(inbound, routed)
+
+    def _as_answer(self, inbound: Inbound, routed: Routed) -> tuple[Command, str] | None:
+        """Read a plain yes or no, from somebody who may say so, as the answer to the question that is open here."""
+        decision = spoken_decision(inbound.text)
+        active = self._sessions.active(routed.scope)
+        if decision is None or active is None or inbound.attachments:
+            return None
+        is_an_owner = is_owner(self._live, inbound.address, inbound.sender)
+        question = self._desk.approvals.heard(inbound, active.key, is_owner=is_an_owner)
+        if question is None:
+            return None
+        return (APPROVE if decision is Decision.APPROVED else DENY), question.id
 
     async def _obey(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
         """Run a command. What it changes and what it answers are one commit, made by the command or here."""

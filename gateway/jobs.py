@@ -13,7 +13,8 @@ __all__ = ["Job"]
 class Job:
     """Bound to the session it will be answered in.
 
-    `is_resumed`: its turn had begun when the daemon ended. `collected`: later messages that the same turn answers.
+    `is_resumed`: its turn had begun when the daemon ended; `is_waiting`: and waited for an approval. `collected`: later
+    messages that the same turn answers.
     """
 
     turn: str
@@ -23,6 +24,7 @@ class Job:
     session: str
     number: int
     is_resumed: bool = False
+    is_waiting: bool = False
     collected: tuple["Job", ...] = ()
 
     @classmethod
@@ -36,5 +38,6 @@ class Job:
             session=row.session,
             number=row.number,
             is_resumed=row.state is not InboxState.RECEIVED,
+            is_waiting=row.state is InboxState.WAITING,
             collected=tuple(cls.found(each) for each in collected),
         )

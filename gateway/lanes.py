@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -24,6 +25,7 @@ class _Lane(Generic[Item]):
     waiting: deque[Item] = field(default_factory=deque)
     running: asyncio.Task[None] | None = None
     is_stopping: bool = False
+    is_parked: bool = False
 
 
 class Lanes(Generic[Item]):
@@ -47,6 +49,8 @@ class Lanes(Generic[Item]):
         self._idle.set()
         self._is_closed = False
         self.waiting = 0
+        self.resting = 0
+        """How many items are parked."""
 
     def open(self, group: asyncio.TaskGroup) -> None:
         """Start lanes as tasks of `group` from now on."""
@@ -54,7 +58,8 @@ class Lanes(Generic[Item]):
 
     @property
     def running(self) -> int:
-        return sum(lane.running is not None for lane in self._lanes.values())
+        """How many items are being worked on, without those that are parked."""
+        return sum(lane.running is not None and not lane.is_parked for lane in self._lanes.values())
 
     def is_busy(self, key: str) -> bool:
         return key in self._lanes
@@ -106,6 +111,7 @@ class Lanes(Generic[Item]):
         if lane is None or lane.running is None or lane.is_stopping:
             return False
         lane.is_stopping = True
+        self._park(lane, is_parked=False)
         return lane.running.cancel(reason)
 
     def stop_all(self, reason: str) -> None:
@@ -122,8 +128,29 @@ class Lanes(Generic[Item]):
                 lane.is_stopping = True
                 lane.running.cancel()
 
+    @contextmanager
+    def parked(self, key: str) -> Iterator[None]:
+        """While inside, what runs under `key` waits for somebody else: neither it nor its queue is waited for."""
+        lane = self._lanes[key]
+        self._park(lane, is_parked=True)
+        try:
+            yield
+        finally:
+            self._park(lane, is_parked=False)
+
+    def _park(self, lane: _Lane[Item], *, is_parked: bool) -> None:
+        self.resting += is_parked - lane.is_parked
+        lane.is_parked = is_parked
+        self._note_whether_idle()
+
+    def _note_whether_idle(self) -> None:
+        if self.resting == len(self._lanes):
+            self._idle.set()
+        else:
+            self._idle.clear()
+
     async def drained(self) -> None:
-        """Return once nothing runs and nothing waits."""
+        """Return once nothing runs and nothing waits, but for what is parked and what waits behind that."""
         await self._idle.wait()
 
     async def _work(self, key: str, lane: _Lane[Item]) -> None:
@@ -145,5 +172,4 @@ class Lanes(Generic[Item]):
         finally:
             # No await stands between the last look at the queue and this line, so nothing can slip in unseen.
             del self._lanes[key]
-            if not self._lanes:
-                self._idle.set()
+            self._note_whether_idle()

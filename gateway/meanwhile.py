@@ -1,5 +1,7 @@
 """Meanwhile: what has come into a session's lane while a turn has it, and what the busy modes make of that."""
 
+from contextlib import AbstractContextManager
+
 from config import BusyMode
 from gateway.commands import COMMANDS, Asked, read
 from gateway.jobs import Job
@@ -25,6 +27,10 @@ class Meanwhile:
     def steering(self, session: str) -> list[Job]:
         """Take out what the turn that runs is to hear between two of its steps."""
         return self._lanes.take_waiting(session, until=self._cannot_steer)
+
+    def parked(self, session: str) -> AbstractContextManager[None]:
+        """While inside, the turn of `session` waits for a person: it keeps its lane, but holds up nobody else."""
+        return self._lanes.parked(session)
 
     def _cannot_steer(self, job: Job) -> bool:
         return _is_errand(job) or self._mode(job) is not BusyMode.STEER

@@ -34,10 +34,15 @@ class Status:
         channels = ", ".join(f"{channel.name} {channel.state}" for channel in health.channels)
         lines = [
             f"Gatehouse {__version__}, up {duration(self._now() - self._started)}; channels: {channels}.",
-            f"{count(self._lanes.running, 'turn')} running, {count(self._lanes.waiting, 'message')} waiting.",
+            f"{self._running()}, {count(self._lanes.waiting, 'message')} waiting.",
             *(f"Trouble: {trouble}" for trouble in health.troubles),
         ]
         return "\n".join(lines)
+
+    def _running(self) -> str:
+        running, resting = self._lanes.running, self._lanes.resting
+        asking = f", {resting} waiting for an approval" if resting else ""
+        return f"{count(running, 'turn')} running{asking}"
 
     def facts(self) -> dict[str, Json]:
         health = self._health()
@@ -47,6 +52,7 @@ class Status:
             "ready": health.ready,
             "started_at": self._started.isoformat(),
             "turns_running": self._lanes.running,
+            "turns_awaiting_approval": self._lanes.resting,
             "messages_waiting": self._lanes.waiting,
             "channels": [
                 {"name": each.name, "account": each.account, "state": each.state, "reason": each.reason}

@@ -8,13 +8,14 @@ import msgspec
 import structlog
 
 from config import Settings
+from gateway.approvals import Approvals, Question
 from gateway.commands import RESTARTED_BY
 from gateway.contract import Address, Outbound
 from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.lanes import Lanes
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
 __all__ = ["take_up"]
@@ -31,7 +32,13 @@ CRASHED = (
 
 
 async def take_up(
-    spool: Spool, sessions: SessionManager, lanes: Lanes[Job], delivery: Delivery, settings: Settings, now: datetime
+    spool: Spool,
+    sessions: SessionManager,
+    lanes: Lanes[Job],
+    delivery: Delivery,
+    approvals: Approvals,
+    settings: Settings,
+    now: datetime,
 ) -> None:
     """Put everything back where it was, before intake opens. What is given up is told to its sender, once."""
     found = await spool.recover()
@@ -54,8 +61,23 @@ async def take_up(
         elif row.state is InboxState.RECEIVED and row.accepted_at < oldest:
             given_up += await _give_up(spool, sessions, delivery, rows, InboxState.ABANDONED, TOO_OLD, now)
         else:
-            lanes.put(row.session, Job.found(row, rows[1:]))
+            job = Job.found(row, rows[1:])
+            if job.is_waiting:
+                await _ask_again(sessions, approvals, job)
+            lanes.put(row.session, job)
     _tell(found, given_up)
+
+
+async def _ask_again(sessions: SessionManager, approvals: Approvals, job: Job) -> None:
+    """Open the question that a turn waits with, before its answer can come in. It was asked, so nothing is said."""
+    try:
+        session = await sessions.load(job.session)
+    except Refused:  # Its turn finds that out as well, and ends.
+        return
+    calls, asked = step_at_hand(session.entries, job.turn)
+    for call, approval in asked.items():
+        if approval.decision is None and call in calls:
+            approvals.open(Question.about(calls[call], job, id=approval.approval_id))
 
 
 async def _greet(spool: Spool, delivery: Delivery, restarted_by: str) -> None:

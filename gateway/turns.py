@@ -1,19 +1,23 @@
 """A turn: one agent run that answers accepted messages, writes each finished step down and fixes the answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 
 import msgspec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished
+from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.agent.loop import converse
 from gateway.agent.provider import Usage
 from gateway.agent.tools import ToolContext
+from gateway.agent.using import use
+from gateway.allowance import Allowance
+from gateway.approvals import Approvals
+from gateway.asking import Asking
 from gateway.backoff import backoff
 from gateway.briefing import brief
 from gateway.course import Course, message_of
@@ -25,8 +29,8 @@ from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
 from gateway.roster import Roster
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said
-from gateway.sessions.fold import as_messages
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said, step_at_hand
+from gateway.sessions.fold import INTERRUPTED, as_messages
 from gateway.sessions.names import file_name
 from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
 from gateway.whole import whole
@@ -34,6 +38,8 @@ from gateway.whole import whole
 __all__ = ["Turns"]
 
 log = structlog.get_logger()
+
+NOT_RUN = "This was not run: the turn ended while it waited to be allowed."
 
 KNOWN_SESSIONS = 10_000
 """Whose first answer since the start has been given; one that is forgotten is greeted again."""
@@ -50,7 +56,7 @@ class Turns:
         sessions: SessionManager,
         delivery: Delivery,
         meanwhile: Meanwhile,
-        memory: Path,
+        approvals: Approvals,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -58,7 +64,7 @@ class Turns:
         self._sessions = sessions
         self._delivery = delivery
         self._meanwhile = meanwhile
-        self._memory = memory
+        self._approvals = approvals
         self._now = now
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
@@ -84,8 +90,8 @@ class Turns:
             self._running.add(job.turn)
             limit = self._live.settings.gateway.turn_timeout
             try:
-                async with self._slots, asyncio.timeout(limit):
-                    await self._answer(course)
+                async with Allowance(self._slots, limit) as allowance:
+                    await self._answer(course, allowance)
             except asyncio.CancelledError as stop:
                 if not self._is_suspending:
                     self._running.discard(job.turn)
@@ -101,6 +107,8 @@ class Turns:
                 course.ended(TurnOutcome.FAILED, "Something went wrong inside Gatehouse. Its log says what.")
             finally:
                 self._running.discard(job.turn)
+                if job.is_waiting:  # It may have been stopped before it came to its question.
+                    self._approvals.close_all(job.turn)
             await whole(self._finish(course))
 
     def suspend(self) -> list[str]:
@@ -108,26 +116,41 @@ class Turns:
         self._is_suspending = True
         return list(self._running)
 
-    async def _answer(self, course: Course) -> None:
+    async def _answer(self, course: Course, allowance: Allowance) -> None:
         job = course.jobs[0]
         agent = self._roster()[job.agent]
         course.model = agent.model or ""
         course.restored = await self._restored(job)
         await whole(self._begin(course))
-        prompt = await brief(job, agent, self._sessions)
-        context = ToolContext(workspace=agent.workspace, notes=self._memory / file_name(job.scope), now=self._now)
+        memory = self._live.settings.gateway.data_dir / "memory"
+        context = ToolContext(workspace=agent.workspace, notes=memory / file_name(job.scope), now=self._now)
         async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
+            permit = self._asking(course, allowance, draft).permit
+            if course.calls:
+                waiting = use(tuple(course.calls.values()), toolbox=agent.toolbox, context=context, permit=permit)
+                await self._follow_all(waiting, course, draft)
             events = converse(
-                prompt,
+                await brief(job, agent, self._sessions),
                 provider=agent.provider,
                 toolbox=agent.toolbox,
                 context=context,
                 max_iterations=agent.max_iterations,
+                permit=permit,
                 listen=lambda: self._listen(course),
             )
-            async with aclosing(events):
-                async for event in events:
-                    await self._follow(event, course, draft)
+            await self._follow_all(events, course, draft)
+
+    def _asking(self, course: Course, allowance: Allowance, draft: Draft) -> Asking:
+        return Asking(
+            course=course,
+            allowance=allowance,
+            draft=draft,
+            approvals=self._approvals,
+            delivery=self._delivery,
+            meanwhile=self._meanwhile,
+            write=partial(self._write, course),
+            timeout=self._live.settings.gateway.approval_timeout,
+        )
 
     async def _restored(self, job: Job) -> int:
         """Return how many turns the session has from before our start, the first time that it is used since."""
@@ -145,6 +168,10 @@ class Turns:
         if job.is_resumed:
             session = await self._sessions.load(job.session)
             course.written += said(session.entries, job.turn)
+            if job.is_waiting:
+                course.is_waiting = True
+                course.calls, course.approvals = step_at_hand(session.entries, job.turn)
+                return
             await self._write(course, interrupted(session.entries, job.turn), also=[Begin(turn=job.turn)])
             return
         collected = self._meanwhile.collected(job)
@@ -164,6 +191,11 @@ class Turns:
         await whole(self._write(course, said, also=_joined(others, job)))
         return as_messages(said)
 
+    async def _follow_all(self, events: AsyncGenerator[Event, None], course: Course, draft: Draft) -> None:
+        async with aclosing(events):
+            async for event in events:
+                await self._follow(event, course, draft)
+
     async def _follow(self, event: Event, course: Course, draft: Draft) -> None:
         """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
         match event:
@@ -179,12 +211,23 @@ class Turns:
                 said = entries.Assistant(content=text, model=course.model, usage=_usage(usage))
                 uses = [entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
                 await self._write(course, [said, *uses])
+                course.calls, course.approvals = {call.id: call for call in calls}, {}
+            case ToolStarted() if course.is_waiting:
+                await self._write(course, [], also=self._going_on(course))
             case ToolFinished(outcome=outcome):
                 course.tools += 1
                 result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
-                await self._write(course, [result])
+                await self._write(course, [result], also=self._going_on(course))
+                course.calls.pop(outcome.id, None)
             case Done(text=text):
                 course.streaming = text
+
+    def _going_on(self, course: Course) -> list[Operation]:
+        """End the waiting for an approval: from now on something of the step may have been done."""
+        if not course.is_waiting:
+            return []
+        course.is_waiting = False
+        return [Begin(turn=course.jobs[0].turn)]
 
     async def _finish(self, course: Course) -> None:
         """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered."""
@@ -194,9 +237,13 @@ class Turns:
         settled = [Settle(turn=each.turn, state=state, answered_by=job.turn) for each in course.jobs]
         asked = [] if course.has_begun else course.opening
         answer = entries.Assistant(content=course.unwritten, model=course.model, usage=course.usage)
+        unfinished = [
+            entries.ToolResult(tool_use_id=call, output=NOT_RUN if course.is_waiting else INTERRUPTED, is_error=True)
+            for call in course.calls
+        ]
         end = entries.TurnEnd(outcome=course.outcome)
         try:
-            await self._write(course, [*asked, answer, end], also=[*settled, *parts])
+            await self._write(course, [*asked, *unfinished, answer, end], also=[*settled, *parts])
         except Refused as gone:  # Deleted or unreadable by now; its sender gets the answer all the same.
             log.warning("answer_not_in_transcript", reason=str(gone))
             await self._delivery.record(*settled, *parts)

@@ -1,5 +1,6 @@
 """The commands people can send in a chat: one registry feeds the parser, `/help` and every platform's menu."""
 
+from gateway.commands.approvals import APPROVE, DENY
 from gateway.commands.command import Answer, Call, Command, Desk, Kind
 from gateway.commands.general import HELP, RESTART, RESTARTED_BY, STATUS, STOP, WHOAMI
 from gateway.commands.grammar import Asked, Mistyped, Said, read
@@ -9,7 +10,9 @@ from gateway.commands.sessions import LIST, NEW, RESUME
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
 
 __all__ = [
+    "APPROVE",
     "COMMANDS",
+    "DENY",
     "RESTARTED_BY",
     "RETRY",
     "Answer",
@@ -37,6 +40,8 @@ COMMANDS: tuple[Command, ...] = (
     CLEAR,
     UNDO,
     RETRY,
+    APPROVE,
+    DENY,
     STOP,
     STATUS,
     WHOAMI,

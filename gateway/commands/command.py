@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gateway.approvals import Approvals
 from gateway.contract import Button, Inbound
 from gateway.jobs import Job
 from gateway.lanes import Lanes
@@ -31,6 +32,7 @@ class Desk:
 
     sessions: SessionManager
     lanes: Lanes[Job]
+    approvals: Approvals
     pairing: Pairing
     commands: Sequence["Command"]
     status: Callable[[], str]

@@ -21,7 +21,9 @@ async def _help(call: Call) -> Answer:
 async def _status(call: Call) -> Answer:
     session = call.desk.sessions.active(call.routed.scope)
     here = f"Session {session.number}, {count(session.messages, 'message')}." if session else "No session yet."
-    return Answer(text=f"{here} Agent: {call.routed.agent}.\n{call.desk.status()}")
+    questions = call.desk.approvals.of_scope(call.routed.scope)
+    waits = [f"Waiting for an answer: may I use {question.call.name}?" for question in questions]
+    return Answer(text="\n".join([f"{here} Agent: {call.routed.agent}.", *waits, call.desk.status()]))
 
 
 async def _stop(call: Call) -> Answer:

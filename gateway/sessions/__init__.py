@@ -5,7 +5,7 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 
 from gateway.sessions import entries
 from gateway.sessions.entries import Entry, SessionStatus, TurnOutcome
-from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said, sent_files, shown
+from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said, sent_files, shown, step_at_hand
 from gateway.sessions.manager import SessionManager
 from gateway.sessions.meta import Session, SessionMeta, Undone
 from gateway.sessions.recovery import RecoveryReport
@@ -39,4 +39,5 @@ __all__ = [
     "said",
     "sent_files",
     "shown",
+    "step_at_hand",
 ]

@@ -38,6 +38,7 @@ __all__ = [
     "shortened",
     "shown",
     "standing_summary",
+    "step_at_hand",
     "window",
 ]
 
@@ -192,6 +193,30 @@ def interrupted(entries: Sequence[Entry], turn: str) -> list[Entry]:
         for call in calls
         if call.tool_use_id not in results
     ]
+
+
+def step_at_hand(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCall], dict[str, e.Approval]]:
+    """Return the calls of the last step of `turn` that have no result, and what was asked, or decided, about each.
+
+    Of several decisions the first counts. Ids are unique within a step only, so earlier steps do not matter.
+    """
+    calls: dict[str, ToolCall] = {}
+    approvals: dict[str, e.Approval] = {}
+    for entry in entries:
+        if entry.turn != turn:
+            continue
+        match entry:
+            case e.Assistant():
+                calls, approvals = {}, {}
+            case e.ToolUse():
+                calls[entry.tool_use_id] = _call(entry)
+            case e.ToolResult():
+                calls.pop(entry.tool_use_id, None)
+            case e.Approval(tool_use_id=str(call)) if call not in approvals or approvals[call].decision is None:
+                approvals[call] = entry
+            case _:
+                continue
+    return calls, approvals
 
 
 def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:

@@ -1,0 +1,132 @@
+"""Asking: a turn stops before a tool that needs somebody's consent, and waits, over restarts too, for the answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from gateway.allowance import Allowance
+from gateway.approvals import Approvals, Decision, Question, new_question_id
+from gateway.backoff import backoff
+from gateway.commands.wording import duration
+from gateway.contract import Outbound, PeerKind
+from gateway.course import Course
+from gateway.delivery import Delivery
+from gateway.dialogue import ToolCall
+from gateway.drafting import Draft
+from gateway.errors import Refused
+from gateway.meanwhile import Meanwhile
+from gateway.questions import buttons, worded
+from gateway.sessions import Entry, entries
+from gateway.spool import Forgive, InboxState, Operation, Settle, SpoolFull
+from gateway.whole import whole
+
+__all__ = ["Asking"]
+
+log = structlog.get_logger()
+
+Write = Callable[[Sequence[Entry], Sequence[Operation]], Awaitable[None]]
+"""Appends to the transcript of the turn, with operations in the same commit."""
+
+_DENIED = "The person was asked and said no, so it was not run. Do not try it again unless you are asked to."
+_EXPIRED = "Nobody answered within {span} whether this may be run, so it was not run."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How one turn asks. Meanwhile it keeps its lane, but has no place among those that run, and its time stands still.
+
+    The question, the state `waiting` and the message in the chat are one commit. From then on until the tools run, the
+    row is in that state, and nothing of the step has been done.
+    """
+
+    course: Course
+    allowance: Allowance
+    draft: Draft
+    approvals: Approvals
+    delivery: Delivery
+    meanwhile: Meanwhile
+    write: Write
+    timeout: float
+
+    async def permit(self, call: ToolCall) -> str | None:
+        """Return why `call` may not run, if so. What was asked or decided before a restart is not asked again."""
+        match await self._decision(call):
+            case Decision.APPROVED:
+                return None
+            case Decision.DENIED:
+                return _DENIED
+            case Decision.EXPIRED:
+                return _EXPIRED.format(span=duration(timedelta(seconds=self.timeout)))
+
+    async def _decision(self, call: ToolCall) -> Decision:
+        known = self.course.approvals.get(call.id)
+        if known is not None and known.decision is not None:
+            self.approvals.close(known.approval_id)
+            return Decision(known.decision)
+        job = self.course.jobs[0]
+        question = Question.about(call, job, id=new_question_id() if known is None else known.approval_id)
+        try:
+            if known is None:
+                await whole(self._pose(question))
+            else:
+                question = self.approvals.open(question)
+            async with self._resting(job.session):
+                return await self._answer(question)
+        finally:
+            self.approvals.close(question.id)
+
+    async def _pose(self, question: Question) -> None:
+        """Put the question: from the commit on it is open, and before its message is out somebody can answer it."""
+        job = self.course.jobs[0]
+        is_direct = question.address.kind is PeerKind.DIRECT
+        asker = "" if is_direct else question.asker.name or question.asker.id
+        message = Outbound(
+            address=question.address,
+            text=worded(question.call, timeout=self.timeout, asker=asker),
+            reply_to=job.inbound.message_id,
+            session=job.number,
+            buttons=buttons(question.id),
+        )
+        parts = self.delivery.compose(message, key=f"ask-{question.id}")
+        asked = entries.Approval(approval_id=question.id, tool_use_id=question.call.id, question=message.text)
+        waits = [] if self.course.is_waiting else [Settle(turn=job.turn, state=InboxState.WAITING)]
+        # A turn that has come this far is not what ends the daemon.
+        await self.write([asked], [*waits, Forgive(turn=job.turn), *parts])
+        self.course.is_waiting = True
+        self.approvals.open(question)
+        self.delivery.post(parts)
+        log.info("approval_asked", tool=question.call.name, question=question.id)
+
+    @asynccontextmanager
+    async def _resting(self, session: str) -> AsyncIterator[None]:
+        self.draft.is_resting = True
+        async with self.allowance.paused():
+            with self.meanwhile.parked(session):
+                yield
+        self.draft.is_resting = False
+
+    async def _answer(self, question: Question) -> Decision:
+        """Wait, by a clock that does not jump. After a restart the time starts anew."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                await question.decided.wait()
+        except TimeoutError:
+            await whole(self._expire(question))
+        decision = question.decision or Decision.EXPIRED  # Nothing could be written down: the session is gone.
+        log.info("approval_decided", tool=question.call.name, question=question.id, decision=decision)
+        return decision
+
+    async def _expire(self, question: Question) -> None:
+        for wait in backoff():
+            try:
+                await self.approvals.settle(question, Decision.EXPIRED)
+            except Refused:  # An answer came in the last moment.
+                return
+            except SpoolFull:
+                await asyncio.sleep(wait)
+            else:
+                return

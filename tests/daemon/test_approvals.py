@@ -1,0 +1,260 @@
+"""Tools that ask: the turn stops, a person answers, and the turn goes on, over restarts too."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import LoopbackChannel
+from config import Settings
+from gateway.agent.provider import Chunk, TextDelta
+from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
+from gateway.daemon import Daemon
+from gateway.dialogue import ToolCall, ToolMessage
+from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd, decode
+from gateway.spool import InboxState, Spool
+from tests.agent.scripted import ScriptedProvider
+from tests.daemon.test_conversation import gateway, settings
+
+ADA, BOB = Sender(id="ada", name="Ada"), Sender(id="bob", name="Bob")
+OWNER = Sender(id="olga", name="Olga", is_owner=True)
+
+
+@dataclass
+class Rocket:
+    """A tool that asks, and remembers how often it ran."""
+
+    launched: list[str] = field(default_factory=list)
+
+    def toolbox(self) -> Toolbox:
+        async def launch(_context: ToolContext, target: str) -> str:
+            """Launch."""
+            self.launched.append(target)
+            return f"launched at {target}"
+
+        async def look(_context: ToolContext) -> str:
+            """Look."""
+            return "seen"
+
+        return Toolbox([tool(asks=True)(launch), tool(look)])
+
+
+def launch(target: str, number: int = 1) -> ToolCall:
+    return ToolCall(id=f"call{number}", name="launch", input={"target": target})
+
+
+def scripted(*steps: Sequence[Chunk | Exception]) -> ScriptedProvider:
+    return ScriptedProvider(*steps, [TextDelta(text="Done.")])
+
+
+def agent(provider: ScriptedProvider, rocket: Rocket) -> Callable[[Daemon], None]:
+    def change(daemon: Daemon) -> None:
+        daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=rocket.toolbox()))
+
+    return change
+
+
+def house(folder: Path, **keys: object) -> Settings:
+    made = settings(folder, channels={"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": OPEN})
+    return made.model_copy(update={"gateway": made.gateway.model_copy(update=keys)})
+
+
+OPEN = {"dm_policy": "open", "group_policy": "open"}
+
+
+async def asked(chat: LoopbackChannel) -> Outbound:
+    question = await chat.hear_message()
+    assert question.text.startswith("May I use launch?"), question
+    return question
+
+
+def transcript(folder: Path) -> list[Entry]:
+    files = sorted((folder / "data/sessions/transcripts").glob("*.jsonl"))
+    return [decode(line) for line in files[0].read_bytes().splitlines()]
+
+
+def decisions(folder: Path) -> list[str | None]:
+    return [entry.decision for entry in transcript(folder) if isinstance(entry, Approval)]
+
+
+async def states(folder: Path) -> list[InboxState]:
+    async with await Spool.open(folder / "data") as spool:
+        return [row.state for row in (await spool.recover()).inbox]
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("yes", 1), (" Yes! ", 1), ("no", 0), ("/approve", 1), ("/deny", 0)])
+async def test_the_answer_decides_whether_the_tool_runs(tmp_path: Path, answer: str, runs: int) -> None:
+    rocket, provider = Rocket(), scripted([TextDelta(text="I will."), launch("Mars")])
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        assert question.kind is OutboundKind.NOTICE
+        assert '  target: "Mars"' in question.text
+        assert [button.label for button in question.buttons] == ["Yes", "No"]
+        assert rocket.launched == []
+        await chat.say(answer, sender=ADA, peer="ada")
+        said = [(await chat.hear_message()).text for _ in range(2)]
+    assert said == ["Yes: launch may run." if runs else "No: launch will not run.", "I will.\n\nDone."]
+    assert len(rocket.launched) == runs
+    outcome = provider.prompts[1].messages[-1]
+    assert isinstance(outcome, ToolMessage)
+    assert outcome.outcomes[0].is_error is (runs == 0)
+    assert decisions(tmp_path) == [None, "approved" if runs else "denied"]
+
+
+async def test_buttons_answer_the_question_they_hang_on(tmp_path: Path) -> None:
+    rocket = Rocket()
+    step = [launch("Mars", 1), ToolCall(id="call2", name="look", input={}), launch("Venus", 3)]
+    async with gateway(house(tmp_path), agent(scripted(step), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        first = await asked(chat)
+        await chat.say(first.buttons[0].command, sender=ADA, peer="ada")
+        heard = [await chat.hear_message(), await chat.hear_message()]
+        (second,) = [message for message in heard if message.buttons]
+        assert rocket.launched == [], "everything is asked before anything runs"
+        await chat.say(first.buttons[0].command, sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text == "That was answered already, with yes."
+        await chat.say(second.buttons[1].command, sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"No: launch will not run.", "Done."}
+        await chat.say(second.buttons[0].command, sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text == "That was answered already, with no."
+    assert rocket.launched == ["Mars"]
+
+
+async def test_no_answer_in_time_is_no_and_the_model_is_told(tmp_path: Path) -> None:
+    rocket, provider = Rocket(), scripted([launch("Mars")])
+    # A turn's own time does not run while it waits.
+    async with gateway(house(tmp_path, approval_timeout=1.0, turn_timeout=0.9), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        assert (await chat.hear_message()).text == "Done."
+        await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
+        assert "nobody answered in time" in (await chat.hear_message()).text
+    assert rocket.launched == []
+    outcome = provider.prompts[1].messages[-1]
+    assert isinstance(outcome, ToolMessage)
+    assert outcome.outcomes[0].output == "Nobody answered within 1 s whether this may be run, so it was not run."
+
+
+async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path: Path) -> None:
+    rocket = Rocket()
+    provider = scripted([launch("Mars")])
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        await chat.say("and then?", sender=ADA, peer="ada")
+    assert await states(tmp_path) == [InboxState.WAITING, InboxState.RECEIVED]
+    for _ in range(4):  # More often than a turn may be begun.
+        async with gateway(house(tmp_path), agent(provider, rocket)) as (daemon, chat):
+            status = ""
+            while "0 turns running, 1 waiting for an approval, 1 message waiting." not in status:
+                await chat.say("/status", sender=ADA, peer="ada")
+                status = (await chat.hear_message()).text
+                assert "Waiting for an answer: may I use launch?" in status
+            assert daemon.status.facts()["turns_awaiting_approval"] == 1
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
+        said = [(await chat.hear_message()).text for _ in range(3)]
+    assert said == ["Yes: launch may run.", "Done.", "Done."]
+    assert rocket.launched == ["Mars"]
+    assert decisions(tmp_path) == [None, "approved"]
+
+
+async def test_a_turn_that_waits_holds_up_neither_the_others_nor_the_end(tmp_path: Path) -> None:
+    rocket = Rocket()
+    provider = ScriptedProvider([launch("Mars")], [TextDelta(text="Hello Bob.")])
+    began = asyncio.get_running_loop().time()
+    config = house(tmp_path, max_parallel_turns=1, shutdown_timeout=3600.0)
+    async with gateway(config, agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+        await chat.say("hello", sender=BOB, peer="bob")
+        assert (await chat.hear_message()).text == "Hello Bob."
+    assert asyncio.get_running_loop().time() - began < 20
+    assert await states(tmp_path) == [InboxState.WAITING]
+
+
+async def test_a_stop_ends_a_turn_that_waits_with_a_result_for_every_call(tmp_path: Path) -> None:
+    rocket = Rocket()
+    async with gateway(house(tmp_path), agent(scripted([launch("Mars"), launch("Io", 2)]), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        await chat.say("/stop", sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Stopped.", "*Stopped.*"}
+        await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text == "That question is not open any more."
+        await chat.say("yes", sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text == "Done."
+    entries = transcript(tmp_path)
+    results = [entry for entry in entries if isinstance(entry, ToolResult)]
+    assert [result.tool_use_id for result in results] == ["call1", "call2"]
+    assert all("not run" in result.output for result in results)
+    assert [entry.outcome for entry in entries if isinstance(entry, TurnEnd)] == ["stopped", "answered"]
+    assert rocket.launched == []
+
+
+async def test_in_a_group_only_the_asker_or_an_owner_can_answer(tmp_path: Path) -> None:
+    rocket = Rocket()
+
+    async def say(text: str, sender: Sender) -> Verdict:
+        return await chat.say(text, sender=sender, peer="crew", kind=PeerKind.GROUP)
+
+    async with gateway(house(tmp_path), agent(scripted([launch("Mars")], [launch("Io")]), rocket)) as (_, chat):
+        await say("go", ADA)
+        question = await asked(chat)
+        assert "Ada or an owner, answer yes or no." in question.text
+        assert await say(question.buttons[0].command, BOB) is Verdict.REFUSED
+        assert (await chat.hear_message()).text.startswith("Only the person whose message this is about, or an owner")
+        await say("yes", BOB)  # Is for the agent, and waits behind the turn.
+        await say(question.buttons[0].command, ADA)
+        heard = [await chat.hear_message() for _ in range(2)]
+        assert heard[0].text == "Yes: launch may run."
+        assert heard[1].buttons
+        assert rocket.launched == ["Mars"]
+        await say("no", OWNER)
+        texts = [(await chat.hear_message()).text for _ in range(3)]
+        assert texts == ["No: launch will not run.", "Done.", "Done."]
+    assert rocket.launched == ["Mars"]
+
+
+async def test_a_question_is_unknown_outside_its_own_chat(tmp_path: Path) -> None:
+    rocket = Rocket()
+    async with gateway(house(tmp_path), agent(scripted([launch("Mars")]), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        await chat.say(question.buttons[0].command, sender=OWNER, peer="olga")
+        assert (await chat.hear_message()).text == "That question is not open any more."
+        await chat.say("/approve", sender=OWNER, peer="olga")
+        assert (await chat.hear_message()).text == "No question is open here."
+    assert rocket.launched == []
+
+
+async def test_an_answer_that_the_platform_repeats_counts_once(tmp_path: Path) -> None:
+    rocket = Rocket()
+    async with gateway(house(tmp_path), agent(scripted([launch("Mars")], [launch("Io")]), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+        assert await chat.say("yes", sender=ADA, peer="ada", event_id="again") is Verdict.ACCEPTED
+        assert (await chat.hear_message()).text == "Yes: launch may run."
+        await asked(chat)
+        assert await chat.say("yes", sender=ADA, peer="ada", event_id="again") is Verdict.DUPLICATE
+        await chat.say("no", sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text == "No: launch will not run."
+    assert rocket.launched == ["Mars"]
+
+
+async def test_many_answers_at_once_are_one_answer(tmp_path: Path) -> None:
+    rocket = Rocket()
+    async with gateway(house(tmp_path), agent(scripted([launch("Mars")]), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        presses = [question.buttons[number % 2].command for number in range(8)]
+        await asyncio.gather(*(chat.say(press, sender=ADA, peer="ada") for press in presses))
+        texts = [(await chat.hear_message()).text for _ in range(9)]
+    assert texts.count("Yes: launch may run.") == 1
+    assert texts.count("That was answered already, with yes.") == 7
+    assert rocket.launched == ["Mars"]
+    assert decisions(tmp_path) == [None, "approved"]
