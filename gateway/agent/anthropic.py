@@ -57,7 +57,7 @@ class AnthropicProvider:
         async with self._connection.lease() as client:
             with translated(self._name, model, *_errors()):
                 async with await _begun(client, body) as events:
-                    async for event in punctual(aiter(events), self._settings.idle_timeout):
+                    async for event in punctual(events, self._settings.idle_timeout):
                         for delta in answer.take(event):
                             yield delta
         for rest in answer.end(model):

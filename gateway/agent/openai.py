@@ -55,7 +55,7 @@ class OpenAIProvider:
         async with self._connection.lease() as client:
             with translated(self._name, model, *_errors()):
                 async with await self._ask(client, body) as chunks:
-                    async for chunk in punctual(aiter(chunks), self._settings.idle_timeout):
+                    async for chunk in punctual(chunks, self._settings.idle_timeout):
                         for delta in answer.take(chunk):
                             yield delta
         for rest in answer.end(model):

@@ -1,6 +1,7 @@
 """The providers that the settings name: each is opened once, however many agents use it."""
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import import_module
 from typing import cast
 
@@ -30,11 +31,17 @@ def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider
 class Providers:
     """Finds every model by its name: `provider/model`, or a model of an agent's own provider."""
 
-    def __init__(self, settings: Mapping[str, ProviderSettings]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, ProviderSettings],
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         self._settings = settings
         self._opened = {name: open_provider(each, name=name) for name, each in settings.items()}
         self._retrying = {
-            name: Retrying(provider, patience=settings[name].patience) for name, provider in self._opened.items()
+            name: Retrying(provider, patience=settings[name].patience, sleep=sleep)
+            for name, provider in self._opened.items()
         }
 
     def lineup(self, own: str, model: str | None, fallbacks: Iterable[str]) -> Lineup:

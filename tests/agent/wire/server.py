@@ -39,8 +39,9 @@ class WireServer:
         self.dialect = dialect
         self.requests: list[Request] = []
         self.script = list(script)
-        self.open = 0
-        """How many answers are being given."""
+        self.idle = asyncio.Event()
+        """Set while no answer is being given."""
+        self._open = 0
         self._server = server
 
     def table(self, **more: object) -> dict[str, Any]:
@@ -52,11 +53,14 @@ class WireServer:
         raw = await request.read()
         self.requests.append(Request(dict(request.headers), json.loads(raw), len(raw)))
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        self.open += 1
+        self._open += 1
+        self.idle.clear()
         try:
             return await (_refuse(reply) if isinstance(reply, Refusal) else _play(reply, request))
         finally:
-            self.open -= 1
+            self._open -= 1
+            if not self._open:
+                self.idle.set()
 
 
 async def _refuse(refusal: Refusal) -> web.StreamResponse:

@@ -1,0 +1,259 @@
+"""What holds for the models of every API, against servers that speak it, with the official SDK in between."""
+
+import asyncio
+
+import pytest
+
+from gateway.agent.provider import Prompt, Usage
+from gateway.dialogue import AssistantMessage, Picture, ToolMessage, ToolOutcome, UserMessage
+from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
+from tests.agent.streaming import HELLO, Said, model, step
+from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Refusal, Reply
+
+pytestmark = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
+
+PATIENCE = 30
+
+
+async def test_text_is_passed_on_as_it_comes(api: Dialect) -> None:
+    *begun, last, _, _ = answer = api.answer("Hel", "lo")
+    gate = asyncio.Event()
+    async with model(api, [*begun, gate, last, *answer[-2:]]) as (provider, _), asyncio.timeout(PATIENCE):
+        stream = provider.stream(Prompt(system="", messages=HELLO))
+        texts = [getattr(await anext(stream), "text", None) for _ in range(2)]
+        gate.set()
+        rest = [chunk async for chunk in stream]
+    assert texts == ["Hel", "lo"]
+    assert rest == [Usage(input_tokens=11, output_tokens=7, model="fake/m")]
+
+
+async def test_a_call_comes_whole_after_the_text(api: Dialect) -> None:
+    call = Call("look", ['{"at"', ': "the ', 'sky"}'])
+    async with model(api, api.answer("Let me see.", calls=[call])) as (provider, _):
+        said = await step(provider)
+    assert said.text == "Let me see."
+    assert [(each.name, each.input, each.fault) for each in said.calls] == [("look", {"at": "the sky"}, "")]
+    assert isinstance(said.chunks[-1], Usage)
+
+
+async def test_several_calls_keep_their_order_and_arguments(api: Dialect) -> None:
+    calls = [Call("look", ['{"at": "1"}'], id="call_aaaaaaaaaaaaaaaa"), Call("look", [""], id="call_bbbbbbbbbbbbbbbb")]
+    async with model(api, api.answer(calls=calls)) as (provider, _):
+        said = await step(provider)
+    assert [(each.id, each.input) for each in said.calls] == [
+        ("call_aaaaaaaaaaaaaaaa", {"at": "1"}),
+        ("call_bbbbbbbbbbbbbbbb", {}),
+    ]
+
+
+async def test_ids_that_begin_anew_with_each_step_are_replaced(api: Dialect) -> None:
+    async with model(api, api.answer(calls=[Call("look", ["{}"], id="0")])) as (provider, _):
+        ids = {(await step(provider)).calls[0].id for _ in range(2)}
+    assert len(ids) == 2
+    assert all(each.startswith("call_") for each in ids)
+
+
+@pytest.mark.parametrize("arguments", ['{"at": "th', "[1]", '"word"', '{"at": NaN}', "{" * 100_000, "{}{}"])
+async def test_arguments_that_are_no_json_object_are_a_fault_that_the_model_is_told(
+    api: Dialect, arguments: str
+) -> None:
+    async with model(api, api.answer(calls=[Call("look", [arguments])])) as (provider, _):
+        (call,) = (await step(provider)).calls
+    assert call.input == {}
+    assert "JSON" in call.fault
+
+
+async def test_too_many_arguments_end_the_step(api: Dialect) -> None:
+    pieces = ['{"at": "', *["x" * 65_536] * 80, '"}']
+    async with model(api, api.answer(calls=[Call("look", pieces)])) as (provider, server):
+        with pytest.raises(ProviderFailed, match="more than they can take"):
+            await step(provider)
+    assert len(server.requests) == 1
+
+
+async def test_the_system_prompt_the_tools_and_the_history_are_sent(api: Dialect) -> None:
+    call = Call("look", ['{"at": "x"}'])
+    async with model(api, api.answer("Hm.", calls=[call]), api.answer("Blue.")) as (provider, server):
+        said = await step(provider)
+        (made,) = said.calls
+        history = (
+            *HELLO,
+            AssistantMessage(text=said.text, tool_calls=(made,)),
+            ToolMessage(outcomes=(ToolOutcome(id=made.id, output="blue"),)),
+        )
+        assert (await step(provider, history)).text == "Blue."
+    first, second = (request.body for request in server.requests)
+    assert "Be brief." in str(first)
+    assert "look" in str(first["tools"])
+    assert first["model"] == "m"
+    assert len(second["messages"]) == len(first["messages"]) + 2
+    assert made.id in str(second["messages"][-2])
+    assert "blue" in str(second["messages"][-1])
+
+
+async def test_pictures_reach_a_model_that_sees_and_no_other(api: Dialect) -> None:
+    message = UserMessage(
+        text="[cat.png]", pictures=(Picture(file="1", name="cat.png", media_type="image/png", data=b"cat"),)
+    )
+    for sees in (True, False):
+        async with model(api, api.answer("A cat."), models={"m": {"sees_images": sees}}) as (provider, server):
+            await step(provider, [message])
+        assert ("Y2F0" in str(server.requests[0].body)) is sees
+
+
+@pytest.mark.parametrize("cut_after", range(9))
+async def test_a_stream_cut_anywhere_is_gone_on_with_and_nothing_is_said_twice(api: Dialect, cut_after: int) -> None:
+    call = Call("look", ['{"at"', ': "x"}'])
+    whole = api.answer("The sky ", "is blue", calls=[call])
+    broken: Reply = [*whole[:cut_after], CUT]
+    async with model(api, broken, api.answer(" and wide."), patience=20.0) as (provider, server):
+        said = await step(provider)
+    begun = "".join(text for text in ("The sky ", "is blue") if text.encode() in b"".join(whole[:cut_after]))
+    assert said.text == f"{begun} and wide."
+    assert said.calls == []
+    assert len(server.requests) == 2
+    assert (begun.encode() in str(server.requests[1].body).encode()) or not begun
+
+
+async def test_a_stream_that_ends_too_early_counts_as_cut(api: Dialect) -> None:
+    short = api.answer("The sky is")[:-3]
+    async with model(api, short, api.answer(" blue."), patience=20.0) as (provider, server):
+        said = await step(provider)
+    assert said.text == "The sky is blue."
+    assert len(server.requests) == 2
+
+
+async def test_the_last_words_said_again_after_a_cut_are_left_out(api: Dialect) -> None:
+    broken: Reply = [*api.answer("The sky is blue")[:-3], CUT]
+    async with model(api, broken, api.answer("sky is ", "blue and wide."), patience=20.0) as (provider, _):
+        assert (await step(provider)).text == "The sky is blue and wide."
+
+
+async def test_a_stream_that_is_cut_again_and_again_is_given_up(api: Dialect) -> None:
+    said = Said()
+    async with model(api, [*api.answer("so it goes ")[:-3], CUT], patience=60.0) as (provider, server):
+        with pytest.raises(ProviderBusy, match="`m`"):
+            await step(provider, said=said)
+    assert said.text.startswith("so it goes")
+    assert len(server.requests) == 4
+
+
+async def test_headers_and_then_silence_is_noticed(api: Dialect) -> None:
+    never = asyncio.Event()
+    async with model(api, [never], idle_timeout=0.2) as (provider, _), asyncio.timeout(PATIENCE):
+        with pytest.raises(ProviderBusy, match="not said anything for too long"):
+            await step(provider)
+        never.set()
+
+
+async def test_bytes_without_a_word_are_silence_too(api: Dialect) -> None:
+    ticks: list[bytes | asyncio.Event] = [b": still here\n"] * 3
+    never = asyncio.Event()
+    async with model(api, [*ticks, never], idle_timeout=0.2) as (provider, _), asyncio.timeout(PATIENCE):
+        with pytest.raises(ProviderBusy, match="not said anything"):
+            await step(provider)
+        never.set()
+
+
+async def test_closing_a_step_closes_its_connection(api: Dialect) -> None:
+    gate = asyncio.Event()
+    async with model(api, [*api.answer("Hel", "lo")[:4], gate]) as (provider, server), asyncio.timeout(PATIENCE):
+        stream = provider.stream(Prompt(system="", messages=HELLO))
+        await anext(stream)
+        assert not server.idle.is_set()
+        await stream.aclose()
+        await server.idle.wait()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "kind", "sentence"),
+    [
+        (401, "invalid_api_key", "Incorrect API key", ModelUnavailable, "key for the model `m` is not accepted"),
+        (403, "permission_error", "No.", ModelUnavailable, "does not allow"),
+        (404, "model_not_found", "The model `m` does not exist", ModelUnavailable, "There is no model `m`"),
+        (404, "x", "page not found", ModelUnavailable, "base_url"),
+        (402, "x", "Pay.", ModelUnavailable, "no credit or quota"),
+        (429, "insufficient_quota", "You exceeded your current quota", ModelUnavailable, "no credit or quota"),
+        (400, "x", "Your credit balance is too low", ModelUnavailable, "no credit or quota"),
+        (400, "context_length_exceeded", "maximum context length is 8192 tokens", ContextTooLong, "too long"),
+        (
+            400,
+            "invalid_request_error",
+            "prompt is too long: 210000 tokens > 200000 maximum",
+            ContextTooLong,
+            "too long",
+        ),
+        (400, "exceed_context_size_error", "exceeds the available context size", ContextTooLong, "too long"),
+        (413, "request_too_large", "Request exceeds the maximum size", ContextTooLong, "too long"),
+        (429, "rate_limit_exceeded", "Slow down", ProviderBusy, "overloaded"),
+        (500, "api_error", "Internal", ProviderBusy, "overloaded"),
+        (503, "x", "Loading model", ProviderBusy, "overloaded"),
+        (529, "overloaded_error", "Overloaded", ProviderBusy, "overloaded"),
+        (400, "content_policy_violation", "no", ProviderFailed, "declined"),
+        (400, "x", "temperature must be 1", ProviderFailed, "could not take this request"),
+    ],
+)
+async def test_a_refusal_is_one_sentence_of_the_right_kind(
+    api: Dialect, status: int, code: str, message: str, kind: type[ProviderFailed], sentence: str
+) -> None:
+    async with model(api, api.refusal(status, code, message)) as (provider, server):
+        with pytest.raises(ProviderFailed, match=sentence) as caught:
+            await step(provider)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    assert len(server.requests) == 1
+
+
+async def test_a_redirect_is_not_followed_with_the_key(api: Dialect) -> None:
+    async with model(api, Refusal(307, "", {"Location": "/elsewhere"})) as (provider, server):
+        with pytest.raises(ModelUnavailable, match="base_url"):
+            await step(provider)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 529])
+async def test_a_busy_model_is_asked_again(api: Dialect, status: int) -> None:
+    script: list[Reply] = [api.refusal(status, "busy"), api.refusal(status, "busy"), api.answer("Now.")]
+    async with model(api, *script, patience=30.0) as (provider, server):
+        assert (await step(provider)).text == "Now."
+    assert len(server.requests) == 3
+
+
+async def test_a_day_of_waiting_is_told_and_not_waited_for(api: Dialect) -> None:
+    async with model(api, api.refusal(429, "rate_limit", retry_after="86400"), patience=60.0) as (provider, server):
+        with pytest.raises(ProviderBusy, match="left alone for 1 day"):
+            await step(provider)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"data: {not json\n\n", b"event: x\ndata: 7\n\n", b"data: \xff\xfe\n\n", b"data: []\n\n", b"\0" * 9, b""],
+)
+async def test_garbage_is_an_error_and_nothing_worse(api: Dialect, garbage: bytes) -> None:
+    async with model(api, [garbage]) as (provider, _):
+        with pytest.raises(ProviderFailed):
+            await step(provider)
+
+
+async def test_nobody_listening_is_out_of_reach(api: Dialect) -> None:
+    async with model(api, api.answer("x"), base_url="http://127.0.0.1:9/v1") as (provider, _):
+        with pytest.raises(ProviderBusy, match="cannot be reached"):
+            await step(provider)
+
+
+async def test_an_answer_that_reached_the_limit_says_so(api: Dialect) -> None:
+    async with model(api, api.answer("Once upon", is_cut_short=True)) as (provider, _):
+        assert "limit for one answer" in (await step(provider)).text
+    async with model(api, api.answer(is_cut_short=True)) as (provider, _):
+        with pytest.raises(ProviderFailed, match="max_output_tokens"):
+            await step(provider)
+
+
+async def test_proxies_of_the_environment_are_not_used(api: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENAI_ORG_ID", "canary-org")
+    async with model(api, api.answer("Direct.")) as (provider, server):
+        assert (await step(provider)).text == "Direct."
+    assert "canary-org" not in str(server.requests[0].headers)
