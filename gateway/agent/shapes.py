@@ -7,10 +7,10 @@ OpenAI: tool calls are a field of the assistant, each result is a message of its
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2s
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.dialogue import AssistantMessage, Json, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
@@ -38,7 +38,7 @@ def seen(messages: Iterable[Message], *, sees_images: bool) -> Iterable[Message]
 def to_anthropic(messages: Iterable[Message], *, model: str = "") -> list[Shape]:
     """Shape for `model`, which is shown its own thoughts again; other models' are left out."""
     shapes: list[Shape] = []
-    for message in messages:
+    for message in _distinct(messages):
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
         blocks = _thought(message, model) or _blocks(message)
         if shapes and shapes[-1]["role"] == role:
@@ -61,6 +61,39 @@ def _thought(message: Message, model: str) -> list[Shape]:
     return []
 
 
+def _distinct(messages: Iterable[Message]) -> Iterator[Message]:
+    """Give every call an id of its own that both APIs take: some endpoints begin to count anew with each step."""
+    used: set[str] = set()
+    ids: list[str] = []
+    for message in messages:
+        match message:
+            case AssistantMessage(tool_calls=calls) if calls:
+                ids = [_own_id(call.id, used) for call in calls]
+                renamed = tuple(_with_id(call, own) for call, own in zip(calls, ids, strict=True))
+                yield replace(message, tool_calls=renamed)
+            case ToolMessage(outcomes=outcomes):
+                yield ToolMessage(outcomes=tuple(_with_id(each, own) for each, own in zip(outcomes, ids, strict=True)))
+            case _:
+                yield message
+
+
+C = TypeVar("C", ToolCall, ToolOutcome)
+
+
+def _with_id(one: C, own: str) -> C:
+    return one if one.id == own else replace(one, id=own)
+
+
+def _own_id(call_id: str, used: set[str]) -> str:
+    """Return the id itself, or one made of it, always the same: what was cached stays valid."""
+    own, number = call_id, 1
+    while own in used or not _USABLE_ID.fullmatch(own):
+        own = f"call_{blake2s(f'{call_id}#{number}'.encode(), digest_size=16).hexdigest()}"
+        number += 1
+    used.add(own)
+    return own
+
+
 def _blocks(message: Message) -> list[Shape]:
     match message:
         case UserMessage():
@@ -68,7 +101,7 @@ def _blocks(message: Message) -> list[Shape]:
             return [*map(_image, _shown(message)), {"type": "text", "text": _some(message.text)}]
         case AssistantMessage():
             calls = [
-                {"type": "tool_use", "id": _id(call.id), "name": _name(call.name), "input": call.input}
+                {"type": "tool_use", "id": call.id, "name": _name(call.name), "input": call.input}
                 for call in message.tool_calls
             ]
             text = message.text if message.text.strip() or calls else NOTHING
@@ -77,7 +110,7 @@ def _blocks(message: Message) -> list[Shape]:
             return [
                 {
                     "type": "tool_result",
-                    "tool_use_id": _id(outcome.id),
+                    "tool_use_id": outcome.id,
                     "content": outcome.output or NOTHING,
                     "is_error": outcome.is_error,
                 }
@@ -92,11 +125,6 @@ def _shown(message: UserMessage) -> list[Picture]:
 def _image(picture: Picture) -> Shape:
     data = b64encode(picture.data).decode()
     return {"type": "image", "source": {"type": "base64", "media_type": picture.media_type, "data": data}}
-
-
-def _id(call_id: str) -> str:
-    """Return an id that both APIs take; one that they would not take gets another, always the same."""
-    return call_id if _USABLE_ID.fullmatch(call_id) else f"call_{blake2s(call_id.encode(), digest_size=16).hexdigest()}"
 
 
 def _name(tool: str) -> str:
@@ -133,7 +161,7 @@ def from_anthropic(shapes: Sequence[Shape]) -> list[Message]:
 
 def to_openai(messages: Iterable[Message], *, model: str = "") -> list[Shape]:
     """Shape for `model`, which is shown its own thoughts again; other models' are left out."""
-    return [shape for message in messages for shape in _openai(message, model)]
+    return [shape for message in _distinct(messages) for shape in _openai(message, model)]
 
 
 def _openai(message: Message, model: str) -> list[Shape]:
@@ -152,7 +180,7 @@ def _openai(message: Message, model: str) -> list[Shape]:
             return [
                 {
                     "role": "tool",
-                    "tool_call_id": _id(outcome.id),
+                    "tool_call_id": outcome.id,
                     "content": f"{FAILED if outcome.is_error else ''}{outcome.output or NOTHING}",
                 }
                 for outcome in message.outcomes
@@ -172,7 +200,7 @@ def _data_url(picture: Picture) -> str:
 
 def _call(call: ToolCall) -> Shape:
     arguments = json.dumps(call.input, ensure_ascii=False)
-    return {"id": _id(call.id), "type": "function", "function": {"name": _name(call.name), "arguments": arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": _name(call.name), "arguments": arguments}}
 
 
 def from_openai(shapes: Sequence[Shape]) -> list[Message]:

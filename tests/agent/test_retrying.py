@@ -92,7 +92,16 @@ async def test_what_will_not_heal_is_not_tried_again(failure: ProviderFailed) ->
 
 async def test_patience_begins_anew_when_the_model_has_said_something() -> None:
     cut: list[Chunk | Exception] = [TextDelta(text="a word"), BUSY]
-    steps = [[BUSY], [BUSY], [BUSY], cut, [BUSY], [BUSY], [BUSY], [TextDelta(text="!"), DONE]]
+    steps: list[list[Chunk | Exception]] = [
+        [BUSY],
+        [BUSY],
+        [BUSY],
+        cut,
+        [BUSY],
+        [BUSY],
+        [BUSY],
+        [TextDelta(text="!"), DONE],
+    ]
     provider, _, _ = retrying(*steps, patience=8.0)
     assert await told(provider) == [TextDelta(text="a word"), TextDelta(text="!"), DONE]
 

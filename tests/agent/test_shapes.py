@@ -5,6 +5,10 @@ from hypothesis import strategies as st
 
 from gateway.agent.shapes import from_anthropic, from_openai, to_anthropic, to_openai
 from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.sessions.entries import Entry, User
+from gateway.sessions.fold import history
+from tests.agent.wire.legal import anthropic_complaints, openai_complaints
+from tests.sessions.samples import conversation, header, marks, sealed
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip)
 maybe = st.one_of(st.just(""), words)
@@ -30,6 +34,17 @@ def turns(draw: st.DrawFn) -> list[Message]:
 def test_both_shapes_lead_back_to_the_same_conversation(messages: list[Message]) -> None:
     assert from_anthropic(to_anthropic(messages)) == messages
     assert from_openai(to_openai(messages)) == messages
+
+
+@given(st.lists(conversation | marks, max_size=40), st.data())
+def test_every_transcript_cut_anywhere_is_a_legal_request(entries: list[Entry], data: st.DataObject) -> None:
+    """As after a crash at that point: whatever was written, the next message must get its answer."""
+    cut = data.draw(st.integers(0, len(entries)))
+    written = sealed([header(), *entries[:cut], User(content="And now?", turn="t9")])
+    size = data.draw(st.integers(1, 20))
+    messages = history(written, size, turn="t9")
+    assert list(openai_complaints({"messages": to_openai(messages)})) == []
+    assert list(anthropic_complaints({"messages": to_anthropic(messages), "max_tokens": 1})) == []
 
 
 @given(turns())

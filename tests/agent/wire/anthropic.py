@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.agent.wire.dialect import Call, Refusal
+from tests.agent.wire.legal import anthropic_complaints
 
 __all__ = ["ANTHROPIC", "block", "event", "finish", "start"]
 
@@ -48,6 +49,9 @@ class _Anthropic:
             *(piece for number, call in enumerate(calls, first) for piece in self._call(number, call)),
             *finish("max_tokens" if is_cut_short else "tool_use" if calls else "end_turn", tokens[1]),
         ]
+
+    def complaints(self, body: dict[str, Any]) -> Iterator[str]:
+        return anthropic_complaints(body)
 
     def refusal(self, status: int, code: str, message: str = "It did not work.", **headers: str) -> Refusal:
         body = {"type": "error", "error": {"type": code, "message": message}, "request_id": "req_1"}

@@ -1,6 +1,6 @@
 """What the wire formats have in common, so that one test can hold for all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,6 +42,9 @@ class Dialect(Protocol):
         self, *texts: str, calls: Sequence[Call] = (), is_cut_short: bool = False, tokens: tuple[int, int] = (11, 7)
     ) -> list[bytes]:
         """Return a whole stream, one chunk for each event: texts, calls, then the end with the tokens in and out."""
+
+    def complaints(self, body: dict[str, Any]) -> Iterator[str]:
+        """Find in a request what the real API refuses."""
 
     def refusal(self, status: int, code: str, message: str = "It did not work.", **headers: str) -> Refusal:
         """Return an error as the API words it."""

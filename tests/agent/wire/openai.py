@@ -1,10 +1,11 @@
 """OpenAI's Chat Completions, as a stream: https://platform.openai.com/docs/api-reference/chat-streaming."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.agent.wire.dialect import Call, Refusal
+from tests.agent.wire.legal import openai_complaints
 
 __all__ = ["OPENAI", "chunk", "sse"]
 
@@ -36,6 +37,9 @@ class _OpenAI:
             chunk(usage={"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}),
             b"data: [DONE]\n\n",
         ]
+
+    def complaints(self, body: dict[str, Any]) -> Iterator[str]:
+        return openai_complaints(body)
 
     def refusal(self, status: int, code: str, message: str = "It did not work.", **headers: str) -> Refusal:
         body = {"error": {"message": message, "type": "some_error", "param": None, "code": code}}

@@ -38,6 +38,8 @@ class WireServer:
     def __init__(self, dialect: Dialect, script: Sequence[Reply], server: TestServer) -> None:
         self.dialect = dialect
         self.requests: list[Request] = []
+        self.complaints: list[str] = []
+        """What the real API would have refused; a test in which there is any fails."""
         self.script = list(script)
         self.idle = asyncio.Event()
         """Set while no answer is being given."""
@@ -51,7 +53,9 @@ class WireServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        self.requests.append(Request(dict(request.headers), json.loads(raw), len(raw)))
+        body = json.loads(raw)
+        self.requests.append(Request(dict(request.headers), body, len(raw)))
+        self.complaints += self.dialect.complaints(body)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         self._open += 1
         self.idle.clear()
@@ -92,3 +96,4 @@ async def serving(dialect: Dialect, *script: Reply) -> AsyncIterator[WireServer]
     app.router.add_post(dialect.path, wire.handle)
     async with server:
         yield wire
+    assert not wire.complaints
