@@ -12,6 +12,7 @@ from dataclasses import replace
 from hashlib import blake2s
 from typing import Any, TypeVar
 
+from gateway.agent.voices import voiced
 from gateway.dialogue import AssistantMessage, Json, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
 __all__ = ["Shape", "from_anthropic", "from_openai", "seen", "to_anthropic", "to_openai"]
@@ -98,7 +99,7 @@ def _blocks(message: Message) -> list[Shape]:
     match message:
         case UserMessage():
             # Anthropic recommends pictures before the words about them.
-            return [*map(_image, _shown(message)), {"type": "text", "text": _some(message.text)}]
+            return [*map(_image, _shown(message)), {"type": "text", "text": _some(voiced(message))}]
         case AssistantMessage():
             calls = [
                 {"type": "tool_use", "id": call.id, "name": _name(call.name), "input": call.input}
@@ -189,7 +190,7 @@ def _openai(message: Message, model: str) -> list[Shape]:
 
 def _content(message: UserMessage) -> str | list[Shape]:
     """Return plain text where there is nothing to see: not every compatible server takes a list."""
-    text = _some(message.text)
+    text = _some(voiced(message))
     images = [{"type": "image_url", "image_url": {"url": _data_url(picture)}} for picture in _shown(message)]
     return [*images, {"type": "text", "text": text}] if images else text
 
