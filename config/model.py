@@ -31,6 +31,7 @@ __all__ = [
     "ChannelSettings",
     "GatewaySettings",
     "HttpSettings",
+    "LimitSettings",
     "McpSettings",
     "ModelSettings",
     "ProviderSettings",
@@ -173,6 +174,10 @@ class SessionSettings(_Table):
     context_chars: Whole | None = Field(
         default=None, ge=1, description="How many characters of each earlier message the model sees, when given."
     )
+    compaction: Flag = Field(
+        default=True,
+        description="Whether long conversations are summed up before the model loses sight of their start.",
+    )
     backlog_limit: Whole = Field(
         default=_BACKLOG_LIMIT, description="How many sessions each scope keeps; the least recently used go first."
     )
@@ -203,6 +208,17 @@ class SessionSettings(_Table):
         return _BACKLOG_LIMIT
 
 
+class LimitSettings(_Table):
+    """What people may use of the models."""
+
+    tokens_per_user_per_day: Whole = Field(
+        default=10_000_000, ge=0, description="Tokens read and written for one person on a day (UTC); 0: no limit."
+    )
+    tokens_per_turn: Whole = Field(
+        default=3_000_000, ge=0, description="Tokens read and written for one answer, all its steps; 0: no limit."
+    )
+
+
 class AgentSettings(_Table):
     """One agent: a model with its prompt and tools, or a process that is one already."""
 
@@ -219,6 +235,9 @@ class AgentSettings(_Table):
     prompt_file: Location | None = Field(default=None, description="A file to take the system prompt from instead.")
     tools: tuple[Text, ...] | None = Field(
         default=None, description="The tools that the agent may use; without it, all that are safe by default."
+    )
+    choosable: Flag = Field(
+        default=False, description="Whether everybody may choose it by /agent in a direct chat, and not only owners."
     )
     max_iterations: Whole = Field(default=200, ge=1, description="How many times a turn may call the model.")
     command: tuple[Text, ...] = Field(
@@ -434,6 +453,7 @@ class Settings(_Table):
     gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The daemon itself.")
     http: HttpSettings = Field(default_factory=HttpSettings, description="The HTTP server.")
     session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
+    limits: LimitSettings = Field(default_factory=LimitSettings, description="What people may use of the models.")
     agents: dict[Slug, AgentSettings] = Field(
         default_factory=dict, description="The agents by name; `main` always exists."
     )
@@ -451,6 +471,7 @@ class Settings(_Table):
         "gateway": {},
         "http": {},
         "session": {},
+        "limits": {},
         "agents": {"main": {}},
         "providers": {"offline": {"kind": ProviderKind.OFFLINE}},
         "channels": {"web": {}, "terminal": {}},

@@ -1,6 +1,6 @@
 """What has become of a turn so far: what was asked, what has been said, and the answer that it adds up to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -8,7 +8,9 @@ from gateway.commands.grammar import spoken
 from gateway.contract import Outbound, OutboundKind
 from gateway.dialogue import ToolCall
 from gateway.jobs import Job
+from gateway.preparing import Prepared
 from gateway.sessions import Entry, TurnOutcome, entries
+from gateway.spool import Spend
 
 __all__ = ["Course", "message_of"]
 
@@ -28,9 +30,8 @@ class Course:
     streaming: str = ""
     outcome: TurnOutcome = TurnOutcome.ANSWERED
     has_begun: bool = False
-    model: str = ""
-    usage: entries.Usage | None = None
-    """Of the model's last step."""
+    prepared: Prepared | None = None
+    """Who answers, and who pays; None until that is known."""
     tools: int = 0
     calls: dict[str, ToolCall] = field(default_factory=dict)
     """Those of the step at hand that have no result yet, by id."""
@@ -46,6 +47,24 @@ class Course:
     def opening(self) -> list[Entry]:
         """What it begins with in the transcript."""
         return self.asked or [message_of(job) for job in self.jobs]
+
+    @property
+    def model(self) -> str:
+        return (self.prepared.agent.model or "") if self.prepared else ""
+
+    @property
+    def usage(self) -> entries.Usage | None:
+        """What was used of models and is in no entry yet."""
+        return self.prepared.bill.noted if self.prepared else None
+
+    @property
+    def due(self) -> list[Spend]:
+        """The same, to be committed with the next entries."""
+        return self.prepared.bill.due if self.prepared else []
+
+    def settled(self, due: Sequence[Spend]) -> None:
+        if self.prepared:
+            self.prepared.bill.settled(due)
 
     @property
     def text(self) -> str:

@@ -13,6 +13,7 @@ from gateway.approvals import Approvals
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
+from gateway.compaction import Compactions
 from gateway.contract import Access, Caller, Route
 from gateway.delivery import Delivery
 from gateway.errands import Errands
@@ -28,9 +29,11 @@ from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import also_hide
 from gateway.meanwhile import Meanwhile
+from gateway.meter import Meter
 from gateway.moves import MOVES, Moves
 from gateway.pairing import Pairing
 from gateway.pairing_routes import pairing_routes
+from gateway.preparing import Preparing
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
@@ -120,11 +123,17 @@ class Daemon:
         self.status = Status(health=self.health, lanes=lanes, now=now)
         self._pairing = Pairing(self._live.book, spool, now=now, post=self._delivery.post)
         self._approvals = Approvals(self._live, sessions)
+        self._meter = Meter(self._live, spool, now=now)
+        self._compactions = Compactions(sessions=sessions, meter=self._meter, spool=spool)
         desk = Desk(
             sessions=sessions,
             lanes=lanes,
             approvals=self._approvals,
             pairing=self._pairing,
+            live=self._live,
+            roster=lambda: self.roster,
+            meter=self._meter,
+            compactions=self._compactions,
             commands=COMMANDS,
             status=self.status.sentence,
             restart=self.restart,
@@ -132,9 +141,18 @@ class Daemon:
         )
         self._lanes = lanes
         sessions.is_busy = lanes.is_busy
-        self._turns = Turns(
+        preparing = Preparing(
             live=self._live,
             roster=lambda: self.roster,
+            sessions=sessions,
+            meter=self._meter,
+            compactions=self._compactions,
+            memory=settings.gateway.data_dir / "memory",
+            now=now,
+        )
+        self._turns = Turns(
+            live=self._live,
+            preparing=preparing,
             sessions=sessions,
             delivery=self._delivery,
             meanwhile=Meanwhile(self._live, lanes),
@@ -180,6 +198,8 @@ class Daemon:
             self._lanes.open(tasks)
             self._delivery.chats.open(tasks)
             self._signs.lanes.open(tasks)
+            self._compactions.open(tasks)
+            await self._meter.read()
             sides = [
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
@@ -262,6 +282,7 @@ class Daemon:
         self._signs.lanes.stop_all("")
         await self._until(lanes.drained(), self._live.settings.gateway.shutdown_timeout)
         suspended = self._turns.suspend()
+        self._compactions.stop()
         lanes.stop_all("")
         await self._until(lanes.drained(), LAST_WORDS)
         await self._until(chats.drained(), LAST_WORDS)

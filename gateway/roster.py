@@ -1,7 +1,7 @@
 """The roster: which agents there are, each with its provider, prompt, tools and workspace."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from gateway.agent.providers import Providers
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart
+from gateway.sessions import SessionMeta
 
 __all__ = ["Agent", "Roster", "agent_faults"]
 
@@ -27,6 +28,12 @@ class Agent:
     model: str | None
     info: ModelInfo
     """What is known about that model."""
+    chosen_model: str | None = None
+    """The model that people have chosen for their session, instead of the agent's own."""
+    models: tuple[str, ...] = ()
+    """The names of the models that are configured for it: those that everybody may choose."""
+    is_choosable: bool = False
+    """Whether everybody may choose it, and not only owners."""
     about: Callable[[str], ModelInfo]
     """Tells what is known about any model by its name: one of this agent's provider, or `provider/model`."""
     system: str
@@ -47,6 +54,19 @@ class Roster:
 
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(self._agents.values())
+
+    def chosen(self, bound: str, session: SessionMeta) -> Agent:
+        """Return the agent that answers in a session, with its model: as people have chosen, or as it is bound.
+
+        One that was removed from the settings since is as if it had not been chosen.
+        """
+        agent = self._agents.get(session.agent, self._agents[bound])
+        if session.model is None or (session.agent != agent.name):
+            return agent
+        return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
 
     def replace(self, name: str, change: Callable[[Agent], Agent]) -> None:
         """Put another agent in place of `name`, from its next turn on: for programs that embed the gateway."""
@@ -80,6 +100,8 @@ def _open(name: str, agent: AgentSettings, settings: Settings, providers: Provid
         provider=lineup,
         model=agent.model,
         info=lineup.own.info,
+        models=_models(agent, settings),
+        is_choosable=agent.choosable,
         about=lineup.about,
         system=_prompt(name, agent, settings),
         toolbox=_toolbox(name, agent, settings),
@@ -92,6 +114,11 @@ def _used(agent: AgentSettings) -> Iterator[str]:
     if agent.backend is Backend.LLM:
         yield agent.provider
         yield from (each.partition("/")[0] for each in agent.fallbacks)
+
+
+def _models(agent: AgentSettings, settings: Settings) -> tuple[str, ...]:
+    own = (agent.model,) if agent.model else ()
+    return tuple(dict.fromkeys((*own, *settings.providers[agent.provider].models, *agent.fallbacks)))
 
 
 def _workspace(name: str, settings: Settings) -> Path:

@@ -12,14 +12,12 @@ from structlog.contextvars import bound_contextvars
 
 from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.agent.loop import converse
-from gateway.agent.provider import Usage
 from gateway.agent.tools import ToolContext
 from gateway.agent.using import use
 from gateway.allowance import Allowance
 from gateway.approvals import Approvals
 from gateway.asking import Asking
 from gateway.backoff import backoff
-from gateway.briefing import brief
 from gateway.course import Course, message_of
 from gateway.delivery import Delivery
 from gateway.dialogue import Message
@@ -28,10 +26,9 @@ from gateway.errors import ProviderFailed, Refused
 from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
-from gateway.roster import Roster
+from gateway.preparing import Preparing
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said, step_at_hand
 from gateway.sessions.fold import INTERRUPTED, as_messages
-from gateway.sessions.names import file_name
 from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
 from gateway.whole import whole
 
@@ -52,7 +49,7 @@ class Turns:
         self,
         *,
         live: Live,
-        roster: Callable[[], Roster],
+        preparing: Preparing,
         sessions: SessionManager,
         delivery: Delivery,
         meanwhile: Meanwhile,
@@ -60,7 +57,7 @@ class Turns:
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
-        self._roster = roster
+        self._preparing = preparing
         self._sessions = sessions
         self._delivery = delivery
         self._meanwhile = meanwhile
@@ -118,20 +115,19 @@ class Turns:
 
     async def _answer(self, course: Course, allowance: Allowance) -> None:
         job = course.jobs[0]
-        agent = self._roster()[job.agent]
-        course.model = agent.model or ""
         course.restored = await self._restored(job)
         await whole(self._begin(course))
-        memory = self._live.settings.gateway.data_dir / "memory"
-        context = ToolContext(workspace=agent.workspace, notes=memory / file_name(job.scope), now=self._now)
+        prepared = course.prepared = await self._preparing.prepare(job)
+        agent = prepared.agent
+        context = ToolContext(workspace=agent.workspace, notes=prepared.notes, now=self._now)
         async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
             permit = self._asking(course, allowance, draft).permit
             if course.calls:
                 waiting = use(tuple(course.calls.values()), toolbox=agent.toolbox, context=context, permit=permit)
                 await self._follow_all(waiting, course, draft)
             events = converse(
-                await brief(job, agent, self._sessions),
-                provider=agent.provider,
+                await self._preparing.brief(job, prepared),
+                provider=prepared.provider,
                 toolbox=agent.toolbox,
                 context=context,
                 max_iterations=agent.max_iterations,
@@ -202,13 +198,11 @@ class Turns:
             case TextDelta(text=delta):
                 course.heard(delta)
                 draft.show(course.text)
-            case StepDone(tool_calls=(), usage=usage):
-                course.usage = _usage(usage)
-            case StepDone(text=text, tool_calls=calls, usage=usage):
+            case StepDone(text=text, tool_calls=calls) if calls:
                 course.written.append(text)
                 course.streaming = ""
                 # Also without text: it says what the step cost.
-                said = entries.Assistant(content=text, model=course.model, usage=_usage(usage))
+                said = entries.Assistant(content=text, model=course.model, usage=course.usage)
                 uses = [entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
                 await self._write(course, [said, *uses])
                 course.calls, course.approvals = {call.id: call for call in calls}, {}
@@ -241,12 +235,13 @@ class Turns:
             entries.ToolResult(tool_use_id=call, output=NOT_RUN if course.is_waiting else INTERRUPTED, is_error=True)
             for call in course.calls
         ]
+        news = self._preparing.news()
         end = entries.TurnEnd(outcome=course.outcome)
         try:
-            await self._write(course, [*asked, *unfinished, answer, end], also=[*settled, *parts])
+            await self._write(course, [*asked, *unfinished, answer, end], also=[*settled, *parts, *news])
         except Refused as gone:  # Deleted or unreadable by now; its sender gets the answer all the same.
             log.warning("answer_not_in_transcript", reason=str(gone))
-            await self._delivery.record(*settled, *parts)
+            await self._delivery.record(*settled, *parts, *news, *course.due)
         self._delivery.post(parts)
         log.info(
             "message_handled",
@@ -256,31 +251,24 @@ class Turns:
             first_token_ms=course.first_token_ms,
             took_ms=course.age_ms,
         )
+        if course.prepared is not None:
+            await self._preparing.follow_up(job, course.prepared)
 
     async def _write(self, course: Course, steps: Sequence[Entry], also: Sequence[Operation] = ()) -> None:
         """Append to the transcript, with `also` in the same commit. On a full disk, wait: the turn cannot go on."""
         job = course.jobs[0]
         stamped = [msgspec.structs.replace(step, turn=job.turn) for step in steps]
+        due = course.due
         for wait in backoff():
             try:
-                await self._sessions.append(job.session, stamped, also=also)
+                await self._sessions.append(job.session, stamped, also=[*also, *due])
             except SpoolFull:
                 await asyncio.sleep(wait)
             else:
+                course.settled(due)
                 return
 
 
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
     """Let the turn of `job` answer the messages of others as well."""
     return [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
-
-
-def _usage(usage: Usage | None) -> entries.Usage | None:
-    if usage is None:
-        return None
-    return entries.Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-    )

@@ -30,8 +30,15 @@ class ModelInfo:
     """All that it reads and writes in one step together."""
     max_output_tokens: int = 8_192
     sees_images: bool = False
+    sums_up: bool = True
+    """Whether it can be asked for a summary: rules cannot."""
     prices: Prices | None = None
     """None where they are not known."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is known to cost nothing, so that nobody needs to count."""
+        return self.prices == Prices(input=0, output=0, cached_input=0, cache_write=0)
 
     def cost(self, usage: Usage) -> float | None:
         """Return what a step has cost, or None where the prices are not known."""
@@ -99,7 +106,7 @@ def describe(provider: str, settings: ProviderSettings, model: str | None) -> Mo
     """Return what is known of `model`: what the settings say of it, over what its family is like."""
     if settings.kind is ProviderKind.OFFLINE:
         free = Prices(input=0, output=0, cached_input=0, cache_write=0)
-        return ModelInfo(name=f"{provider}/{model or 'rules'}", context_tokens=200_000, prices=free)
+        return ModelInfo(name=f"{provider}/{model or 'rules'}", context_tokens=200_000, sums_up=False, prices=free)
     wanted = model or ""
     info = replace(_family(wanted), name=f"{provider}/{wanted}")
     return _told(info, settings.models.get(wanted, ModelSettings()))

@@ -26,9 +26,10 @@ __all__ = [
 Measure = tuple[int, ...]
 """How much of each kind there is, in the order of `DEFAULT_WEIGHTS`."""
 
-# Requests, messages, words, letters, digits, other ASCII, blanks beyond one per word, characters of 2, 3 and 4 bytes.
-DEFAULT_WEIGHTS = (12.0, 4.0, 0.75, 0.1, 0.4, 0.65, 0.15, 0.55, 1.0, 2.2)
-_LEEWAY = (8.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5, 0.5)
+# Requests, messages, words, letters, digits, other ASCII, blanks beyond one per word, characters of 2, 3 and 4 bytes,
+# pictures.
+DEFAULT_WEIGHTS = (12.0, 4.0, 0.75, 0.1, 0.4, 0.65, 0.15, 0.55, 1.0, 2.2, 1_200.0)
+_LEEWAY = (8.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5, 0.5, 0.5)
 """How far each weight may well be off, as a part of itself."""
 
 _LETTERS = ascii_letters.encode()
@@ -48,7 +49,7 @@ _LIMITS = (0.2, 5.0)
 _CREDIBLE = (0.1, 10.0)
 """A report further than this from what was expected says nothing about text: it is left out."""
 
-ONE_REQUEST: Measure = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+ONE_REQUEST: Measure = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def measure(text: str) -> Measure:
@@ -62,7 +63,7 @@ def measure(text: str) -> Measure:
     marks = left.translate(None, _BLANKS)
     blanks = max(0, len(left) - len(marks) - words)
     if marks.isascii():
-        return (0, 0, words, letters, numerals, len(marks), blanks, 0, 0, 0)
+        return (0, 0, words, letters, numerals, len(marks), blanks, 0, 0, 0, 0)
     return (0, 0, words, letters, numerals, *_beyond_ascii(marks, blanks))
 
 
@@ -73,21 +74,26 @@ def _beyond_ascii(marks: bytes, blanks: int) -> tuple[int, ...]:
         without = first.translate(None, leads)
         counts.append(len(first) - len(without))
         first = without
-    return (len(first), blanks, *counts)
+    return (len(first), blanks, *counts, 0)
 
 
 def measure_message(message: Message) -> Measure:
     parts = [measure(text) for text in _texts(message) if text]
-    return total([(0, max(1, len(parts)), 0, 0, 0, 0, 0, 0, 0, 0), *parts])
+    return total([(0, max(1, len(parts)), 0, 0, 0, 0, 0, 0, 0, 0, _pictures(message)), *parts])
+
+
+def _pictures(message: Message) -> int:
+    return sum(bool(each.data) for each in message.pictures) if isinstance(message, UserMessage) else 0
 
 
 def _texts(message: Message) -> list[str]:
     match message:
         case UserMessage():
-            return [message.sender, message.text]
+            return [message.sender, message.sender_id, message.text]
         case AssistantMessage():
             calls = [f"{call.name} {json.dumps(call.input, ensure_ascii=False)}" for call in message.tool_calls]
-            return [message.text, *calls]
+            thoughts = [json.dumps(thought.shape, ensure_ascii=False) for thought in message.thoughts]
+            return [message.text, *calls, *thoughts]
         case ToolMessage():
             return [outcome.output for outcome in message.outcomes]
 
@@ -95,7 +101,7 @@ def _texts(message: Message) -> list[str]:
 def measure_tools(tools: Sequence[ToolSpec]) -> Measure:
     """Measure what a model is told of its tools."""
     texts = [f"{tool.name} {tool.description} {json.dumps(tool.schema, ensure_ascii=False)}" for tool in tools]
-    return total([(0, len(texts), 0, 0, 0, 0, 0, 0, 0, 0), *map(measure, texts)])
+    return total([(0, len(texts), 0, 0, 0, 0, 0, 0, 0, 0, 0), *map(measure, texts)])
 
 
 def total(measures: Iterable[Measure]) -> Measure:
@@ -109,6 +115,8 @@ class Calibration:
         self._prior = tuple(_within(weight, usual) for weight, usual in zip(weights, DEFAULT_WEIGHTS, strict=True))
         self._reports: deque[tuple[Measure, int]] = deque(maxlen=_KEPT)
         self.weights = self._prior
+        self.ceiling: int | None = None
+        """The estimate of the smallest request that was too long for the model, whatever its settings say."""
 
     def estimate(self, measured: Measure) -> int:
         return round(_dot(measured, self.weights))
@@ -120,6 +128,9 @@ class Calibration:
             return
         self._reports.append((measured, tokens))
         self.weights = self._fitted()
+
+    def too_long(self, estimate: int) -> None:
+        self.ceiling = min(estimate, self.ceiling or estimate)
 
     def _fitted(self) -> tuple[float, ...]:
         """Return the weights that explain the reports best, and stay near to the prior where the reports are silent.

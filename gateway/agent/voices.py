@@ -10,7 +10,7 @@ import unicodedata
 from gateway.dialogue import UserMessage
 from gateway.text import excerpt
 
-__all__ = ["plain_name", "voiced"]
+__all__ = ["escaped", "plain_name", "voiced"]
 
 _NAME_WIDTH = 64
 
@@ -24,10 +24,15 @@ def voiced(message: UserMessage) -> str:
     """Return the text as the model reads it: below the name of the one who said it, where that has to be told."""
     if message.is_ours:
         return message.text
-    text = _OUR_MARK.sub(r"\\\g<0>", message.text)
+    text = escaped(message.text)
     if not message.sender and not message.sender_id:
         return text
     return f"{_head(message)}\n{text}"
+
+
+def escaped(text: str) -> str:
+    """Return `text` so that nothing in it looks as if the gateway had said it."""
+    return _OUR_MARK.sub(r"\\\g<0>", text)
 
 
 def _head(message: UserMessage) -> str:

@@ -6,10 +6,14 @@ from datetime import datetime
 from enum import StrEnum
 
 from gateway.approvals import Approvals
+from gateway.compaction import Compactions
 from gateway.contract import Button, Inbound
 from gateway.jobs import Job
 from gateway.lanes import Lanes
+from gateway.live import Live
+from gateway.meter import Meter
 from gateway.pairing import Pairing
+from gateway.roster import Roster
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
 from gateway.spool import Operation
@@ -34,6 +38,10 @@ class Desk:
     lanes: Lanes[Job]
     approvals: Approvals
     pairing: Pairing
+    live: Live
+    roster: Callable[[], Roster]
+    meter: Meter
+    compactions: Compactions
     commands: Sequence["Command"]
     status: Callable[[], str]
     restart: Callable[[], None]

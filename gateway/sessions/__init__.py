@@ -4,6 +4,7 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 """
 
 from gateway.sessions import entries
+from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry, SessionStatus, TurnOutcome
 from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said, sent_files, shown, step_at_hand
 from gateway.sessions.manager import SessionManager
@@ -18,6 +19,7 @@ __all__ = [
     "Hit",
     "IsBusy",
     "Leaving",
+    "Older",
     "OnLeaving",
     "Problem",
     "RecoveryReport",
@@ -34,8 +36,10 @@ __all__ = [
     "entries",
     "history",
     "interrupted",
+    "is_still",
     "last_turn",
     "lines",
+    "older_part",
     "said",
     "sent_files",
     "shown",

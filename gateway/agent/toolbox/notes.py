@@ -16,7 +16,7 @@ from msgspec import Meta
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 
-__all__ = ["recall", "remember"]
+__all__ = ["kept_notes", "recall", "remember"]
 
 log = structlog.get_logger()
 
@@ -69,6 +69,15 @@ def _trouble_told(what: str) -> Iterator[None]:
     except OSError as trouble:
         log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
         raise ToolFailed(f"{what}: {trouble.strerror or 'the disk refused'}. The operator can mend that.") from trouble
+
+
+def kept_notes(path: Path) -> list[str]:
+    """Return the texts of all notes, oldest first; none where they cannot be read, as one who recalls them is told."""
+    try:
+        return [note.text for note in _load(path)]
+    except OSError as trouble:
+        log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
+        return []
 
 
 def _keep(path: Path, note: _Note) -> str:

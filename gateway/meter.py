@@ -1,0 +1,60 @@
+"""The meter: everything that is asked of a model passes through it, is measured, and is put on somebody's bill."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from gateway.agent.calibrations import Calibrations
+from gateway.live import Live
+from gateway.metered import Metered, Shorten, budget_of
+from gateway.roster import Agent
+from gateway.spool import Operation, Remember, Spool
+from gateway.usage import Bill, Spending
+
+__all__ = ["WEIGHTS", "Meter"]
+
+WEIGHTS = "token_weights"
+"""The fact in the spool that keeps what was learned of tokenisers."""
+
+
+class Meter:
+    def __init__(self, live: Live, spool: Spool, *, now: Callable[[], datetime]) -> None:
+        self._live = live
+        self._now = now
+        self._spool = spool
+        self.spending = Spending(spool, now)
+        self.calibrations = Calibrations()
+
+    async def read(self) -> None:
+        """Go on with what was learned before the last restart."""
+        facts = await self._spool.facts(WEIGHTS)
+        self.calibrations = Calibrations(facts.get(WEIGHTS))
+
+    def bill(self, person: str, agent: Agent) -> Bill:
+        limits = self._live.settings.limits
+        return Bill(person, spending=self.spending, limits=limits, about=agent.about, now=self._now)
+
+    def metered(
+        self,
+        agent: Agent,
+        bill: Bill,
+        *,
+        names_senders: bool = False,
+        shorten: Shorten | None = None,
+    ) -> Metered:
+        return Metered(
+            agent.provider,
+            info=agent.info,
+            calibrations=self.calibrations,
+            bill=bill,
+            names_senders=names_senders,
+            shorten=shorten,
+        )
+
+    def budget(self, agent: Agent) -> int:
+        """Return how many tokens a request to the agent's model may have."""
+        return budget_of(agent.info, self.calibrations[agent.info.name])
+
+    def news(self) -> list[Operation]:
+        """Return what there is to be kept of what was learned since the last time."""
+        news = self.calibrations.news()
+        return [] if news is None else [Remember(name=WEIGHTS, value=news)]

@@ -1,0 +1,181 @@
+"""A provider as one turn uses it: every request is made to fit, is paid for, and teaches how long texts are."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import structlog
+
+from gateway.agent.calibrations import Calibrations
+from gateway.agent.fitting import fit
+from gateway.agent.models import ModelInfo
+from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
+from gateway.agent.tokens import ONE_REQUEST, Calibration, Measure, measure, measure_message, measure_tools, total
+from gateway.dialogue import Message, ToolCall, ToolMessage, UserMessage
+from gateway.errors import ContextTooLong, ProviderFailed
+from gateway.usage import Bill
+
+__all__ = ["Metered", "Shorten", "budget_of"]
+
+log = structlog.get_logger()
+
+Shorten = Callable[[], Awaitable[Sequence[Message]]]
+"""Has the session summed up as far as that works, and returns what is now to be seen of it before the turn."""
+
+_MARGIN = 0.95
+"""How much of the room is used: an estimate is an estimate."""
+_AFTER_OVERFLOW = 0.7
+_MOST_OUTPUT = 0.25
+"""How much of its context a model is left for its answer, at most."""
+_BIG = 200_000
+"""Characters beyond which measuring is done in a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    prompt: Prompt
+    measured: Measure
+    tokens: int
+
+
+def budget_of(info: ModelInfo, calibration: Calibration) -> int:
+    """Return how many tokens a request may have, by our estimate."""
+    room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MOST_OUTPUT))
+    budget = round(room * _MARGIN)
+    return budget if calibration.ceiling is None else min(budget, round(calibration.ceiling * _AFTER_OVERFLOW))
+
+
+class Metered:
+    """Make one for each turn. When a request is too long all the same, `shorten` is asked; then it is tried again."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        info: ModelInfo,
+        calibrations: Calibrations,
+        bill: Bill,
+        names_senders: bool = False,
+        shorten: Shorten | None = None,
+    ) -> None:
+        self._provider = provider
+        self._info = info
+        self._calibrations = calibrations
+        self._bill = bill
+        self.before = 0
+        """How many messages of a prompt are from before the turn, and may be left out."""
+        self._instead: Sequence[Message] | None = None
+        self._names_senders = names_senders
+        self._shorten = shorten
+        self._measured: dict[int, tuple[Message, Message, Measure]] = {}
+        """By the identity of the message: as it was given, as it is sent, and how much that is."""
+        self.tokens = 0
+        """What the last request and its answer came to: how full the context is."""
+
+    @property
+    def budget(self) -> int:
+        return budget_of(self._info, self._calibrations[self._info.name])
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        await self._bill.check()
+        request = await self._request(prompt)
+        try:
+            async with aclosing(self._ask(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                return
+        except ContextTooLong:
+            log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
+            self._calibrations[self._info.name].too_long(request.tokens)
+            if self._shorten is not None:
+                self._instead = await self._shorten()
+        async with aclosing(self._ask(await self._request(prompt))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _request(self, prompt: Prompt) -> _Request:
+        """Make `prompt` fit; what has been summed up meanwhile stands in place of what was said before the turn."""
+        before = prompt.messages[: self.before] if self._instead is None else self._instead
+        turn = prompt.messages[self.before :]
+        await self._measure([*before, *turn])
+        calibration = self._calibrations[self._info.name]
+        fixed = total([ONE_REQUEST, measure(prompt.system), measure_tools(prompt.tools)])
+        messages = fit(
+            before,
+            turn,
+            size=lambda message: calibration.estimate(self._known(message)[2]),
+            budget=self.budget - calibration.estimate(fixed),
+        )
+        known = [self._known(message) for message in messages]
+        measured = total([fixed, *(each for _, _, each in known)])
+        return _Request(
+            prompt=replace(prompt, messages=[sent for _, sent, _ in known]),
+            measured=measured,
+            tokens=calibration.estimate(measured),
+        )
+
+    async def _measure(self, messages: Sequence[Message]) -> None:
+        """Measure what is new, in a thread where it is much."""
+        new = [message for message in messages if id(message) not in self._measured]
+        if sum(map(_chars, new)) > _BIG:
+            await asyncio.to_thread(lambda: [self._known(message) for message in new])
+
+    def _known(self, message: Message) -> tuple[Message, Message, Measure]:
+        known = self._measured.get(id(message))
+        if known is None:
+            sent = message
+            if isinstance(message, UserMessage) and not self._names_senders:
+                sent = replace(message, sender="", sender_id="")
+            known = self._measured[id(message)] = (message, sent, measure_message(sent))
+        return known
+
+    async def _ask(self, request: _Request) -> AsyncGenerator[Chunk, None]:
+        """Pass on one step, and account for it however it ends: also a step that was stopped has been read."""
+        usage: Usage | None = None
+        written: list[str] = []
+        has_begun, is_owed = False, True
+        try:
+            async with aclosing(self._provider.stream(request.prompt)) as chunks:
+                async for chunk in chunks:
+                    has_begun = True
+                    if isinstance(chunk, Usage):
+                        usage = chunk
+                    else:
+                        written.append(_written(chunk))
+                        yield chunk
+        except ProviderFailed:
+            is_owed = has_begun
+            raise
+        finally:
+            if is_owed:
+                usage = self._account(request, usage, "".join(written))
+        if usage is not None:
+            yield usage
+
+    def _account(self, request: _Request, usage: Usage | None, written: str) -> Usage | None:
+        """Pay for a step by what the provider has counted, or else by the estimate, but for models that are free."""
+        name = self._info.name
+        if usage is not None and usage.input_tokens:
+            self._calibrations[usage.model or name].learn(request.measured, usage.input_tokens)
+        elif self._info.is_free:
+            self.tokens = request.tokens
+            return usage
+        else:
+            output = self._calibrations[name].estimate(measure(written))
+            usage = Usage(input_tokens=request.tokens, output_tokens=output)
+        self._bill.charge(usage, model=name)
+        self.tokens = usage.input_tokens + usage.output_tokens
+        return usage
+
+
+def _chars(message: Message) -> int:
+    if isinstance(message, ToolMessage):
+        return sum(len(outcome.output) for outcome in message.outcomes)
+    return len(message.text)
+
+
+def _written(chunk: Chunk) -> str:
+    if isinstance(chunk, TextDelta):
+        return chunk.text
+    return f"{chunk.name} {chunk.input}" if isinstance(chunk, ToolCall) else ""

@@ -1,0 +1,104 @@
+"""Preparing a turn: which agent answers, what it is told, and who pays; and what is left to do after it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from config import DmScope, Settings
+from gateway.agent.provider import Prompt
+from gateway.briefing import brief
+from gateway.compaction import CONVERSATION, OVERFLOW, Compactions, Keep, Order
+from gateway.contract import PeerKind
+from gateway.dialogue import Message
+from gateway.errors import Refused
+from gateway.jobs import Job
+from gateway.live import Live
+from gateway.meter import Meter
+from gateway.metered import Metered
+from gateway.roster import Agent, Roster
+from gateway.sessions import SessionManager
+from gateway.sessions.names import file_name
+from gateway.spool import Operation
+from gateway.usage import Bill, person_of
+
+__all__ = ["Prepared", "Preparing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    agent: Agent
+    provider: Metered
+    """What the agent loop asks: the agent's provider, with a meter on it."""
+    bill: Bill
+    notes: Path
+
+
+class Preparing:
+    def __init__(
+        self,
+        *,
+        live: Live,
+        roster: Callable[[], Roster],
+        sessions: SessionManager,
+        meter: Meter,
+        compactions: Compactions,
+        memory: Path,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._live = live
+        self._roster = roster
+        self._sessions = sessions
+        self._meter = meter
+        self._compactions = compactions
+        self._memory = memory
+        self._now = now
+
+    async def prepare(self, job: Job) -> Prepared:
+        """Find out who answers the turn of `job`, and who pays."""
+        session = await self._sessions.load(job.session)
+        agent = self._roster().chosen(job.agent, session.meta)
+        bill = self._meter.bill(person_of(self._live.settings, job.inbound), agent)
+        provider = self._meter.metered(
+            agent,
+            bill,
+            names_senders=_is_shared(self._live.settings, job),
+            shorten=partial(self._shorten, job, agent),
+        )
+        return Prepared(agent=agent, provider=provider, bill=bill, notes=self._memory / file_name(job.scope))
+
+    async def brief(self, job: Job, prepared: Prepared) -> Prompt:
+        """Put together what the model is told; all that was said in the turn has to be in the transcript already."""
+        today = self._now().astimezone(UTC).date()
+        is_shared = _is_shared(self._live.settings, job)
+        briefing = await brief(
+            job, prepared.agent, self._sessions, notes=prepared.notes, today=today, is_shared=is_shared
+        )
+        prepared.provider.before = briefing.before
+        return briefing.prompt
+
+    def news(self) -> list[Operation]:
+        """Return what was learned and is to be kept, to be committed with a turn's end."""
+        return self._meter.news()
+
+    async def follow_up(self, job: Job, prepared: Prepared) -> None:
+        """Let the session be summed up beside what comes next, if the turn has made it long."""
+        order = self._order(job, prepared.agent, CONVERSATION)
+        with suppress(Refused):  # The session was deleted meanwhile.
+            await self._compactions.consider(order, tokens=prepared.provider.tokens)
+
+    async def _shorten(self, job: Job, agent: Agent) -> Sequence[Message]:
+        await self._compactions.compact(self._order(job, agent, OVERFLOW))
+        before, _ = await self._sessions.divided(job.session, turn=job.turn)
+        return before
+
+    def _order(self, job: Job, agent: Agent, keep: Keep) -> Order:
+        person = person_of(self._live.settings, job.inbound)
+        return Order(session=job.session, agent=agent, person=person, keep=keep)
+
+
+def _is_shared(settings: Settings, job: Job) -> bool:
+    """Tell whether several people talk there, so that the model has to know who said what."""
+    return job.inbound.address.kind is not PeerKind.DIRECT or settings.session.dm_scope is DmScope.MAIN
