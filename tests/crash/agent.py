@@ -1,7 +1,7 @@
 """A model that does what the message says, word by word, and a tool that leaves a trace each time it runs.
 
-A message is its own id and then words: `tool` and `tools` are steps with one call and with two, `long` makes the answer
-several parts long, `hang` never ends.
+A message is its own id and then words: `tool` and `tools` are steps with one call and with two, `ask` and `asks` have
+calls that need consent, `long` makes the answer several parts long, `hang` never ends.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["END", "Obedient", "leaving_traces"]
 END = "#"
 """The last character of every whole answer."""
 
-_CALLS = {"tool": 1, "tools": 2}
+_CALLS = {"tool": ("leave",), "tools": ("leave", "leave"), "ask": ("ask_leave",), "asks": ("ask_leave", "ask_leave")}
 _LONG = 120
 
 
@@ -33,9 +33,9 @@ class Obedient:
             await asyncio.Event().wait()
         if taken < len(steps):
             yield TextDelta(text=f"step {taken} of {mid}")
-            for number in range(steps[taken]):
+            for number, name in enumerate(steps[taken]):
                 mark = f"{mid}-{taken}-{number}"
-                yield ToolCall(id=mark, name="leave", input={"mark": mark})
+                yield ToolCall(id=mark, name=name, input={"mark": mark})
             return
         for piece in _answer(mid, outcomes, is_long="long" in words):
             reach("piece")
@@ -61,7 +61,9 @@ def _asked(messages: Sequence[Message]) -> tuple[list[str], list[ToolOutcome]]:
     return asked.text.split(), outcomes
 
 
-def leaving_traces(path: Path) -> Tool:
+def leaving_traces(path: Path) -> list[Tool]:
+    """Return the tool, and the same again for which somebody has to be asked."""
+
     async def leave(_context: ToolContext, mark: str) -> str:
         """Leave a mark in a file."""
         reach("tool before")
@@ -71,4 +73,8 @@ def leaving_traces(path: Path) -> Tool:
         reach("tool after")
         return f"left {mark}"
 
-    return tool(leave)
+    async def ask_leave(context: ToolContext, mark: str) -> str:
+        """Leave a mark in a file, if somebody agrees."""
+        return await leave(context, mark)
+
+    return [tool(leave), tool(asks=True)(ask_leave)]

@@ -40,6 +40,7 @@ class Plain:
     name = CHANNEL
     account = "default"
     text_limit = TextLimit(size=LIMIT)
+    max_buttons = 2
 
     def __init__(self, context: ChannelContext, path: Path) -> None:
         self._context = context
@@ -69,6 +70,7 @@ class Plain:
             reply_to=message.reply_to,
             kind=message.kind,
             is_failure=message.is_failure,
+            buttons=[button.command for button in message.buttons],
         )
         return Receipt(message_id=answer["id"])
 

@@ -43,6 +43,7 @@ def check(order: Order, far: FarSide, allowed: Allowed) -> None:
         *_of_chats(order.data_dir, far, allowed),
         *_of_transcripts(order.data_dir, far, allowed),
         *_of_tools(order),
+        *_of_approvals(order),
         *_of_files(order.data_dir, allowed),
     ]
     assert not wrong, "\n".join(wrong)
@@ -78,7 +79,7 @@ def _of_chats(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
     for chat in {event.chat for event in far.events} - allowed.undelivered:
         yield from _of_order(far, chat, session)
     answers: defaultdict[str | None, set[str]] = defaultdict(set)
-    for shown in far.shown:
+    for shown in (shown for shown in far.shown if not shown.buttons):
         answers[shown.reply_to].add(shown.key.split(".")[0])
     yield from (f"{mid} was answered by {keys}" for mid, keys in answers.items() if len(keys) > 1)
     dangling = Counter(shown.chat for shown in far.shown if shown.key.endswith(".draft") and not shown.is_last)
@@ -198,6 +199,22 @@ def _of_tools(order: Order) -> Iterator[str]:
         for entry in entries:
             if entry["type"] == "tool_result" and not entry.get("is_error") and not ran[entry["tool_use_id"]]:
                 yield f"the tool {entry['tool_use_id']} is said to have ended well, but never ran"
+
+
+def _of_approvals(order: Order) -> Iterator[str]:
+    """Nothing ran that nobody had agreed to, and each question was asked once and answered once."""
+    ran = set(order.effects.read_text().split()) if order.effects.exists() else set()
+    for entries in transcripts(order.data_dir).values():
+        uses = {
+            entry["tool_use_id"] for entry in entries if entry["type"] == "tool_use" if entry["name"] == "ask_leave"
+        }
+        approvals = [entry for entry in entries if entry["type"] == "approval"]
+        decided = [(entry["tool_use_id"], entry["decision"]) for entry in approvals if "decision" in entry]
+        asked = Counter(entry["tool_use_id"] for entry in approvals if "decision" not in entry)
+        yield from (f"{call} ran without consent" for call in uses & ran if (call, "approved") not in decided)
+        yield from (f"{call} was asked {times} times" for call, times in asked.items() if times > 1)
+        if len({call for call, _ in decided}) != len(decided):
+            yield f"a question has several answers: {decided}"
 
 
 def _of_files(data_dir: Path, allowed: Allowed) -> Iterator[str]:

@@ -44,6 +44,7 @@ class _Request(msgspec.Struct):
     reply_to: str | None = None
     kind: str = ""
     is_failure: bool = False
+    buttons: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class Shown:
     kind: str
     is_failure: bool
     texts: list[str]
+    buttons: tuple[str, ...] = ()
+    """What pressing one would send. Only questions have them."""
     id: str = ""
 
     @property
@@ -65,6 +68,8 @@ class Shown:
     @property
     def is_last(self) -> bool:
         """Whether nothing more follows to what it answers."""
+        if self.buttons:
+            return False
         return self.is_failure or self.kind == "notice" or self.text.endswith((END, STOPPED))
 
 
@@ -219,6 +224,7 @@ class FarSide:
             kind=request.kind,
             is_failure=request.is_failure,
             texts=[request.text],
+            buttons=request.buttons,
         )
         self.show(shown)
         return shown
@@ -226,8 +232,18 @@ class FarSide:
     def show(self, shown: Shown) -> None:
         """Put a message into its chat."""
         shown.id = str(len(self.shown))
+        if shown.buttons and all(other.key != shown.key for other in self.shown):
+            self._press(shown)
         self.shown.append(shown)
         self._note(shown)
+
+    def _press(self, question: Shown) -> None:
+        """Answer a question when it is first seen: yes and no in turns, and then once more, which changes nothing."""
+        pressed = sum(event.id.startswith("press") for event in self.events)
+        for number in range(pressed, pressed + 2):
+            command = question.buttons[pressed // 2 % 2]
+            self.events.append(Event(id=f"press{number}", chat=question.chat, text=command))
+        self._stir()
 
     def _edit(self, request: _Request) -> Answer:
         shown = self.shown[int(request.id)]

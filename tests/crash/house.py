@@ -73,7 +73,7 @@ async def serve(order: Order) -> None:
     configured = settings(order)
     configure(configured.gateway.log_level, configured.gateway.log_format, frozenset(), sys.stdout)
     async with opened(configured, listen=False, now=partial(tell_time, order)) as daemon:
-        toolbox = Toolbox([leaving_traces(order.effects)])
+        toolbox = Toolbox(leaving_traces(order.effects))
         daemon.roster.replace("main", lambda agent: replace(agent, provider=Obedient(), toolbox=toolbox))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
         await daemon.run(lambda: None)

@@ -25,5 +25,6 @@ SCENARIOS = {
     "queued": Plan(events=said("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
     "interrupt": Plan(events=said("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),
     "collect": Plan(events=said("ada:tool", "ada:", "ada:"), busy="collect"),
-    "steer": Plan(events=said("ada:tool tool tool", "ada:", "ada:tool", "ada:"), busy="steer"),
+    "steer": Plan(events=said("ada:tool tool", "ada:tool", "ada:"), busy="steer"),
+    "asking": Plan(events=said("ada:asks tool", "ada:")),
 }
