@@ -159,7 +159,12 @@ class Daemon:
             approvals=self._approvals,
             now=now,
         )
-        self._work = Work(self._turns, Errands(live=self._live, delivery=self._delivery, desk=desk))
+        self._work = Work(
+            self._turns,
+            Errands(
+                live=self._live, delivery=self._delivery, desk=desk, is_suspending=lambda: self._turns.is_suspending
+            ),
+        )
         self._intake = Intake(
             live=self._live,
             spool=spool,

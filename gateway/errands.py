@@ -1,5 +1,8 @@
 """Errands: the commands that wait for their turn in a session's lane, since they change what the model will see."""
 
+import asyncio
+from collections.abc import Callable
+
 import structlog
 
 from gateway.access import is_owner
@@ -11,6 +14,7 @@ from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed
 from gateway.spool import InboxState, Settle
+from gateway.whole import whole
 
 __all__ = ["Errands"]
 
@@ -20,10 +24,11 @@ log = structlog.get_logger()
 class Errands:
     """What a command changes, what it answers and that it is done are one commit: it is never half done, or twice."""
 
-    def __init__(self, *, live: Live, delivery: Delivery, desk: Desk) -> None:
+    def __init__(self, *, live: Live, delivery: Delivery, desk: Desk, is_suspending: Callable[[], bool]) -> None:
         self._live = live
         self._delivery = delivery
         self._desk = desk
+        self._is_suspending = is_suspending
 
     async def run(self, job: Job, command: Command, argument: str) -> None:
         reply = Reply(self._delivery, job.inbound, Settle(turn=job.turn, state=InboxState.ANSWERED))
@@ -41,7 +46,14 @@ class Errands:
         except Refused as refusal:
             answer = Answer(text=str(refusal))
             reply.parts = []
+        except asyncio.CancelledError as stop:
+            if not self._is_suspending():
+                await whole(self._answer(reply, Answer(text=str(stop) or "Stopped. Nothing has changed.")))
+            raise
+        await whole(self._answer(reply, answer))
+        log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
+
+    async def _answer(self, reply: Reply, answer: Answer) -> None:
         if not reply.parts:
             await self._delivery.record(*reply.operations(answer))
         self._delivery.post(reply.parts)
-        log.info("command_handled", command=command.name, channel=job.inbound.address.channel)

@@ -1,9 +1,11 @@
 """The meter: everything that is asked of a model passes through it, is measured, and is put on somebody's bill."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from gateway.agent.calibrations import Calibrations
+from gateway.agent.tokens import ONE_REQUEST, measure, measure_message, measure_tools, total
+from gateway.dialogue import Message
 from gateway.live import Live
 from gateway.metered import Metered, Shorten, budget_of
 from gateway.roster import Agent
@@ -53,6 +55,11 @@ class Meter:
     def budget(self, agent: Agent) -> int:
         """Return how many tokens a request to the agent's model may have."""
         return budget_of(agent.info, self.calibrations[agent.info.name])
+
+    def size(self, agent: Agent, messages: Iterable[Message]) -> int:
+        """Return about how many tokens the agent's next request has before anything is added."""
+        fixed = [ONE_REQUEST, measure(agent.system), measure_tools(agent.toolbox.specs())]
+        return self.calibrations[agent.info.name].estimate(total([*fixed, *map(measure_message, messages)]))
 
     def news(self) -> list[Operation]:
         """Return what there is to be kept of what was learned since the last time."""

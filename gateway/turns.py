@@ -108,6 +108,11 @@ class Turns:
                     self._approvals.close_all(job.turn)
             await whole(self._finish(course))
 
+    @property
+    def is_suspending(self) -> bool:
+        """Whether what is cancelled now goes on at the next start."""
+        return self._is_suspending
+
     def suspend(self) -> list[str]:
         """Let turns that are cancelled now end without a word, and go on at the next start; return their ids."""
         self._is_suspending = True

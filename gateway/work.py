@@ -22,6 +22,8 @@ class Work:
                     await self._turns.run(job, begins_with)
                 else:
                     await whole(self._errands.run(job, command, argument))
+            case Asked(command, argument) if command.is_long:
+                await self._errands.run(job, command, argument)
             case Asked(command, argument):
                 await whole(self._errands.run(job, command, argument))
             case _:

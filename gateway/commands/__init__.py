@@ -2,12 +2,14 @@
 
 from gateway.commands.approvals import APPROVE, DENY
 from gateway.commands.command import Answer, Call, Command, Desk, Kind
-from gateway.commands.general import HELP, RESTART, RESTARTED_BY, STATUS, STOP, WHOAMI
+from gateway.commands.general import HELP, RESTART, RESTARTED_BY, STOP, WHOAMI
 from gateway.commands.grammar import Asked, Mistyped, Said, read
 from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
+from gateway.commands.models import AGENT, COMPACT, MODEL
 from gateway.commands.pairing import PAIR, PAIR_APPROVE, PAIR_DENY, PAIR_REVOKE
 from gateway.commands.sessions import LIST, NEW, RESUME
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
+from gateway.commands.usage import STATUS, USAGE
 
 __all__ = [
     "APPROVE",
@@ -40,10 +42,14 @@ COMMANDS: tuple[Command, ...] = (
     CLEAR,
     UNDO,
     RETRY,
+    COMPACT,
+    AGENT,
+    MODEL,
     APPROVE,
     DENY,
     STOP,
     STATUS,
+    USAGE,
     WHOAMI,
     PAIR,
     PAIR_APPROVE,

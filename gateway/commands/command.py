@@ -85,3 +85,5 @@ class Command:
     kind: Kind = Kind.LOOK
     arguments: str = ""
     aliases: tuple[str, ...] = ()
+    is_long: bool = False
+    """It waits for others: until it has its answer it can be stopped, and after a restart it is done again."""

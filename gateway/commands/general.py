@@ -7,7 +7,7 @@ from gateway.commands.wording import count
 from gateway.errors import Refused
 from gateway.spool import InboxState, Remember, Settle
 
-__all__ = ["HELP", "RESTART", "RESTARTED_BY", "STATUS", "STOP", "WHOAMI"]
+__all__ = ["HELP", "RESTART", "RESTARTED_BY", "STOP", "WHOAMI"]
 
 RESTARTED_BY = "restarted_by"
 """The fact in the spool that says which chat is to be told of the next start."""
@@ -16,14 +16,6 @@ RESTARTED_BY = "restarted_by"
 async def _help(call: Call) -> Answer:
     rows = [f"/{command.name} {command.arguments}".rstrip() + f" - {command.summary}" for command in call.desk.commands]
     return Answer(text="\n".join([*rows, "Anything else goes to the agent; //text sends it /text."]))
-
-
-async def _status(call: Call) -> Answer:
-    session = call.desk.sessions.active(call.routed.scope)
-    here = f"Session {session.number}, {count(session.messages, 'message')}." if session else "No session yet."
-    questions = call.desk.approvals.of_scope(call.routed.scope)
-    waits = [f"Waiting for an answer: may I use {question.call.name}?" for question in questions]
-    return Answer(text="\n".join([f"{here} Agent: {call.routed.agent}.", *waits, call.desk.status()]))
 
 
 async def _stop(call: Call) -> Answer:
@@ -58,7 +50,6 @@ async def _restart(call: Call) -> Answer:
 
 
 HELP = Command(name="help", aliases=("start",), summary="Show this list", run=_help)
-STATUS = Command(name="status", summary="Show how the gateway is doing", run=_status)
 STOP = Command(name="stop", summary="Stop the answer that is being written and drop what waits behind it", run=_stop)
 RESTART = Command(name="restart", summary="Restart the gateway (owner); nothing is lost", run=_restart)
 WHOAMI = Command(name="whoami", summary="Show who you are to the gateway", run=_whoami)

@@ -2,11 +2,14 @@
 
 from datetime import datetime, timedelta
 
-__all__ = ["ago", "count", "duration"]
+from gateway.spool import Spent
+
+__all__ = ["ago", "count", "duration", "spent_in_words"]
 
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
+_CENT = 0.01
 
 
 def count(number: int, thing: str) -> str:
@@ -29,3 +32,11 @@ def ago(then: datetime, now: datetime) -> str:
     if _DAY <= seconds < 2 * _DAY:
         return "yesterday"
     return f"{duration(now - then)} ago"
+
+
+def spent_in_words(spent: Spent) -> str:
+    """Tell tokens, and the cost where there is one, in whatever currency prices are given in."""
+    cached = f" ({spent.cached_tokens:,} from a cache)" if spent.cached_tokens else ""
+    cost = spent.cost_micros / 1_000_000
+    price = f", cost {cost:.2f}" if cost >= _CENT else f", cost {cost:.4f}"
+    return f"{spent.input_tokens:,} tokens read{cached}, {spent.output_tokens:,} written{price if cost else ''}"
