@@ -17,6 +17,7 @@ from config.model import (
     AgentSettings,
     Binding,
     ChannelSettings,
+    FetchSettings,
     GatewaySettings,
     HttpSettings,
     LimitSettings,
@@ -26,6 +27,8 @@ from config.model import (
     Repo,
     SessionSettings,
     Settings,
+    ShellSettings,
+    ToolSettings,
 )
 from config.problems import ConfigError, Problem
 from config.reading import Loaded, destination, find, load
@@ -42,6 +45,7 @@ __all__ = [
     "ConfigError",
     "DmPolicy",
     "DmScope",
+    "FetchSettings",
     "GatewaySettings",
     "GroupPolicy",
     "GroupScope",
@@ -59,6 +63,8 @@ __all__ = [
     "Secret",
     "SessionSettings",
     "Settings",
+    "ShellSettings",
+    "ToolSettings",
     "WaitingSign",
     "destination",
     "find",

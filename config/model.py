@@ -29,6 +29,7 @@ __all__ = [
     "AgentSettings",
     "Binding",
     "ChannelSettings",
+    "FetchSettings",
     "GatewaySettings",
     "HttpSettings",
     "LimitSettings",
@@ -38,6 +39,8 @@ __all__ = [
     "Repo",
     "SessionSettings",
     "Settings",
+    "ShellSettings",
+    "ToolSettings",
     "misfits",
 ]
 
@@ -447,6 +450,42 @@ class McpSettings(_Table):
         return url
 
 
+class ShellSettings(_Table):
+    """The tool that runs commands, in a sandbox of bubblewrap."""
+
+    enabled: Flag = Field(default=False, description="Whether agents have it.")
+    network: Flag = Field(
+        default=False,
+        description="Whether commands reach the network, and with it every service of this machine, ours too.",
+    )
+    timeout: Seconds = Field(default=60.0, ge=1, le=3600, description="Seconds after which a command is ended.")
+    memory_mb: Whole = Field(default=1024, ge=64, le=1024 * 1024, description="The memory that a command may take.")
+    max_processes: Whole = Field(default=64, ge=4, le=4096, description="How many processes a command may have.")
+    max_output_chars: Whole = Field(
+        default=30_000, ge=1000, le=48_000, description="How much of its output the model sees: beginning and end."
+    )
+    allow_unsandboxed: Flag = Field(
+        default=False,
+        description="Whether commands run with all rights of the daemon where there is no sandbox; otherwise refused.",
+    )
+
+
+class FetchSettings(_Table):
+    """The tool that fetches pages from the public web."""
+
+    timeout: Seconds = Field(default=20.0, ge=1, le=50, description="Seconds that a page may take, redirects included.")
+    max_bytes: Whole = Field(
+        default=2_000_000, ge=10_000, le=50_000_000, description="How much of a page is read, after decompression."
+    )
+
+
+class ToolSettings(_Table):
+    """What tools may do."""
+
+    shell: ShellSettings = Field(default_factory=ShellSettings, description="Running commands.")
+    fetch: FetchSettings = Field(default_factory=FetchSettings, description="Fetching pages.")
+
+
 class Settings(_Table):
     """Everything that can be set. The defaults alone make a gateway that runs."""
 
@@ -465,6 +504,7 @@ class Settings(_Table):
     )
     bindings: tuple[Binding, ...] = Field(default=(), description="Which agent answers where, if not `main`.")
     repos: tuple[Repo, ...] = Field(default=(), description="Folders that can be chosen as a workspace.")
+    tools: ToolSettings = Field(default_factory=ToolSettings, description="What tools may do.")
     mcp: dict[Slug, McpSettings] = Field(default_factory=dict, description="MCP servers by name.")
 
     BUILT_IN: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {

@@ -9,7 +9,7 @@ from config import AgentSettings, Backend, Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Provider
 from gateway.agent.providers import Providers
-from gateway.agent.toolbox import BUILT_IN
+from gateway.agent.toolbox import built_in
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart
 from gateway.sessions import SessionMeta
@@ -133,13 +133,15 @@ def _workspace(name: str, settings: Settings) -> Path:
     return workspace
 
 
-def _toolbox(name: str, agent: AgentSettings, _settings: Settings) -> Toolbox:
-    known = {tool.spec.name: tool for tool in BUILT_IN}
-    if unknown := [wanted for wanted in agent.tools or () if wanted not in known]:
+def _toolbox(name: str, agent: AgentSettings, settings: Settings) -> Toolbox:
+    known = {tool.spec.name: tool for tool in built_in(settings.tools)}
+    wanted = known if agent.tools is None else agent.tools
+    if unknown := [each for each in wanted if each not in known]:
+        hint = " To have a shell, set tools.shell.enabled." if "shell" in unknown else ""
         raise CannotStart(
-            f"agents.{name}.tools: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.",
+            f"agents.{name}.tools: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.{hint}",
         )
-    return Toolbox(BUILT_IN if agent.tools is None else [known[wanted] for wanted in agent.tools])
+    return Toolbox(known[each] for each in wanted)
 
 
 def _prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:

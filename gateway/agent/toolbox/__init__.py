@@ -1,13 +1,17 @@
 """The built-in tools, one small module for each thing they touch."""
 
+from config import ToolSettings
 from gateway.agent.toolbox.clock import current_time
 from gateway.agent.toolbox.editing import edit_file, write_file
 from gateway.agent.toolbox.files import list_files, read_file
 from gateway.agent.toolbox.notes import recall, remember
 from gateway.agent.toolbox.searching import search_files
+from gateway.agent.toolbox.shell import make_shell
+from gateway.agent.tools import Tool
 
 __all__ = [
     "BUILT_IN",
+    "built_in",
     "current_time",
     "edit_file",
     "list_files",
@@ -19,3 +23,10 @@ __all__ = [
 ]
 
 BUILT_IN = (current_time, list_files, read_file, write_file, edit_file, search_files, remember, recall)
+"""Those that nothing can be set about."""
+
+
+def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
+    """Return all tools that agents have unless they name their own."""
+    shell = (make_shell(settings.shell),) if settings.shell.enabled else ()
+    return (*BUILT_IN, *shell)

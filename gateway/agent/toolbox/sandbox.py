@@ -1,0 +1,125 @@
+"""The sandbox of the shell: bubblewrap, in which there is the workspace, the system's programs, and nothing else."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gateway.agent.tools import ToolFailed
+
+__all__ = ["WORKSPACE", "Limits", "limited", "sandboxed"]
+
+WORKSPACE = "/workspace"
+
+_TMP_BYTES = 256 * 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024 * 1024
+_PROBE_SECONDS = 20.0
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
+_READABLE = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl/certs")
+"""Of /etc nothing else: it can hold our own configuration, and others' keys."""
+_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    memory_bytes: int
+    processes: int
+
+
+def sandboxed(command: str, workspace: Path, limits: Limits, *, network: bool) -> list[str]:
+    """Return what runs `command` in the sandbox; `ToolFailed` says why there is none. It blocks: call it in a thread.
+
+    It must be started with an empty environment: bubblewrap's own first process shows the one that it was given.
+    """
+    guard = _guard()
+    inside = ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
+    net = ["--share-net", *_bound(_FOR_NETWORK)] if network else []
+    return [*guard, *net, *inside, "--", *limited(command, limits)]
+
+
+def limited(command: str, limits: Limits) -> list[str]:
+    """Return what runs `command` with limits that each of its processes inherits, and none can raise again."""
+    prlimit = shutil.which("prlimit")
+    if prlimit is None:
+        raise ToolFailed(
+            "The shell is not available: this machine has no `prlimit`. Its operator can install util-linux."
+        )
+    bounds = [
+        f"--as={limits.memory_bytes}",
+        f"--nproc={limits.processes}",
+        f"--fsize={_MAX_FILE_BYTES}",
+        "--core=0",
+    ]
+    return [*_behind_others(), prlimit, *bounds, "--", "/bin/sh", "-c", command]
+
+
+def _behind_others() -> list[str]:
+    """Let commands have the time that nobody else wants, so that the daemon can always get a word in and end them."""
+    chrt = shutil.which("chrt")
+    return [chrt, "--idle", "0"] if chrt else []
+
+
+def _guard() -> list[str]:
+    """Return bubblewrap with all that every command gets, once it has been seen to work here."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise ToolFailed(_unavailable("bubblewrap is not installed"))
+    return [bwrap, *_proven(bwrap)]
+
+
+@cache  # A failure raises, and is therefore looked at again.
+def _proven(bwrap: str) -> tuple[str, ...]:
+    """Return the options that work here. `--disable-userns` is unknown before bubblewrap 0.8."""
+    complaint = ""
+    for strict in (("--disable-userns",), ()):
+        options = (*_walls(), *strict)
+        if not (complaint := _complaint([bwrap, *options])):
+            return options
+    raise ToolFailed(_unavailable(complaint))
+
+
+def _unavailable(reason: str) -> str:
+    return (
+        f"The shell is not available: commands are run in a sandbox, and there is none on this machine ({reason}). "
+        "The operator can install bubblewrap and allow user namespaces."
+    )
+
+
+def _walls() -> list[str]:
+    """Give no network, no capability and a /proc that tells of the sandbox alone, read-only: root could set sysctls."""
+    tmp = ["--size", str(_TMP_BYTES), "--tmpfs"]
+    return [
+        *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--ro-bind", "/usr", "/usr", *_system(), *_bound(_READABLE)),
+        *("--proc", "/proc", "--remount-ro", "/proc"),
+        *("--dev", "/dev", *tmp, "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108 - inside, where it is empty.
+        *(*tmp, "/tmp"),  # noqa: S108 - as above.
+        *("--hostname", "sandbox"),
+    ]
+
+
+def _system() -> list[str]:
+    arguments: list[str] = []
+    for name in _SYSTEM:
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
+
+
+def _bound(paths: tuple[str, ...]) -> list[str]:
+    return [word for path in paths for word in ("--ro-bind-try", os.path.realpath(path), path)]
+
+
+def _complaint(guard: list[str]) -> str:
+    try:
+        tried = subprocess.run(  # noqa: S603 - our own words.
+            [*guard, "--", "/bin/sh", "-c", ":"], env={}, capture_output=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as trouble:
+        return str(trouble)
+    return "" if tried.returncode == 0 else tried.stderr.decode(errors="replace").strip()[:200] or "it does not start"

@@ -1,0 +1,100 @@
+"""The shell: commands in a sandbox that has the workspace and nothing else of this machine."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+
+import structlog
+
+from config import ShellSettings
+from gateway.agent.toolbox.processes import Bounds, Ended, kill_group, run
+from gateway.agent.toolbox.sandbox import WORKSPACE, Limits, limited, sandboxed
+from gateway.agent.toolbox.watching import excess, kill_sandbox
+from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
+
+__all__ = ["make_shell"]
+
+log = structlog.get_logger()
+
+_GRACE = 30.0
+"""Seconds beyond the command's own limit, in which a slow machine can find and end everything."""
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_MARK = "GATEHOUSE_SHELL"
+_SWEEPS = 20
+
+
+def make_shell(settings: ShellSettings) -> Tool:
+    """Make the tool as `settings` want it."""
+    limits = Limits(memory_bytes=settings.memory_mb * 1024**2, processes=settings.max_processes)
+
+    @tool
+    async def shell(context: ToolContext, command: str) -> str:
+        """Run a shell command in the workspace."""
+        try:
+            argv = await asyncio.to_thread(sandboxed, command, context.workspace, limits, network=settings.network)
+        except ToolFailed:
+            if not settings.allow_unsandboxed:
+                raise
+            return _told(await _unguarded(command, context.workspace, limits, settings))
+        ended = await run(
+            argv,
+            env=_environment(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
+            cwd=Path("/"),
+            bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
+            kill=kill_sandbox,
+            watch=partial(excess, limits=limits),
+        )
+        return _told(ended)
+
+    return replace(shell, deadline=settings.timeout + _GRACE)
+
+
+async def _unguarded(command: str, workspace: Path, limits: Limits, settings: ShellSettings) -> Ended:
+    """Run without a sandbox, as the owner said explicitly: with limits and without our secrets, but with our rights."""
+    mark = token_hex(16)
+    log.warning("shell_unsandboxed", reason="no sandbox here, and tools.shell.allow_unsandboxed is set")
+    return await run(
+        limited(command, limits),
+        env={**_environment(str(workspace), str(workspace)), _MARK: mark},
+        cwd=workspace,
+        bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
+        kill=kill_group,
+        sweep=partial(_sweep, f"{_MARK}={mark}".encode()),
+    )
+
+
+def _environment(workspace: str, home: str) -> dict[str, str]:
+    """Return all that a command sees: nothing of our own environment, which can hold keys."""
+    return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
+
+
+def _sweep(mark: bytes) -> None:
+    """Kill what has left the process group: it still carries the mark in its environment."""
+    for _ in range(_SWEEPS):
+        marked = [entry.name for entry in os.scandir("/proc") if entry.name.isdigit() and _is_marked(entry.name, mark)]
+        if not marked:
+            return
+        for process in marked:
+            with suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+
+
+def _is_marked(process: str, mark: bytes) -> bool:
+    try:
+        return mark in Path("/proc", process, "environ").read_bytes().split(b"\0")
+    except OSError:  # Over by now, or not ours.
+        return False
+
+
+def _told(ended: Ended) -> str:
+    output = ended.output.strip("\n")
+    if ended.stopped_for:
+        raise ToolFailed(f"{output}\n[The command was stopped: {ended.stopped_for}.]".lstrip("\n"))
+    if ended.exit_code:
+        return f"{output}\n[Exit code {ended.exit_code}.]".lstrip("\n")
+    return output or "[Done, without any output.]"

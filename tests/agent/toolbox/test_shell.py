@@ -1,0 +1,235 @@
+"""Ways out of the sandbox, tried: each command is run as a model would run it, through the toolbox."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from config import ShellSettings
+from gateway.agent.toolbox.sandbox import Limits, sandboxed
+from gateway.agent.toolbox.shell import make_shell
+from gateway.agent.tools import Toolbox, ToolContext, ToolFailed
+from gateway.dialogue import ToolCall, ToolOutcome
+
+_OPTIONS: list[str] = []
+
+
+def _fault() -> str:
+    try:
+        _OPTIONS[:] = sandboxed(":", Path("/"), Limits(memory_bytes=1, processes=1), network=False)
+    except ToolFailed as failure:
+        return str(failure)
+    return ""
+
+
+NO_SANDBOX = _fault()
+needs_sandbox = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
+
+
+async def run(command: str, context: ToolContext, **changes: object) -> ToolOutcome:
+    settings = ShellSettings.model_validate({"enabled": True, "memory_mb": 256, "max_processes": 32, **changes})
+    async with asyncio.timeout(120):
+        call = ToolCall(id="call_1", name="shell", input={"command": command})
+        return await Toolbox([make_shell(settings)]).run(call, context)
+
+
+def _processes_with(word: str) -> list[str]:
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes() if process.name.isdigit() else b""
+        except OSError:
+            continue
+        if word.encode() in command:
+            found.append(process.name)
+    return found
+
+
+@needs_sandbox
+async def test_a_command_works_in_the_workspace(context: ToolContext) -> None:
+    outcome = await run("pwd; echo made > file; cat file | tr a-z A-Z; exit 3", context)
+    assert (outcome.output, outcome.is_error) == ("/workspace\nMADE\n[Exit code 3.]", False)
+    assert (context.workspace / "file").read_text() == "made\n"
+    assert (await run("true", context)).output == "[Done, without any output.]"
+
+
+@needs_sandbox
+async def test_nothing_but_the_workspace_can_be_read_or_written(context: ToolContext, tmp_path: Path) -> None:
+    secret = tmp_path / "http.token"
+    secret.write_text("the-secret-token")
+    (context.workspace / "link").symlink_to(secret)
+    ways = f"""
+        cat link {secret} ../http.token /workspace/../http.token /proc/1/root{secret} /proc/1/cwd/../http.token
+        cat /etc/shadow /etc/passwd /root/.profile; ls /root /home /var /run /srv /sys
+        for place in / /usr /etc /bin /dev /proc; do touch $place/x && echo WRITTEN; done
+        ln -s {secret} again; cat again; ln {secret} hard; mount -o remount,rw / && echo MOUNTED
+    """
+    outcome = await run(ways, context)
+    assert "the-secret-token" not in outcome.output
+    assert "WRITTEN" not in outcome.output
+    assert "MOUNTED" not in outcome.output
+    assert "root:" not in outcome.output
+    assert secret.read_text() == "the-secret-token"
+
+
+@needs_sandbox
+async def test_no_setting_of_the_kernel_can_be_changed_not_even_by_root(context: ToolContext) -> None:
+    outcome = await run(
+        "test -w /proc/sys/kernel/core_pattern && echo WRITABLE; unshare -U true && echo NESTED", context
+    )
+    assert "WRITABLE" not in outcome.output
+    assert "NESTED" not in outcome.output or "--disable-userns" not in _OPTIONS
+
+
+@needs_sandbox
+async def test_our_environment_and_processes_are_not_seen(
+    context: ToolContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-in-the-environment")
+    outcome = await run("env; cat /proc/*/environ /proc/self/environ; echo; ls -d /proc/[0-9]* | wc -l", context)
+    assert "canary-in-the-environment" not in outcome.output
+    assert int(outcome.output.splitlines()[-1]) < 10
+
+
+@needs_sandbox
+async def test_there_is_no_network_unless_it_is_allowed(context: ToolContext) -> None:
+    served = asyncio.Event()
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        ask = f"bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port} && echo CONNECTED'; wc -l < /proc/net/dev"
+        alone = await run(ask, context)
+        assert "CONNECTED" not in alone.output
+        assert not served.is_set()
+        assert "CONNECTED" in (await run(ask, context, network=True)).output
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep $N",
+        "trap '' TERM INT HUP; sleep $N",
+        "exec >&- 2>&-; sleep $N",
+        "(setsid sleep $N &); setsid nohup sleep $N & sleep $N",
+    ],
+    ids=["hanging", "deaf", "mute", "scattered"],
+)
+async def test_a_command_ends_at_its_deadline_with_all_that_it_started(command: str, context: ToolContext) -> None:
+    number = str(uuid4().int % 10**9)
+    outcome = await run(command.replace("$N", number), context, timeout=1.0)
+    assert outcome.is_error
+    assert "[The command was stopped: it took longer than 1 seconds.]" in outcome.output
+    assert not _processes_with(number)
+
+
+@needs_sandbox
+async def test_what_a_command_leaves_behind_ends_with_it(context: ToolContext) -> None:
+    outcome = await run("(setsid sleep 86312 &); sleep 86312 & echo left", context)
+    assert (outcome.output, outcome.is_error) == ("left", False)
+    assert not _processes_with("86312")
+
+
+@needs_sandbox
+async def test_stopping_the_turn_ends_the_command(context: ToolContext) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        turn = group.create_task(run("echo > begun; sleep 86313", context), name="turn")
+        while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
+            await asyncio.sleep(0.01)
+        turn.cancel()
+    assert turn.cancelled()
+    assert not _processes_with("86313")
+
+
+@needs_sandbox
+@pytest.mark.parametrize("command", ["yes", "head -c 1000000000 /dev/zero | tr '\\0' x"])
+async def test_endless_output_is_cut_and_ended(command: str, context: ToolContext) -> None:
+    outcome = await run(command, context)
+    assert outcome.is_error
+    assert outcome.output.endswith("[The command was stopped: it wrote more than 10 MB.]")
+    assert len(outcome.output) < 31_000
+
+
+@needs_sandbox
+async def test_long_output_keeps_its_beginning_and_its_end(context: ToolContext) -> None:
+    output = (await run("seq 1 20000", context, max_output_chars=1000)).output
+    assert output.startswith("1\n2\n3\n")
+    assert output.endswith("\n19999\n20000")
+    assert "bytes left out" in output
+
+
+@needs_sandbox
+async def test_a_flood_of_processes_is_ended(context: ToolContext) -> None:
+    """The kernel refuses the 33rd; for root, whom it does not limit, we look ourselves."""
+    outcome = await run("for each in $(seq 300); do sleep 86314 & done; wait", context, timeout=20.0)
+    assert "fork" in outcome.output or "more than 32 processes" in outcome.output
+    assert not _processes_with("86314")
+
+
+@needs_sandbox
+async def test_memory_is_limited_for_one_and_for_all_together(context: ToolContext) -> None:
+    hungry = "import time; held = b'x' * {size}; print('HELD', flush=True); time.sleep(60)"
+    one = f'python3 -c "{hungry.format(size=10**9)}"'
+    assert "HELD" not in (await run(one, context)).output
+    many = f'for each in 1 2 3 4 5; do python3 -c "{hungry.format(size=10**8)}" & done; wait'
+    assert "more than 256 MB of memory" in (await run(many, context)).output
+
+
+@needs_sandbox
+async def test_the_temporary_folder_is_empty_and_limited(context: ToolContext) -> None:
+    outcome = await run("ls -A /tmp /dev/shm; head -c 400000000 /dev/zero > /tmp/big || echo FULL", context)
+    assert "FULL" in outcome.output
+
+
+@needs_sandbox
+@pytest.mark.parametrize("command", ["$(echo hi", "\n", "'", "--help", "echo \u2028 é", "; ; ;", "x" * 100_000])
+async def test_odd_commands_are_the_shells_to_judge(command: str, context: ToolContext) -> None:
+    """A command is one argument from end to end: nothing of it is an option of the sandbox."""
+    outcome = await run(command, context)
+    assert "unexpected reason" not in outcome.output
+    assert "Usage" not in outcome.output
+
+
+@pytest.fixture
+def no_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    if prlimit := shutil.which("prlimit"):
+        (tools / "prlimit").symlink_to(prlimit)
+    monkeypatch.setenv("PATH", str(tools))
+
+
+@pytest.mark.usefixtures("no_sandbox")
+async def test_without_a_sandbox_nothing_is_run(context: ToolContext) -> None:
+    outcome = await run("echo > ran", context)
+    assert outcome.is_error
+    assert "bubblewrap is not installed" in outcome.output
+    assert not (context.workspace / "ran").exists()
+
+
+@pytest.mark.usefixtures("no_sandbox")
+async def test_without_a_sandbox_but_allowed_it_runs_with_limits_and_without_secrets(
+    context: ToolContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-in-the-environment")
+    command = "env; pwd; (setsid sleep 86315 &); sleep 86315 & setsid nohup sleep 86315 > /dev/null & echo said"
+    outcome = await run(command, context, allow_unsandboxed=True)
+    assert "canary-in-the-environment" not in outcome.output
+    assert f"{context.workspace}\n" in outcome.output
+    assert outcome.output.endswith("said")
+    assert not _processes_with("86315")
+
+
+async def test_no_descriptor_of_ours_is_handed_on(context: ToolContext, tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as held:
+        os.set_inheritable(held.fileno(), True)  # noqa: FBT003 - it takes no name.
+        outcome = await run("ls -l /proc/self/fd", context, allow_unsandboxed=True)
+    assert "secret" not in outcome.output
