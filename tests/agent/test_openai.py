@@ -1,0 +1,97 @@
+"""What is special about Chat Completions and the endpoints that speak it in their own ways."""
+
+import pytest
+
+from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome
+from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
+from tests.agent.streaming import HELLO, model, step
+from tests.agent.wire import OPENAI, Call, Reply
+from tests.agent.wire.openai import chunk, sse
+
+END = [chunk({}, reason="stop"), b"data: [DONE]\n\n"]
+CALLED = [chunk({}, reason="tool_calls"), b"data: [DONE]\n\n"]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_an_endpoint_that_does_not_know_usage_is_asked_without_it_from_then_on(status: int) -> None:
+    unknown = OPENAI.refusal(status, "invalid", "Unrecognized request argument: stream_options")
+    async with model(OPENAI, unknown, [chunk({"content": "Hi."}), *END]) as (provider, server):
+        said = await step(provider)
+        await step(provider)
+    assert said.text == "Hi."
+    assert said.usage
+    assert (said.usage.input_tokens, said.usage.model) == (0, "fake/m")
+    assert ["stream_options" in request.body for request in server.requests] == [True, False, False]
+
+
+async def test_tokens_from_the_cache_are_counted() -> None:
+    usage = {
+        "prompt_tokens": 100,
+        "completion_tokens": 5,
+        "total_tokens": 105,
+        "prompt_tokens_details": {"cached_tokens": 64},
+    }
+    async with model(OPENAI, [chunk({"content": "Hi."}), *END[:1], chunk(usage=usage)]) as (provider, _):
+        told = (await step(provider)).usage
+    assert told
+    assert (told.input_tokens, told.output_tokens, told.cache_read_tokens) == (100, 5, 64)
+
+
+async def test_calls_without_an_index_or_with_the_same_are_told_apart_by_their_ids() -> None:
+    def piece(call_id: str, **index: int) -> bytes:
+        function = {"name": "look", "arguments": f'{{"at": "{call_id[-1]}"}}'}
+        return chunk({"tool_calls": [{**index, "id": call_id, "type": "function", "function": function}]})
+
+    for index in ({}, {"index": 0}):
+        reply = [piece("call_aaaaaaaaaaaaaaa1", **index), piece("call_aaaaaaaaaaaaaaa2", **index), *CALLED]
+        async with model(OPENAI, reply) as (provider, _):
+            assert [call.input for call in (await step(provider)).calls] == [{"at": "1"}, {"at": "2"}]
+
+
+async def test_thoughts_are_not_shown_and_given_back_within_the_turn() -> None:
+    (start, arguments) = OPENAI.answer(calls=[Call("look", ["{}"])])[1:3]
+    thinking = [chunk({"reasoning_content": "Let me "}), chunk({"reasoning_content": "see."}), start, arguments]
+    async with model(OPENAI, [*thinking, *CALLED], OPENAI.answer("Blue.")) as (provider, server):
+        said = await step(provider)
+        assert said.text == ""
+        call = said.calls[0]
+        result = ToolMessage(outcomes=(ToolOutcome(id=call.id, output="blue"),))
+        await step(provider, [*HELLO, AssistantMessage(text="", tool_calls=(call,), thoughts=said.thoughts), result])
+    assert server.requests[1].body["messages"][-2]["reasoning_content"] == "Let me see."
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "Provider returned error", "code": 502}, ProviderBusy),
+        ({"message": "Rate limit", "type": "rate_limit_exceeded"}, ProviderBusy),
+        ({"message": "This endpoint's maximum context length is 9 tokens", "code": 400}, ContextTooLong),
+        ({"message": "Insufficient credits", "code": 402}, ModelUnavailable),
+        ("out of memory", ProviderBusy),
+    ],
+)
+async def test_an_error_within_the_stream_is_understood(error: object, kind: type[ProviderFailed]) -> None:
+    async with model(OPENAI, [chunk({"content": ""}), sse({"error": error})]) as (provider, _):
+        with pytest.raises(ProviderFailed) as caught:
+            await step(provider)
+    assert type(caught.value) is kind
+
+
+async def test_a_refusal_of_the_model_is_its_answer() -> None:
+    async with model(OPENAI, [chunk({"refusal": "I will not."}), *END]) as (provider, _):
+        assert (await step(provider)).text == "I will not."
+
+
+async def test_a_filtered_answer_says_so() -> None:
+    async with model(OPENAI, [chunk({}, reason="content_filter")]) as (provider, _):
+        with pytest.raises(ProviderFailed, match="declined"):
+            await step(provider)
+
+
+async def test_the_limit_of_an_answer_is_sent_only_when_it_was_set() -> None:
+    async with model(OPENAI, OPENAI.answer("Hi.")) as (provider, server):
+        await step(provider)
+    assert not {"max_tokens", "max_completion_tokens"} & set(server.requests[0].body)
+    async with model(OPENAI, OPENAI.answer("Hi."), models={"m": {"max_output_tokens": 99}}) as (provider, server):
+        await step(provider)
+    assert server.requests[0].body["max_tokens"] == 99
