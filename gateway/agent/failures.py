@@ -51,6 +51,8 @@ _KEY = re.compile(r"authentication_error|invalid_api_key", re.IGNORECASE)
 _NO_MODEL = re.compile(r"model_not_found|not_found_error|model\b.*(not found|does not exist|not exist)", re.IGNORECASE)
 _OVERLOAD = re.compile(r"overloaded|rate_limit|api_error|server_error|timeout|unavailable", re.IGNORECASE)
 
+_NUMBER = re.compile(r"-?\d{1,9}(\.\d*)?")
+
 _TRANSIENT = {408, 409, 425, 429}
 
 
@@ -169,10 +171,8 @@ def _inner(body: object) -> Mapping[str, object]:
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Read how long we shall wait: in milliseconds, in seconds, or until a date."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        try:
-            return max(0.0, float(headers.get(name, "")) / unit)
-        except ValueError:
-            continue
+        if _NUMBER.fullmatch(asked := headers.get(name, "")):
+            return max(0.0, float(asked) / unit)
     try:
         then = parsedate_to_datetime(headers.get("retry-after", ""))
     except (TypeError, ValueError):

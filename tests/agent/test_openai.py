@@ -5,7 +5,7 @@ import pytest
 from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, model, step
-from tests.agent.wire import OPENAI, Call, Reply
+from tests.agent.wire import OPENAI, Call
 from tests.agent.wire.openai import chunk, sse
 
 END = [chunk({}, reason="stop"), b"data: [DONE]\n\n"]

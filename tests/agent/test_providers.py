@@ -1,18 +1,40 @@
 import subprocess
 import sys
 
+import pytest
+
 from config import ProviderKind, ProviderSettings
 from gateway.agent.offline import OfflineProvider
-from gateway.agent.providers import open_provider
+from gateway.agent.provider import Closes
+from gateway.agent.providers import Providers, open_provider
 
 
 def test_the_offline_provider_is_opened_by_its_kind() -> None:
     assert isinstance(open_provider(ProviderSettings(kind=ProviderKind.OFFLINE)), OfflineProvider)
 
 
-def test_no_sdk_is_imported_for_the_agent_itself() -> None:
+@pytest.mark.parametrize("kind", [ProviderKind.OPENAI, ProviderKind.ANTHROPIC])
+def test_providers_with_connections_can_be_closed(kind: ProviderKind) -> None:
+    settings = ProviderSettings.model_validate({"kind": kind, "base_url": "http://127.0.0.1:9"})
+    assert isinstance(open_provider(settings), Closes)
+
+
+def test_a_model_is_found_by_its_full_name_or_at_the_agents_own_provider() -> None:
+    local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
+    lineup = Providers({"local": local, "other": local}).lineup("local", "other/llama", ())
+    assert lineup.own.info.name == "local/other/llama"
+    assert lineup.about("other/llama").name == "local/other/llama", "its own model is never taken for another's"
+    assert lineup.about("other/qwen").name == "other/qwen"
+    assert lineup.about("maker/qwen").name == "local/maker/qwen"
+    assert lineup.about("qwen").name == "local/qwen"
+
+
+def test_no_sdk_is_imported_before_it_is_used() -> None:
+    """Also not where a provider of that kind is configured: the start of the daemon does not wait for it."""
     program = (
-        "import sys, gateway.agent.loop, gateway.agent.providers, gateway.agent.offline, gateway.agent.toolbox; "
-        "sys.exit(bool({'openai', 'anthropic', 'aiohttp', 'markdown_it'} & set(sys.modules)))"
+        "import sys; from config import ProviderSettings as S; from gateway.agent.providers import Providers; "
+        "import gateway.agent.loop, gateway.agent.toolbox; "
+        "Providers({kind: S.model_validate({'kind': kind, 'api_key': 'k'}) for kind in ('openai', 'anthropic')}); "
+        "sys.exit(bool({'openai', 'anthropic', 'httpx2', 'aiohttp', 'markdown_it'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

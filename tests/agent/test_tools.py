@@ -129,6 +129,11 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones(context: ToolCont
     assert "weather, refusing" in outcome.output
 
 
+async def test_a_call_whose_arguments_are_broken_is_not_run(context: ToolContext) -> None:
+    outcome = await Toolbox([weather]).run(replace(call("weather"), fault="Send it again."), context)
+    assert (outcome.is_error, outcome.output) == (True, "Send it again.")
+
+
 async def test_an_expected_failure_is_told_as_it_is(context: ToolContext) -> None:
     outcome = await Toolbox(ALL).run(call("refusing"), context)
     assert (outcome.output, outcome.is_error) == ("There is nothing in workspace.", True)

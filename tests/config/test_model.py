@@ -16,6 +16,7 @@ from config import (
     HttpSettings,
     McpSettings,
     ProviderKind,
+    ProviderSettings,
     Secret,
     SessionSettings,
     Settings,
@@ -161,3 +162,26 @@ def test_an_agent_has_one_prompt() -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_backlog_limit_below_one_is_twenty(limit: int) -> None:
     assert SessionSettings(backlog_limit=limit).backlog_limit == 20
+
+
+@pytest.mark.parametrize("kind", [ProviderKind.OPENAI, ProviderKind.ANTHROPIC])
+def test_a_makers_own_endpoint_needs_a_key(kind: ProviderKind) -> None:
+    with pytest.raises(ValidationError, match="is needed by"):
+        ProviderSettings(kind=kind)
+    assert ProviderSettings(kind=kind, base_url="http://127.0.0.1:11434/v1").api_key is None
+    assert ProviderSettings(kind=kind, api_key=TOKEN).base_url is None
+
+
+def test_an_agent_with_a_real_provider_needs_a_model() -> None:
+    tables = {"providers": {"gpt": {"kind": "openai", "api_key": "k-0123456789"}}}
+    with pytest.raises(ValidationError, match="do not fit together"):
+        Settings.model_validate({**tables, "agents": {"main": {"provider": "gpt"}}})
+    settings = Settings.model_validate({**tables, "agents": {"main": {"provider": "gpt", "model": "gpt-5"}}})
+    assert settings.agents["main"].model == "gpt-5"
+
+
+@pytest.mark.parametrize("fallback", ["llama", "/llama", "offline/", "nowhere/llama"])
+def test_a_fallback_is_a_provider_and_a_model(fallback: str) -> None:
+    with pytest.raises(ValidationError, match="do not fit together"):
+        Settings.model_validate({"agents": {"main": {"fallbacks": [fallback]}}})
+    assert Settings.model_validate({"agents": {"main": {"fallbacks": ["offline/rules"]}}}).agents["main"].fallbacks

@@ -126,6 +126,36 @@ def test_an_unknown_key_like_no_other_is_answered_with_those_that_exist(tmp_path
     assert "host, port, token" in problems_of(written(tmp_path, "[http]\nzzz = 1"))["http.zzz"].hint
 
 
+def test_what_models_need_is_told_with_the_way_to_it(tmp_path: Path) -> None:
+    problems = problems_of(
+        written(
+            tmp_path,
+            """
+            [providers.gpt]
+            kind = "openai"
+            [providers.claude]
+            kind = "anthropic"
+            [agents.main]
+            provider = "gpt"
+            fallbacks = ["llama", "gtp/gpt-5"]
+            """,
+        )
+    )
+    assert {key: (problem.message, problem.hint) for key, problem in problems.items()} == {
+        "providers.gpt.api_key": (
+            "is needed by OpenAI",
+            'set it, best to a reference like "env:OPENAI_API_KEY", or set base_url to an endpoint that needs none',
+        ),
+        "providers.claude.api_key": (
+            "is needed by Anthropic",
+            'set it, best to a reference like "env:ANTHROPIC_API_KEY", or set base_url to an endpoint that needs none',
+        ),
+        "agents.main.model": ('is needed with a provider of kind "openai"', "name a model that the endpoint offers"),
+        "agents.main.fallbacks[0]": ("must be a provider and a model", 'write it like "local/llama3.3"'),
+        "agents.main.fallbacks[1]": ("there is no provider `gtp`", "did you mean `gpt`?"),
+    }
+
+
 @pytest.mark.parametrize("value", ["true", "8420.0", '"8420"', "[8420]", "1979-05-27"])
 def test_a_number_is_not_guessed_from_other_types(tmp_path: Path, value: str) -> None:
     assert "whole number" in problems_of(written(tmp_path, f"[http]\nport = {value}"))["http.port"].message

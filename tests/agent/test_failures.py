@@ -1,0 +1,69 @@
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import ModuleType
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from gateway.agent.failures import Fault, failure, span, translated
+from gateway.errors import ProviderBusy, ProviderFailed
+
+SDKS = [openai, anthropic]
+
+
+def status_errors(sdk: ModuleType) -> list[type[Exception]]:
+    found: list[type[Exception]] = sdk.APIStatusError.__subclasses__()
+    return found
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+def test_every_error_of_the_sdk_becomes_ours(sdk: ModuleType) -> None:
+    """With the status that it stands for, and with a body that says nothing."""
+    request = httpx2.Request("POST", "http://localhost/")
+    assert len(status_errors(sdk)) >= 8
+    for kind in status_errors(sdk):
+        status = getattr(kind, "status_code", 500)
+        response = httpx2.Response(status if isinstance(status, int) else 500, request=request)
+        with pytest.raises(ProviderFailed), translated("p", "m", sdk.APIError):
+            raise kind("x", response=response, body=None)  # type: ignore[call-arg]  # All SDK's status errors take these.
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+def test_errors_without_an_answer_are_out_of_reach(sdk: ModuleType) -> None:
+    request = httpx2.Request("POST", "http://localhost/")
+    for error in (sdk.APITimeoutError(request=request), sdk.APIConnectionError(request=request)):
+        with pytest.raises(ProviderBusy, match="cannot be reached"), translated("p", "m", sdk.APIError):
+            raise error
+
+
+def asked_to_wait(**headers: str) -> float | None:
+    response = httpx2.Response(429, headers=headers, request=httpx2.Request("POST", "http://localhost/"))
+    with pytest.raises(ProviderBusy) as caught, translated("p", "m", openai.APIError):
+        raise openai.RateLimitError("x", response=response, body=None)
+    return caught.value.retry_after
+
+
+def test_how_long_to_wait_is_read_in_every_form() -> None:
+    assert asked_to_wait() is None
+    assert asked_to_wait(**{"retry-after": "7"}) == 7
+    assert asked_to_wait(**{"retry-after-ms": "1500", "retry-after": "2"}) == 1.5
+    assert asked_to_wait(**{"retry-after": "-3"}) == 0
+    assert asked_to_wait(**{"retry-after": "soon"}) is None
+    assert asked_to_wait(**{"retry-after": "nan"}) is None
+    later = format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)
+    assert 290 < (asked_to_wait(**{"retry-after": later}) or 0) <= 300
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 second"), (5, "5 seconds"), (60, "1 minute"), (89, "1 minute"), (7200, "2 hours"), (86_400, "1 day")],
+)
+def test_a_span_is_said_in_its_largest_unit(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+def test_no_sentence_shows_the_words_of_the_endpoint() -> None:
+    for status in (0, 200, 301, 400, 401, 402, 403, 404, 413, 418, 422, 429, 500, 501, 503, 529):
+        assert "canary" not in str(failure(Fault(status=status, words="canary"), "m"))

@@ -1,0 +1,151 @@
+"""The whole gateway with models behind real wire formats: from what a person says to what a person hears."""
+
+import asyncio
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from channels.loopback import LoopbackChannel
+from config import LogFormat, LogLevel, Settings
+from gateway.contract import Outbound
+from gateway.logs import configure, secrets_in
+from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, WireServer, serving
+from tests.agent.wire.server import KEY
+from tests.daemon.test_conversation import gateway, settings
+
+both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
+
+
+def configured(folder: Path, server: WireServer, agent: dict[str, Any] | None = None, **table: object) -> Settings:
+    main = {"provider": "fake", "model": "m", **(agent or {})}
+    return settings(folder, providers={"fake": server.table(**table)}, agents={"main": main})
+
+
+async def ask(chat: LoopbackChannel, text: str) -> Outbound:
+    await chat.say(text)
+    return await chat.hear_message()
+
+
+def transcript(folder: Path) -> str:
+    return "".join(file.read_text() for file in (folder / "data" / "sessions" / "transcripts").iterdir())
+
+
+@both
+async def test_a_question_is_answered_with_the_help_of_a_tool(tmp_path: Path, api: Dialect) -> None:
+    script: list[Reply] = [
+        api.answer("Let me see.", calls=[Call("list_files", ["{", "}"])]),
+        api.answer("It is ", "empty."),
+    ]
+    async with serving(api, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
+        reply = await ask(chat, "what is in the workspace?")
+        again = await ask(chat, "really?")
+    assert reply.text == "Let me see.\n\nIt is empty."
+    assert again.text == "It is empty."
+    assert not reply.is_failure
+    first, second, third = (request.body["messages"] for request in server.requests)
+    assert len(first) < len(second) < len(third)
+    assert '"cached_tokens"' not in transcript(tmp_path)
+    assert '"input_tokens":11' in transcript(tmp_path)
+
+
+@both
+async def test_arguments_that_stay_broken_end_in_a_visible_reason(tmp_path: Path, api: Dialect) -> None:
+    broken = api.answer(calls=[Call("read_file", ['{"path": "no'], id="0")])
+    async with serving(api, broken) as server, gateway(configured(tmp_path, server)) as (_, chat):
+        reply = await ask(chat, "read it")
+    assert "going in circles" in reply.text
+    assert len(server.requests) == 3
+    assert "JSON" in str(server.requests[1].body["messages"][-1])
+
+
+@both
+async def test_a_stream_cut_within_a_call_runs_nothing_and_is_answered(tmp_path: Path, api: Dialect) -> None:
+    call = Call("remember", ['{"text"', ': "x"}'])
+    *begun, _, _, _ = api.answer("Noting. ", calls=[call])
+    script: list[Reply] = [[*begun[:-1], CUT], api.answer("There was nothing to note.")]
+    async with serving(api, *script) as server, gateway(configured(tmp_path, server, patience=20.0)) as (_, chat):
+        reply = await ask(chat, "note it")
+    assert reply.text == "Noting. There was nothing to note."
+    assert "tool_use" not in transcript(tmp_path)
+
+
+@both
+async def test_a_model_that_is_down_is_told_once_and_the_chat_goes_on(tmp_path: Path, api: Dialect) -> None:
+    script: list[Reply] = [api.refusal(529, "overloaded_error"), api.answer("Back again.")]
+    async with serving(api, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
+        failed = await ask(chat, "hello")
+        reply = await ask(chat, "hello again")
+    assert failed.is_failure
+    assert "overloaded" in failed.text
+    assert reply.text == "Back again."
+
+
+async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> None:
+    never = asyncio.Event()
+    script: list[Reply] = [[*OPENAI.answer("Once upon")[:2], never], OPENAI.answer("Yes?")]
+    async with serving(OPENAI, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
+        await chat.say("tell me a story")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("/stop")
+        assert {(await chat.hear_message()).text.split()[0] for _ in range(2)} >= {"Once"}
+        await server.idle.wait()
+        assert (await ask(chat, "hello")).text == "Yes?"
+        never.set()
+
+
+async def test_new_settings_take_the_place_of_a_model_while_it_answers(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    begun = OPENAI.answer("The old ", "model.")
+    async with (
+        serving(OPENAI, [*begun[:2], gate, *begun[2:]]) as old,
+        serving(ANTHROPIC, ANTHROPIC.answer("The new model.")) as new,
+        gateway(configured(tmp_path, old)) as (daemon, chat),
+    ):
+        await chat.say("who are you?")
+        while (await chat.hear()).how != "draft":
+            pass
+        await daemon.reload(configured(tmp_path, new))
+        gate.set()
+        assert (await chat.hear_message()).text == "The old model."
+        assert (await ask(chat, "and now?")).text == "The new model."
+
+
+@pytest.fixture
+def everything_logged() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    out = io.StringIO()
+    yield out
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@both
+async def test_the_key_reaches_neither_log_nor_chat_nor_files(
+    tmp_path: Path, api: Dialect, everything_logged: io.StringIO
+) -> None:
+    script: list[Reply] = [
+        api.refusal(401, "invalid_api_key", f"Incorrect API key provided: {KEY}"),
+        api.refusal(400, "x", f"What is {KEY}?"),
+        api.refusal(429, "rate_limit", retry_after="86400"),
+        [CUT],
+        [b"data: {garbage\n\n"],
+        api.answer("At last."),
+    ]
+    async with serving(api, *script) as server:
+        told = configured(tmp_path, server)
+        configure(LogLevel.DEBUG, LogFormat.JSON, secrets_in(told), everything_logged)
+        logging.getLogger().setLevel(logging.DEBUG)  # More than the daemon would let the SDKs say.
+        async with gateway(told) as (_, chat):
+            heard = [(await ask(chat, "hello")).text for _ in script]
+    assert KEY in str(server.requests[0].headers)
+    assert heard[-1] == "At last."
+    assert "invalid_api_key" in everything_logged.getvalue()
+    assert KEY not in everything_logged.getvalue() + "".join(heard) + transcript(tmp_path)
+    assert "Traceback" not in "".join(heard)
