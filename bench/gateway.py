@@ -21,6 +21,7 @@ from channels.loopback import LoopbackChannel
 from config import Settings
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
+from gateway.files.store import FileStore
 from gateway.sessions import SessionManager
 from gateway.spool import Found, Operation, Spool, Stats
 
@@ -134,7 +135,8 @@ async def _daemon(settings: Settings, *, with_spool: bool) -> AsyncIterator[Daem
     folder = settings.gateway.data_dir / "sessions"
     sessions = await SessionManager.open(folder, settings.session, _now)
     await sessions.recover()
-    yield Daemon(settings, sessions, cast("Spool", NoSpool()), _now)
+    store = FileStore(settings.gateway.data_dir / "files", settings.files.max_stored_bytes)
+    yield Daemon(settings, sessions, cast("Spool", NoSpool()), store, _now)
     await sessions.close()
 
 

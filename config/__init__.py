@@ -18,6 +18,7 @@ from config.model import (
     Binding,
     ChannelSettings,
     FetchSettings,
+    FileSettings,
     GatewaySettings,
     HttpSettings,
     LimitSettings,
@@ -29,6 +30,7 @@ from config.model import (
     Settings,
     ShellSettings,
     ToolSettings,
+    TranscriptionSettings,
 )
 from config.problems import ConfigError, Problem
 from config.reading import Loaded, destination, find, load
@@ -46,6 +48,7 @@ __all__ = [
     "DmPolicy",
     "DmScope",
     "FetchSettings",
+    "FileSettings",
     "GatewaySettings",
     "GroupPolicy",
     "GroupScope",
@@ -65,6 +68,7 @@ __all__ = [
     "Settings",
     "ShellSettings",
     "ToolSettings",
+    "TranscriptionSettings",
     "WaitingSign",
     "destination",
     "find",

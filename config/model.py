@@ -30,6 +30,7 @@ __all__ = [
     "Binding",
     "ChannelSettings",
     "FetchSettings",
+    "FileSettings",
     "GatewaySettings",
     "HttpSettings",
     "LimitSettings",
@@ -41,6 +42,7 @@ __all__ = [
     "Settings",
     "ShellSettings",
     "ToolSettings",
+    "TranscriptionSettings",
     "misfits",
 ]
 
@@ -486,6 +488,35 @@ class ToolSettings(_Table):
     fetch: FetchSettings = Field(default_factory=FetchSettings, description="Fetching pages.")
 
 
+class FileSettings(_Table):
+    """Files that come with messages or go with answers."""
+
+    max_bytes: Whole = Field(
+        default=20_000_000, ge=1, le=2_000_000_000, description="The largest file that is taken or sent."
+    )
+    max_per_message: Whole = Field(default=10, ge=0, le=100, description="How many files of one message are taken.")
+    fetch_timeout: Seconds = Field(
+        default=120.0, ge=1, le=3600, description="Seconds that a platform gets to hand over one file."
+    )
+    max_text_chars: Whole = Field(
+        default=20_000,
+        ge=0,
+        description="Up to how many characters a text file stands in the message itself; longer ones are saved.",
+    )
+    max_stored_bytes: Whole = Field(
+        default=1_000_000_000, ge=1_000_000, description="What all kept files may take; the oldest go first."
+    )
+
+
+class TranscriptionSettings(_Table):
+    """What makes text of voice messages; off without a provider."""
+
+    provider: Slug | None = Field(
+        default=None, description="The table in [providers] whose endpoint does it; its kind must be openai."
+    )
+    model: Text = Field(default="whisper-1", description="The endpoint's name of the model.")
+
+
 class Settings(_Table):
     """Everything that can be set. The defaults alone make a gateway that runs."""
 
@@ -506,12 +537,18 @@ class Settings(_Table):
     repos: tuple[Repo, ...] = Field(default=(), description="Folders that can be chosen as a workspace.")
     tools: ToolSettings = Field(default_factory=ToolSettings, description="What tools may do.")
     mcp: dict[Slug, McpSettings] = Field(default_factory=dict, description="MCP servers by name.")
+    files: FileSettings = Field(default_factory=FileSettings, description="Files that come and go with messages.")
+    transcription: TranscriptionSettings = Field(
+        default_factory=TranscriptionSettings, description="Text of voice messages."
+    )
 
     BUILT_IN: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {
         "gateway": {},
         "http": {},
         "session": {},
         "limits": {},
+        "files": {},
+        "transcription": {},
         "agents": {"main": {}},
         "providers": {"offline": {"kind": ProviderKind.OFFLINE}},
         "channels": {"web": {}, "terminal": {}},
@@ -564,6 +601,8 @@ def misfits(tables: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _unknown(f"agents.{name}.provider", agent, "provider", tables.get("providers"))
         yield from _missing_model(f"agents.{name}.model", agent, tables.get("providers"))
         yield from _unknown_fallbacks(f"agents.{name}.fallbacks", agent, tables.get("providers"))
+    yield from _unknown("transcription.provider", tables.get("transcription"), "provider", tables.get("providers"))
+    yield from _deaf_provider(tables.get("transcription"), tables.get("providers"))
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
         yield from _unknown(f"bindings[{number}].agent", binding, "agent", tables.get("agents"))
@@ -581,6 +620,17 @@ def _unknown(key: str, table: object, field: str, known: object) -> Iterator[Pro
         # A name that is like no other may be a secret in the wrong place.
         yield Problem(
             key=key, message=f"there is no {field} `{name}`" if near else f"there is no such {field}", hint=hint
+        )
+
+
+def _deaf_provider(transcription: object, providers: object) -> Iterator[Problem]:
+    name = transcription.get("provider") if isinstance(transcription, dict) else None
+    provider = providers.get(name) if isinstance(providers, dict) and isinstance(name, str) else None
+    if isinstance(provider, dict) and str(provider.get("kind")) != ProviderKind.OPENAI:
+        yield Problem(
+            key="transcription.provider",
+            message="names a provider that makes no text of recordings",
+            hint='use one of kind "openai", which any compatible endpoint is by its base_url',
         )
 
 

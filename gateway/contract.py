@@ -328,7 +328,11 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One HTTP route of a channel. Host, Origin, credential and size have been checked before `handle` runs."""
+    """One HTTP route of a channel. Host, Origin, credential and size have been checked before `handle` runs.
+
+    With `takes_file` the body is no JSON but a file, of which nothing has been read: `handle` reads it, and has to
+    stop where it is too long.
+    """
 
     method: str
     path: str
@@ -336,6 +340,7 @@ class Route:
     handle: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
     knows: Callable[[Mapping[str, str]], bool] | None = None
     """For `Access.CHANNEL`: tells by the headers whether it is who it should be. Without it, nobody is."""
+    takes_file: bool = False
 
 
 @runtime_checkable

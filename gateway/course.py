@@ -5,14 +5,16 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from gateway.commands.grammar import spoken
-from gateway.contract import Outbound, OutboundKind
+from gateway.contract import Enclosure, Outbound, OutboundKind
 from gateway.dialogue import ToolCall
+from gateway.files.outgoing import Outgoing
+from gateway.files.reading import missing
 from gateway.jobs import Job
 from gateway.preparing import Prepared
 from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.spool import Spend
 
-__all__ = ["Course", "message_of"]
+__all__ = ["Course"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,15 +44,26 @@ class Course:
     restored: int = 0
     """Turns that the session had when the daemon started, in its first answer since."""
     first_token_ms: float | None = None
+    received: dict[str, tuple[entries.Attached, ...]] = field(default_factory=dict)
+    """The files that its messages came with, by the turn of each message."""
+    sent: list[Enclosure] = field(default_factory=list)
+    """The files that go with the answer, and are in the transcript already."""
+    outgoing: Outgoing | None = None
+    """What takes the files that its tools send."""
 
     @property
     def opening(self) -> list[Entry]:
         """What it begins with in the transcript."""
-        return self.asked or [message_of(job) for job in self.jobs]
+        return self.asked or [self.message_of(job) for job in self.jobs]
 
     @property
     def model(self) -> str:
         return (self.prepared.agent.model or "") if self.prepared else ""
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model that answers is shown images."""
+        return self.prepared is not None and self.prepared.agent.info.sees_images
 
     @property
     def usage(self) -> entries.Usage | None:
@@ -89,6 +102,20 @@ class Course:
         self.pending += [self.streaming, f"*{sentence}*"]
         self.streaming = ""
 
+    def message_of(self, job: Job) -> entries.User:
+        """Return a message as the transcript has it; a turn that was stopped early has not fetched its files."""
+        inbound = job.inbound
+        files = self.received.get(job.turn)
+        return entries.User(
+            content=spoken(inbound.text),
+            sender=inbound.sender.id,
+            sender_name=inbound.sender.name,
+            event_id=inbound.event_id,
+            attachments=tuple(missing(file, "it was not fetched") for file in inbound.attachments)
+            if files is None
+            else files,
+        )
+
     def reply(self, text: str) -> Outbound:
         """Return `text` as an answer to the newest of its messages."""
         job = self.jobs[-1]
@@ -101,16 +128,6 @@ class Course:
             is_failure=self.outcome is TurnOutcome.FAILED,
             restored=self.restored,
         )
-
-
-def message_of(job: Job) -> entries.User:
-    inbound = job.inbound
-    return entries.User(
-        content=spoken(inbound.text),
-        sender=inbound.sender.id,
-        sender_name=inbound.sender.name,
-        event_id=inbound.event_id,
-    )
 
 
 def _paragraphs(*texts: str) -> str:

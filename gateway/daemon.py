@@ -18,6 +18,9 @@ from gateway.contract import Access, Caller, Route
 from gateway.delivery import Delivery
 from gateway.errands import Errands
 from gateway.errors import Refused
+from gateway.files.room import FileRoom, forget_orphans, remover
+from gateway.files.store import FileStore
+from gateway.files.uploads import FileRoutes
 from gateway.guests import FACTS
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
@@ -73,10 +76,15 @@ async def opened(
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
         spool = await closing.enter_async_context(await Spool.open(directory))
-        sessions = await SessionManager.open(directory / "sessions", settings.session, now, journal=spool)
+        store = FileStore(directory / "files", settings.files.max_stored_bytes)
+        await store.open()
+        sessions = await SessionManager.open(
+            directory / "sessions", settings.session, now, journal=spool, on_leaving=remover(store)
+        )
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        daemon = Daemon(settings, sessions, spool, now)
+        await forget_orphans(store, sessions)
+        daemon = Daemon(settings, sessions, spool, store, now)
         closing.push_async_callback(daemon.close)
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
@@ -94,7 +102,14 @@ async def opened(
 class Daemon:
     """One gateway on one data directory. `run` returns after `stop`, with every word delivered or written down."""
 
-    def __init__(self, settings: Settings, sessions: SessionManager, spool: Spool, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sessions: SessionManager,
+        spool: Spool,
+        store: FileStore,
+        now: Callable[[], datetime],
+    ) -> None:
         self._now = now
         self._steadiness = Steadiness()
         self.url = ""
@@ -112,7 +127,10 @@ class Daemon:
         self._moves = Moves(self._live, spool)
         self.channels = Channels(SessionBrowser(self._live, sessions), self._moves.record)
         self._signs = Signs(self.channels.by_identity)
-        self._delivery = Delivery(self.channels.by_identity, spool, now=now)
+        self._store = store
+        self._files = FileRoom(self._live, store, self.channels.by_identity)
+        self._file_routes = FileRoutes(store, lambda: self._live.settings.files.max_bytes, now)
+        self._delivery = Delivery(self.channels.by_identity, spool, now=now, file_path=self._files.path)
         gateway = settings.gateway
         lanes: Lanes[Job] = Lanes(
             self._do,
@@ -147,7 +165,7 @@ class Daemon:
             sessions=sessions,
             meter=self._meter,
             compactions=self._compactions,
-            memory=settings.gateway.data_dir / "memory",
+            files=self._files,
             now=now,
         )
         self._turns = Turns(
@@ -172,6 +190,7 @@ class Daemon:
             desk=desk,
             strangers=Strangers(self._live, self._pairing, now=now),
             signs=self._signs,
+            files=self._files.reception,
         )
         self.channels.open(settings)
 
@@ -183,6 +202,7 @@ class Daemon:
             *spool_routes(self._spool, self._delivery),
             *pairing_routes(self._pairing),
             *session_routes(self._sessions),
+            *self._file_routes.routes(),
             *self.channels.routes(),
         ]
 
@@ -205,6 +225,7 @@ class Daemon:
             self._signs.lanes.open(tasks)
             self._compactions.open(tasks)
             await self._meter.read()
+            self._files.reception.open(tasks)
             sides = [
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
@@ -241,6 +262,7 @@ class Daemon:
         await self.channels.reload(settings)
         old, self.roster = self.roster, roster
         self._live.settings = settings
+        self._store.budget = settings.files.max_stored_bytes
         self._sessions.settings = settings.session
         self._lanes.max_waiting = settings.gateway.max_queued_per_session
         self._lanes.max_in_all = settings.gateway.max_queued
@@ -274,6 +296,7 @@ class Daemon:
                 is_steady = self._steadiness.look(self._now(), asyncio.get_running_loop().time())
                 await self._sessions.sweep(expires=is_steady)
                 await self._spool.tidy(self._now())
+            await self._file_routes.tidy()
 
     async def _end_when_broken(self) -> None:
         """Nothing can be accepted any more: the service manager shall start us anew, to look at the disk afresh."""
@@ -290,6 +313,7 @@ class Daemon:
         self._compactions.stop()
         lanes.stop_all("")
         await self._until(lanes.drained(), LAST_WORDS)
+        self._files.reception.close()
         await self._until(chats.drained(), LAST_WORDS)
         lanes.abandon()
         chats.stop_all("")

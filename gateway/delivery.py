@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import structlog
 
 from gateway.abilities import abilities_of
 from gateway.backoff import backoff
-from gateway.contract import Address, Button, Channel, Outbound, Receipt
+from gateway.contract import Address, Button, Channel, Enclosure, Outbound, Receipt
 from gateway.drafting import Draft, Easel
-from gateway.errors import Transient, Undeliverable
+from gateway.errors import Refused, Transient, Undeliverable
+from gateway.files.names import in_bytes
 from gateway.lanes import Lanes
 from gateway.spool import (
     Bury,
@@ -36,11 +38,16 @@ __all__ = ["Delivery"]
 log = structlog.get_logger()
 
 SEND_DEADLINE = 60.0
+FILE_DEADLINE = 600.0
 GIVE_UP_AFTER = timedelta(hours=24)
 """After that a reply is set aside; `gatehouse spool retry` sends it all the same."""
 
 POSSIBLY_REPEATED = "(possibly repeated)\n"
 """Stands before a message whose first send had no known outcome."""
+
+
+async def _nowhere(ref: str) -> Path:
+    raise Refused(f"{ref} is not kept here")
 
 
 class Delivery:
@@ -52,11 +59,13 @@ class Delivery:
         spool: Spool,
         *,
         now: Callable[[], datetime],
+        file_path: Callable[[str], Awaitable[Path]] = _nowhere,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channels = channels
         self._spool = spool
         self._now = now
+        self._file_path = file_path
         self._sleep = sleep
         self._drafts: dict[str, Receipt] = {}
         self._parked: list[OutboxRow] = []
@@ -64,9 +73,15 @@ class Delivery:
         """Keys of parts that are about to be sent for the first time, and were committed as such."""
         self.chats: Lanes[OutboxRow] = Lanes(self._deliver, name="chat")
 
-    def compose(self, message: Outbound, *, key: str, turn: str | None = None) -> list[Send]:
-        """Cut `message` to the platform's measure; the buttons hang on the last part."""
+    def compose(
+        self, message: Outbound, *, key: str, turn: str | None = None, files: Sequence[Enclosure] = ()
+    ) -> list[Send]:
+        """Cut `message` to the platform's measure; the buttons hang on the last part. Each of `files` is one more."""
         channel = self._channel(message)
+        if channel is not None and files:
+            sendable = [file for file in files if _can_send(channel, file)]
+            told = [_unsendable(file) for file in files if file not in sendable]
+            message, files = replace(message, text="\n\n".join(filter(None, [message.text, *told]))), sendable
         texts = [message.text]
         buttons = message.buttons
         is_first = False
@@ -76,7 +91,7 @@ class Delivery:
             buttons = buttons[: can.max_buttons]
             is_first = not can.repeats_dropped_for and not self.chats.is_busy(_chat(message.address))
         last = len(texts) - 1
-        return [
+        words = [
             Send(
                 key=f"{key}.{number}" if number else key,
                 turn=turn,
@@ -85,6 +100,14 @@ class Delivery:
                 is_sent_at_once=is_first and number == 0,
             )
             for number, text in enumerate(texts)
+        ]
+        return [*words, *self._enclosed(message, key, turn, files)] if files else words
+
+    def _enclosed(self, message: Outbound, key: str, turn: str | None, files: Sequence[Enclosure]) -> list[Send]:
+        bare = replace(message, text="", buttons=(), restored=0)
+        return [
+            Send(key=f"{key}.file{number}", turn=turn, message=replace(bare, file=file), at=self._now())
+            for number, file in enumerate(files, start=1)
         ]
 
     def post(self, parts: Sequence[Send]) -> None:
@@ -174,7 +197,7 @@ class Delivery:
         if is_doubtful and not repeats_are_dropped:
             message = replace(message, text=POSSIBLY_REPEATED + message.text)
         try:
-            async with asyncio.timeout(SEND_DEADLINE):
+            async with asyncio.timeout(SEND_DEADLINE if message.file is None else FILE_DEADLINE):
                 receipt = await self._send_or_edit(channel, row, message)
         except Undeliverable as refusal:
             await self._bury(row, str(refusal))
@@ -200,6 +223,8 @@ class Delivery:
 
     async def _send_or_edit(self, channel: Channel, row: OutboxRow, message: Outbound) -> Receipt:
         """Bring a half-streamed draft to its final text; otherwise send anew."""
+        if message.file is not None:
+            return await self._send_file(channel, row.key, message, message.file)
         edits = abilities_of(channel).edits
         draft = self._drafts.get(row.turn or "") if row.key == row.turn else None
         if draft is None or edits is None:
@@ -209,6 +234,19 @@ class Delivery:
         except Undeliverable:  # The draft is gone or too old to be edited.
             return await channel.send(message, key=row.key)
         return draft
+
+    async def _send_file(self, channel: Channel, key: str, message: Outbound, file: Enclosure) -> Receipt:
+        """Send a file; where that cannot be, say so in its place."""
+        sends = abilities_of(channel).sends_files
+        reason = "files cannot be sent here"
+        if sends is not None:
+            try:
+                return await sends.send_file(message, await self._file_path(file.ref), key=key)
+            except (Undeliverable, Refused) as refusal:
+                reason = str(refusal)
+        log.warning("file_not_sent", channel=channel.name, key=key, reason=reason)
+        text = f"{message.text}(The file {file.name}, {in_bytes(file.size)}, could not be sent: {reason})"
+        return await channel.send(replace(message, text=text, file=None), key=key)
 
     def _draft_done(self, row: OutboxRow) -> list[Operation]:
         if row.key != row.turn or self._drafts.pop(row.key, None) is None:
@@ -236,6 +274,15 @@ class Delivery:
 def _part(message: Outbound, text: str, buttons: tuple[Button, ...]) -> Outbound:
     is_whole = text == message.text and buttons == message.buttons
     return message if is_whole else replace(message, text=text, buttons=buttons)
+
+
+def _can_send(channel: Channel, file: Enclosure) -> bool:
+    sends = abilities_of(channel).sends_files
+    return sends is not None and file.size <= sends.max_file_bytes
+
+
+def _unsendable(file: Enclosure) -> str:
+    return f"(There is a file for you, {file.name}, {in_bytes(file.size)}, but this chat cannot take it.)"
 
 
 def _chat(address: Address) -> str:

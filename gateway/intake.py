@@ -18,6 +18,7 @@ from gateway.contract import Inbound, Outbound, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
 from gateway.errors import Refused, Transient
+from gateway.files.reception import Reception
 from gateway.flood import FloodGate, Pace
 from gateway.guests import Person
 from gateway.jobs import Job
@@ -55,6 +56,7 @@ class Intake:
         desk: Desk,
         strangers: Strangers,
         signs: Signs,
+        files: Reception,
     ) -> None:
         self._live = live
         self._spool = spool
@@ -63,6 +65,7 @@ class Intake:
         self._delivery = delivery
         self._desk = desk
         self._strangers = strangers
+        self._files = files
         self._now = desk.now
         self._edits = Edits(spool, desk)
         self._signs = signs
@@ -223,6 +226,7 @@ class Intake:
             session=session.key,
             number=session.number,
         )
+        self._files.begin(job)
         self._lanes.put(session.key, job)
         self._delivery.post(note)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from gateway.compaction import CONVERSATION, OVERFLOW, Compactions, Keep, Order
 from gateway.contract import PeerKind
 from gateway.dialogue import Message
 from gateway.errors import Refused
+from gateway.files.room import FileRoom
 from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meter import Meter
@@ -45,7 +46,7 @@ class Preparing:
         sessions: SessionManager,
         meter: Meter,
         compactions: Compactions,
-        memory: Path,
+        files: FileRoom,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -53,7 +54,8 @@ class Preparing:
         self._sessions = sessions
         self._meter = meter
         self._compactions = compactions
-        self._memory = memory
+        self.files = files
+        self._memory = live.settings.gateway.data_dir / "memory"
         self._now = now
 
     async def prepare(self, job: Job) -> Prepared:
@@ -77,7 +79,8 @@ class Preparing:
             job, prepared.agent, self._sessions, notes=prepared.notes, today=today, is_shared=is_shared
         )
         prepared.provider.before = briefing.before
-        return briefing.prompt
+        messages = await self.files.shown(briefing.prompt.messages, sees=prepared.agent.info.sees_images)
+        return replace(briefing.prompt, messages=messages)
 
     def news(self) -> list[Operation]:
         """Return what was learned and is to be kept, to be committed with a turn's end."""

@@ -18,7 +18,8 @@ from gateway.allowance import Allowance
 from gateway.approvals import Approvals
 from gateway.asking import Asking
 from gateway.backoff import backoff
-from gateway.course import Course, message_of
+from gateway.contract import Enclosure
+from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.dialogue import Message
 from gateway.drafting import Draft
@@ -27,7 +28,17 @@ from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
 from gateway.preparing import Preparing
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, last_turn, said, step_at_hand
+from gateway.sessions import (
+    Entry,
+    SessionManager,
+    TurnOutcome,
+    entries,
+    interrupted,
+    last_turn,
+    said,
+    sent_files,
+    step_at_hand,
+)
 from gateway.sessions.fold import INTERRUPTED, as_messages
 from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
 from gateway.whole import whole
@@ -121,10 +132,16 @@ class Turns:
     async def _answer(self, course: Course, allowance: Allowance) -> None:
         job = course.jobs[0]
         course.restored = await self._restored(job)
-        await whole(self._begin(course))
         prepared = course.prepared = await self._preparing.prepare(job)
         agent = prepared.agent
-        context = ToolContext(workspace=agent.workspace, notes=prepared.notes, now=self._now)
+        if not course.has_begun:
+            course.jobs += self._meanwhile.collected(job)
+            await self._receive(course, course.jobs, allowance)
+        await whole(self._begin(course))
+        course.outgoing = self._preparing.files.outgoing(job, course.sent)
+        context = ToolContext(
+            workspace=agent.workspace, notes=prepared.notes, now=self._now, send_file=course.outgoing.add
+        )
         async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
             permit = self._asking(course, allowance, draft).permit
             if course.calls:
@@ -137,7 +154,7 @@ class Turns:
                 context=context,
                 max_iterations=agent.max_iterations,
                 permit=permit,
-                listen=lambda: self._listen(course),
+                listen=lambda: self._listen(course, allowance),
             )
             await self._follow_all(events, course, draft)
 
@@ -169,28 +186,36 @@ class Turns:
         if job.is_resumed:
             session = await self._sessions.load(job.session)
             course.written += said(session.entries, job.turn)
+            course.sent += map(_enclosure, sent_files(session.entries, job.turn))
             if job.is_waiting:
                 course.is_waiting = True
                 course.calls, course.approvals = step_at_hand(session.entries, job.turn)
                 return
             await self._write(course, interrupted(session.entries, job.turn), also=[Begin(turn=job.turn)])
             return
-        collected = self._meanwhile.collected(job)
-        course.jobs += collected
-        others += collected
         await self._write(course, course.opening, also=[Begin(turn=job.turn), *_joined(others, job)])
         course.has_begun = True
 
-    async def _listen(self, course: Course) -> list[Message]:
+    async def _listen(self, course: Course, allowance: Allowance) -> list[Message]:
         """Take into the turn what was said since, in one commit; what comes after the last step waits for its own."""
         job = course.jobs[0]
         others = self._meanwhile.steering(job.session)
         if not others:
             return []
         course.jobs += others
-        said = [message_of(each) for each in others]
+        await self._receive(course, others, allowance)
+        said = [course.message_of(each) for each in others]
         await whole(self._write(course, said, also=_joined(others, job)))
-        return as_messages(said)
+        return await self._preparing.files.shown(as_messages(said), sees=course.sees)
+
+    async def _receive(self, course: Course, jobs: Sequence[Job], allowance: Allowance) -> None:
+        """Have the files that messages came with, before anything is written down of them."""
+        if course.prepared is None or not any(job.inbound.attachments for job in jobs):
+            return
+        async with allowance.paused():
+            for job in jobs:
+                workspace = course.prepared.agent.workspace
+                course.received[job.turn] = await self._preparing.files.reception.received(job, workspace)
 
     async def _follow_all(self, events: AsyncGenerator[Event, None], course: Course, draft: Draft) -> None:
         async with aclosing(events):
@@ -216,7 +241,9 @@ class Turns:
             case ToolFinished(outcome=outcome):
                 course.tools += 1
                 result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
-                await self._write(course, [result], also=self._going_on(course))
+                files = course.outgoing.taken() if course.outgoing else []
+                await self._write(course, [result, *map(_sent_file, files)], also=self._going_on(course))
+                course.sent += files
                 course.calls.pop(outcome.id, None)
             case Done(text=text):
                 course.streaming = text
@@ -231,7 +258,7 @@ class Turns:
     async def _finish(self, course: Course) -> None:
         """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered."""
         job = course.jobs[0]
-        parts = self._delivery.compose(course.reply(course.text), key=job.turn, turn=job.turn)
+        parts = self._delivery.compose(course.reply(course.text), key=job.turn, turn=job.turn, files=course.sent)
         state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [Settle(turn=each.turn, state=state, answered_by=job.turn) for each in course.jobs]
         asked = [] if course.has_begun else course.opening
@@ -277,3 +304,11 @@ class Turns:
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
     """Let the turn of `job` answer the messages of others as well."""
     return [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
+
+
+def _sent_file(file: Enclosure) -> entries.SentFile:
+    return entries.SentFile(name=file.name, media_type=file.media_type, size=file.size, ref=file.ref)
+
+
+def _enclosure(sent: entries.SentFile) -> Enclosure:
+    return Enclosure(name=sent.name, media_type=sent.media_type, size=sent.size, ref=sent.ref)

@@ -14,6 +14,7 @@ import structlog
 
 from gateway.agent.provider import ToolSpec
 from gateway.dialogue import Json, ToolCall, ToolOutcome
+from gateway.errors import Refused
 from gateway.text import clean, excerpt
 
 __all__ = ["Tool", "ToolContext", "ToolFailed", "Toolbox", "tool"]
@@ -26,6 +27,14 @@ _MAX_BESIDE = 8
 log = structlog.get_logger()
 
 
+SendFile = Callable[[int, str], Awaitable[None]]
+"""Lets an open file go with the answer, under a name; `Refused` says why it cannot."""
+
+
+async def cannot_send(_descriptor: int, _name: str) -> None:
+    raise Refused("no files can be sent from here")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a tool may touch: the workspace folder and the notes file of the scope it is called for, and no other's."""
@@ -33,6 +42,7 @@ class ToolContext:
     workspace: Path
     notes: Path
     now: Callable[[], datetime]
+    send_file: SendFile = cannot_send
 
 
 class ToolFailed(Exception):

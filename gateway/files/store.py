@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import AsyncIterable, Callable, Iterator
+from collections.abc import AsyncIterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +46,11 @@ def folder_of(session: str) -> str:
 
 
 class FileStore:
-    """`budget` is asked each time: what all files together may take. Beyond it, the oldest go."""
+    """`budget` is what all files together may take. Beyond it, the oldest go."""
 
-    def __init__(self, root: Path, budget: Callable[[], int]) -> None:
+    def __init__(self, root: Path, budget: int) -> None:
         self._root = root
-        self._budget = budget
+        self.budget = budget
         self._total = 0
 
     async def open(self) -> None:
@@ -148,7 +148,7 @@ class FileStore:
 
     async def _make_room(self, size: int, kept: Path) -> None:
         self._total += size
-        if self._total > self._budget():
+        if self._total > self.budget:
             self._total = await asyncio.to_thread(self._evict, kept)
 
     def _evict(self, kept: Path) -> int:
@@ -156,7 +156,7 @@ class FileStore:
         files = sorted(self._files())
         before = left = sum(size for _, size, _ in files)
         for _, size, file in files:
-            if left <= self._budget() * _ROOM_AFTER_CLEARING:
+            if left <= self.budget * _ROOM_AFTER_CLEARING:
                 break
             if file != kept and _removed(file):
                 left -= size

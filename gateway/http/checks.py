@@ -71,7 +71,9 @@ class Gate:
         caller = self._identify(request, route)
         _check_access(request, route, caller)
         _check_room(request, caller, self.visitors)
-        if request.method not in SAFE_METHODS:
+        if route.takes_file:
+            _check_file_type(request)
+        elif request.method not in SAFE_METHODS:
             _check_content_type(request)
             await self._read_body(request)
         self.visitors.serve(request.protocol)
@@ -221,6 +223,14 @@ def _check_content_type(request: web.Request) -> None:
     is_json = request.content_type == "application/json" and (request.charset or "utf-8").lower() == "utf-8"
     if not is_json or "Content-Encoding" in request.headers:
         raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send JSON in UTF-8, with `Content-Type: application/json`.")
+
+
+def _check_file_type(request: web.Request) -> None:
+    """Insist on a type that, like JSON, a page of another site cannot send without asking."""
+    if request.content_type != "application/octet-stream" or "Content-Encoding" in request.headers:
+        raise Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send the file as it is, with `Content-Type: application/octet-stream`."
+        )
 
 
 def _check_json(body: bytes) -> None:

@@ -14,6 +14,8 @@ class Limits:
     body: float = 30.0
     handler: float = 30.0
     """For a handler to answer, unless it is an owner's WebSocket."""
+    upload: float = 600.0
+    """For a handler that takes a file from an owner."""
     visit: float = 75.0
     """From a stranger's complete header to the end of the connection, however slowly the answer is read."""
     keep_alive: float = 15.0

@@ -6,6 +6,7 @@ from gateway.agent.toolbox.editing import edit_file, write_file
 from gateway.agent.toolbox.files import list_files, read_file
 from gateway.agent.toolbox.notes import recall, remember
 from gateway.agent.toolbox.searching import search_files
+from gateway.agent.toolbox.sending import send_file
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Tool
 
@@ -19,10 +20,11 @@ __all__ = [
     "recall",
     "remember",
     "search_files",
+    "send_file",
     "write_file",
 ]
 
-BUILT_IN = (current_time, list_files, read_file, write_file, edit_file, search_files, remember, recall)
+BUILT_IN = (current_time, list_files, read_file, write_file, edit_file, search_files, remember, recall, send_file)
 """Those that nothing can be set about."""
 
 

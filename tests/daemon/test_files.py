@@ -1,0 +1,266 @@
+"""Files that come with messages and go with answers, through the whole gateway."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import Heard, LoopbackChannel
+from config import Settings
+from gateway.agent.models import ModelInfo
+from gateway.agent.provider import Chunk, TextDelta
+from gateway.contract import Attachment, AttachmentKind
+from gateway.daemon import Daemon
+from gateway.dialogue import ToolCall, UserMessage
+from gateway.errors import ProviderFailed
+from gateway.sessions.entries import SentFile, User, decode
+from tests.agent.scripted import ScriptedProvider
+from tests.daemon.test_conversation import PATIENCE, gateway, settings
+from tests.files.samples import PHOTO, offered, png
+
+OK: Sequence[Chunk] = [TextDelta(text="ok")]
+SEES = ModelInfo(name="eyes", sees_images=True)
+BLIND = ModelInfo(name="ears", sees_images=False)
+
+
+def using(provider: ScriptedProvider, info: ModelInfo = SEES) -> Callable[[Daemon], None]:
+    return lambda daemon: daemon.roster.replace("main", lambda main: replace(main, provider=provider, info=info))
+
+
+def last_asked(provider: ScriptedProvider) -> UserMessage:
+    asked = [message for message in provider.prompts[-1].messages if isinstance(message, UserMessage)]
+    return asked[-1]
+
+
+def transcript(folder: Path) -> list[object]:
+    (file,) = (folder / "data/sessions/transcripts").glob("*.jsonl")
+    return [decode(line) for line in file.read_bytes().splitlines()]
+
+
+def users(folder: Path) -> list[User]:
+    return [entry for entry in transcript(folder) if isinstance(entry, User)]
+
+
+async def asked_about(
+    folder: Path, *files: Attachment, content: dict[str, bytes], configured: Settings | None = None, text: str = "look"
+) -> UserMessage:
+    """Say something with files, and return what the model was asked."""
+    provider = ScriptedProvider(OK)
+    async with gateway(configured or settings(folder), using(provider)) as (_, chat):
+        chat.files.update(content)
+        await chat.say(text, attachments=files)
+        await chat.hear_message()
+    return last_asked(provider)
+
+
+async def test_an_image_is_shown_to_a_model_that_sees(tmp_path: Path) -> None:
+    asked = await asked_about(tmp_path, PHOTO, content={"photo": png()})
+    (picture,) = asked.pictures
+    assert (picture.data, picture.media_type) == (png(), "image/png")
+    assert asked.text.startswith("look\n\n[image: cat.jpg, image/png, ")
+
+
+async def test_a_model_that_does_not_see_gets_a_sentence(tmp_path: Path) -> None:
+    provider = ScriptedProvider(OK)
+    async with gateway(settings(tmp_path), using(provider, BLIND)) as (_, chat):
+        chat.files["photo"] = png()
+        await chat.say("look", attachments=[PHOTO])
+        await chat.hear_message()
+    assert not last_asked(provider).pictures
+    assert "You cannot see cat.jpg" in last_asked(provider).text
+
+
+async def test_an_image_stays_in_sight_in_later_turns_and_after_a_restart(tmp_path: Path) -> None:
+    await asked_about(tmp_path, PHOTO, content={"photo": png()})
+    provider = ScriptedProvider(OK)
+    async with gateway(settings(tmp_path), using(provider)) as (_, chat):
+        await chat.say("what colour is it?")
+        await chat.hear_message()
+    first = provider.prompts[-1].messages[0]
+    assert isinstance(first, UserMessage)
+    assert [picture.data for picture in first.pictures] == [png()]
+
+
+async def test_an_image_that_spoiled_its_turn_does_not_spoil_the_next(tmp_path: Path) -> None:
+    provider = ScriptedProvider([ProviderFailed("Could not process image.")], OK)
+    async with gateway(settings(tmp_path), using(provider)) as (_, chat):
+        chat.files["photo"] = png()
+        await chat.say("look", attachments=[PHOTO])
+        await chat.hear_message()
+        await chat.say("and now?")
+        assert (await chat.hear_message()).text == "ok"
+    assert not any(isinstance(each, UserMessage) and each.pictures for each in provider.prompts[-1].messages)
+
+
+async def test_a_text_file_stands_in_the_message(tmp_path: Path) -> None:
+    asked = await asked_about(tmp_path, offered(), content={"F": b"one\n```\ntwo"})
+    assert asked.text == "look\n\n[file: notes.txt]\n````\none\n```\ntwo\n````"
+
+
+async def test_a_long_text_is_saved_into_the_workspace_and_named(tmp_path: Path) -> None:
+    few = settings(tmp_path, files={"max_text_chars": 10})
+    asked = await asked_about(tmp_path, offered(), content={"F": b"x" * 11}, configured=few)
+    (saved,) = (tmp_path / "data/workspace/main/attachments").iterdir()
+    assert f"in the workspace: attachments/{saved.name}]" in asked.text
+    assert saved.read_bytes() == b"x" * 11
+
+
+async def test_a_zip_is_stored_and_never_unpacked(tmp_path: Path) -> None:
+    bomb = offered(name="../../bomb.zip", media_type="application/zip")
+    asked = await asked_about(tmp_path, bomb, content={"F": b"PK\x03\x04" + bytes(1000)})
+    (saved,) = (tmp_path / "data/workspace/main/attachments").iterdir()
+    assert saved.name.endswith("_.._bomb.zip")
+    assert saved.stat().st_size == 1004
+    assert "application/zip, 1.0 kB" in asked.text
+    assert not list((tmp_path / "data").rglob("bomb.zip"))
+
+
+async def test_what_claims_to_be_an_image_and_is_none_is_just_a_file(tmp_path: Path) -> None:
+    asked = await asked_about(tmp_path, PHOTO, content={"photo": b"<html>\x00"})
+    assert not asked.pictures
+    assert "[file: cat.jpg, application/octet-stream" in asked.text
+
+
+@pytest.mark.parametrize("claimed", [2_000_000_000, 0])
+async def test_a_file_that_is_too_large_is_named_and_the_message_answered(tmp_path: Path, claimed: int) -> None:
+    small = settings(tmp_path, files={"max_bytes": 100_000})
+    asked = await asked_about(
+        tmp_path, offered(name="film.mkv", size=claimed), content={"F": bytes(200_000)}, configured=small
+    )
+    assert "[file: film.mkv" in asked.text
+    assert "too large; files of up to 100 kB are taken" in asked.text
+    kept = [path for path in (tmp_path / "data/files").rglob("*") if path.is_file()]
+    assert kept == []
+
+
+async def test_a_file_that_the_platform_lost_is_named(tmp_path: Path) -> None:
+    asked = await asked_about(tmp_path, offered(), content={}, text="")
+    assert asked.text == ("[file: notes.txt; it is not available: The loopback channel does not have that file.]")
+
+
+async def test_an_album_is_one_message_and_its_surplus_is_counted(tmp_path: Path) -> None:
+    album = [replace(PHOTO, ref=f"photo{number}", name=f"{number}.png") for number in range(4)]
+    few = settings(tmp_path, files={"max_per_message": 3})
+    content = {f"photo{number}": png(number + 1) for number in range(4)}
+    asked = await asked_about(tmp_path, *album, content=content, configured=few, text="")
+    assert [picture.name for picture in asked.pictures] == ["0.png", "1.png", "2.png"]
+    assert asked.text.endswith("[1 more files came with this message and were not taken: 3 is the most.]")
+    (user,) = users(tmp_path)
+    assert len(user.attachments) == 4
+
+
+async def test_a_voice_message_without_a_transcriber_is_saved_and_named(tmp_path: Path) -> None:
+    voice = offered(name="voice.ogg", media_type="audio/ogg", kind=AttachmentKind.VOICE)
+    asked = await asked_about(tmp_path, voice, content={"F": b"OggS\0"}, text="")
+    assert asked.text.startswith("[voice: voice.ogg, audio/ogg, 5 bytes; in the workspace: attachments/")
+
+
+async def test_a_voice_message_is_not_lost_when_its_transcriber_is_away(tmp_path: Path) -> None:
+    deaf = settings(
+        tmp_path,
+        providers={"ears": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key": "k"}},
+        transcription={"provider": "ears"},
+    )
+    voice = offered(name="voice.ogg", media_type="audio/ogg", kind=AttachmentKind.VOICE)
+    asked = await asked_about(tmp_path, voice, content={"F": b"OggS\0"}, configured=deaf, text="")
+    assert "it could not be transcribed: the transcription service cannot be reached]" in asked.text
+
+
+async def test_files_go_with_their_session(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), using(ScriptedProvider(OK))) as (_, chat):
+        chat.files["photo"] = png()
+        await chat.say("look", attachments=[PHOTO])
+        await chat.hear_message()
+        assert list((tmp_path / "data/files").rglob("*cat.jpg"))
+        await chat.say("/new")
+        await chat.hear_message()
+        await chat.say("/delete 1")
+        await chat.hear_message()
+    assert not list((tmp_path / "data/files").rglob("*cat.jpg"))
+
+
+def waiting(daemon: Daemon, content: bytes | None = None) -> None:
+    """Let the platform have the photo, but hand it over only with its content."""
+    channel = daemon.channels.by_identity["loopback", "default"]
+    assert isinstance(channel, LoopbackChannel)
+    channel.files["photo"] = content
+
+
+async def test_a_message_whose_files_were_not_fetched_is_answered_after_a_restart(tmp_path: Path) -> None:
+    hasty = settings(tmp_path, gateway={"data_dir": tmp_path / "data", "shutdown_timeout": 0})
+    async with gateway(hasty, waiting) as (_, chat):
+        await chat.say("look", attachments=[PHOTO])
+    assert users(tmp_path) == []
+    provider = ScriptedProvider(OK)
+
+    def before(daemon: Daemon) -> None:
+        waiting(daemon, png())
+        using(provider)(daemon)
+
+    async with gateway(settings(tmp_path), before) as (_, chat):
+        assert (await chat.hear_message()).text == "ok"
+    assert [picture.data for picture in last_asked(provider).pictures] == [png()]
+
+
+async def test_a_stop_while_files_are_fetched_leaves_a_valid_transcript(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), waiting) as (_, chat):
+        await chat.say("look", attachments=[PHOTO])
+        await chat.say("/stop")
+        texts = [(await chat.hear_message()).text for _ in range(2)]
+    assert any("Stopped" in text for text in texts)
+    (user,) = users(tmp_path)
+    assert user.attachments[0].note == "[image: cat.jpg; it is not available: it was not fetched]"
+
+
+def sending(path: str) -> Sequence[Chunk]:
+    return [ToolCall(id="c1", name="send_file", input={"path": path})]
+
+
+async def heard_until_file(chat: LoopbackChannel) -> list[Heard]:
+    heard: list[Heard] = []
+    async with asyncio.timeout(PATIENCE):
+        while not heard or heard[-1].how != "file":
+            heard.append(await chat.hear())
+    return [each for each in heard if each.how in {"send", "file"}]
+
+
+async def test_the_agent_sends_a_file_behind_its_answer(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), using(ScriptedProvider(sending("out/report.pdf"), OK))) as (_, chat):
+        folder = tmp_path / "data/workspace/main/out"
+        folder.mkdir()
+        (folder / "report.pdf").write_bytes(b"%PDF-1.7")
+        await chat.say("make it")
+        words, file = await heard_until_file(chat)
+    assert words.message is not None
+    assert words.message.text == "ok"
+    assert file.content == b"%PDF-1.7"
+    assert file.message is not None
+    assert file.message.file is not None
+    assert (file.message.file.name, file.message.file.media_type) == ("report.pdf", "application/pdf")
+    (sent,) = [entry for entry in transcript(tmp_path) if isinstance(entry, SentFile)]
+    assert sent.name == "report.pdf"
+
+
+@pytest.mark.parametrize("path", ["../../../../etc/passwd", "nothing", "."])
+async def test_only_a_file_of_the_workspace_is_sent(tmp_path: Path, path: str) -> None:
+    provider = ScriptedProvider(sending(path), OK)
+    async with gateway(settings(tmp_path), using(provider)) as (_, chat):
+        await chat.say("send it")
+        assert (await chat.hear_message()).text == "ok"
+    assert not [entry for entry in transcript(tmp_path) if isinstance(entry, SentFile)]
+
+
+async def test_a_file_that_is_too_large_for_the_chat_is_told_in_words(tmp_path: Path) -> None:
+    def before(daemon: Daemon) -> None:
+        using(ScriptedProvider(sending("a.txt"), OK))(daemon)
+        channel = daemon.channels.by_identity["loopback", "default"]
+        assert isinstance(channel, LoopbackChannel)
+        channel.max_file_bytes = 3
+
+    async with gateway(settings(tmp_path), before) as (_, chat):
+        (tmp_path / "data/workspace/main/a.txt").write_text("long")
+        await chat.say("send it")
+        text = (await chat.hear_message()).text
+    assert text == "ok\n\n(There is a file for you, a.txt, 4 bytes, but this chat cannot take it.)"

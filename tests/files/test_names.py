@@ -1,0 +1,42 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.files.names import MAX_NAME_BYTES, in_bytes, safe_name
+
+
+@pytest.mark.parametrize(
+    ("claimed", "name"),
+    [
+        ("report.pdf", "report.pdf"),
+        ("../x", "_x"),
+        ("..\\..\\boot.ini", "_.._boot.ini"),
+        ("/etc/passwd", "_etc_passwd"),
+        (".bashrc", "bashrc"),
+        ("...", "file"),
+        ("", "file"),
+        ('a"b\r\nc: d.txt', "a_b_c_ d.txt"),
+        ("Übersicht  2026.xlsx", "Übersicht 2026.xlsx"),
+        ("x" * 300 + ".jpeg", "x" * (MAX_NAME_BYTES - 5) + ".jpeg"),
+    ],
+)
+def test_a_claimed_name_becomes_a_label(claimed: str, name: str) -> None:
+    assert safe_name(claimed) == name
+
+
+@given(st.text())
+def test_whatever_is_claimed_is_one_visible_component(claimed: str) -> None:
+    name = safe_name(claimed)
+    assert name
+    assert not name.startswith(".")
+    assert not set(name) & set('/\\:"\r\n\0')
+    assert len(name.encode()) <= MAX_NAME_BYTES
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (20_000_000, "20 MB"), (2_147_483_648, "2.1 GB")],
+)
+def test_sizes_are_said_as_people_do(size: int, said: str) -> None:
+    assert in_bytes(size) == said

@@ -1,0 +1,64 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.files.sniffing import as_text, dimensions, media_type
+from tests.files.samples import jpeg, png
+
+
+@pytest.mark.parametrize(
+    ("head", "claimed", "found"),
+    [
+        (png(), "text/html", "image/png"),
+        (jpeg(3, 4), "image/png", "image/jpeg"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "", "image/webp"),
+        (b"<svg onload=alert(1)>", "image/png", "application/octet-stream"),
+        (b"<html>", "image/jpeg; charset=x", "application/octet-stream"),
+        (b"PK\x03\x04", "application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text"),
+        (b"PK\x03\x04", "image/png", "application/zip"),
+        (b"OggS", "audio/ogg", "audio/ogg"),
+        (b"a,b\n", "text/csv", "text/csv"),
+        (b"a,b\n", "text/csv\r\nX-Evil: 1/2", "application/octet-stream"),
+        (b"", "", "application/octet-stream"),
+    ],
+)
+def test_the_bytes_decide_and_not_the_claim(head: bytes, claimed: str, found: str) -> None:
+    assert media_type(head, claimed) == found
+
+
+@pytest.mark.parametrize(
+    ("picture", "size"),
+    [
+        (png(7, 9), (7, 9)),
+        (jpeg(640, 480), (640, 480)),
+        (b"GIF89a\x03\x00\x04\x00", (3, 4)),
+        (b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\x0f\0\0\x1f\0\0", (16, 32)),
+        (b"\x89PNG\r\n\x1a\n", None),
+        (b"\xff\xd8\xff\xe0", None),
+        (b"no picture", None),
+    ],
+)
+def test_a_picture_tells_its_size(picture: bytes, size: tuple[int, int] | None) -> None:
+    assert dimensions(picture) == size
+
+
+@given(st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF1234WEBPVP8L"]), st.binary())
+def test_a_damaged_picture_has_no_size_and_does_no_harm(magic: bytes, rest: bytes) -> None:
+    found = dimensions(magic + rest)
+    assert found is None or len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"plain\n", "plain\n"),
+        ("Grüße".encode(), "Grüße"),
+        (b"\xef\xbb\xbfmarked", "marked"),
+        ("wide".encode("utf-16"), "wide"),
+        (b"PK\x03\x04\x00", None),
+        (b"\xff\xfe\x00", None),
+        (b"caf\xe9", None),
+    ],
+)
+def test_text_is_told_from_bytes(content: bytes, text: str | None) -> None:
+    assert as_text(content) == text

@@ -1,0 +1,54 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.files.workspace import save
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(b"content")
+    return path
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+def test_a_file_is_copied_and_named_as_tools_see_it(workspace: Path, source: Path) -> None:
+    assert save(workspace, "a.bin", source, 100) == "attachments/a.bin"
+    copy = workspace / "attachments" / "a.bin"
+    assert copy.read_bytes() == b"content"
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_same_again_takes_its_place(workspace: Path, source: Path) -> None:
+    save(workspace, "a.bin", source, 100)
+    save(workspace, "a.bin", source, 100)
+    assert [each.name for each in (workspace / "attachments").iterdir()] == ["a.bin"]
+
+
+def test_the_oldest_make_room(workspace: Path, source: Path) -> None:
+    for number in range(4):
+        save(workspace, f"{number}", source, 15)
+        os.utime(workspace / "attachments" / f"{number}", (number, number))
+    assert sorted(each.name for each in (workspace / "attachments").iterdir()) == ["2", "3"]
+
+
+def test_no_link_that_the_agent_has_put_there_is_followed(tmp_path: Path, workspace: Path, source: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.bin").write_bytes(b"precious")
+    (workspace / "attachments").symlink_to(outside)
+    with pytest.raises(OSError, match="directory"):
+        save(workspace, "a.bin", source, 100)
+    (workspace / "attachments").unlink()
+    (workspace / "attachments").mkdir()
+    (workspace / "attachments" / "a.bin").symlink_to(outside / "a.bin")
+    save(workspace, "a.bin", source, 100)
+    assert (outside / "a.bin").read_bytes() == b"precious"
