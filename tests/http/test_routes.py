@@ -52,6 +52,8 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/sessions/verify"): Access.CONTROL,
         ("GET", "/sessions/import"): Access.CONTROL,
         ("POST", "/sessions/delete"): Access.CONTROL,
+        ("POST", "/files"): Access.OWNER,
+        ("GET", "/files/{folder}/{name}"): Access.OWNER,
         ("GET", "/"): Access.PUBLIC,
         ("GET", "/app.js"): Access.PUBLIC,
         ("GET", "/app.css"): Access.PUBLIC,
@@ -75,6 +77,10 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/example/talk"): Access.OWNER,
         ("GET", "/example/nonsense"): Access.OWNER,
     }
+
+
+def filled(path: str) -> str:
+    return path.replace("{folder}", "x").replace("{name}", "x")
 
 
 def bad_credentials(running: Running, time: Time) -> Iterator[dict[str, str]]:
@@ -129,7 +135,7 @@ async def test_no_bad_credential_opens_any_route(tmp_path: Path, mounted_routes:
         for route in guarded(running.server.routes):
             for headers in bad_credentials(running, time):
                 time.now += 60  # Otherwise these would be too many guesses.
-                path = route.path.replace("{name}", "x")
+                path = filled(route.path)
                 json: dict[str, str] | None = {} if route.method == "POST" else None
                 status = await running.status(route.method, f"{path}?token={TOKEN}", headers=headers, json=json)
                 assert status == refusal(route.access, headers, running.server.url), (route, headers)
@@ -141,7 +147,7 @@ async def test_no_bad_credential_opens_a_websocket(tmp_path: Path, mounted_route
         for route in guarded(running.server.routes):
             for headers in bad_credentials(running, time) if route.method == "GET" else ():
                 time.now += 60
-                status = await running.upgrade(route.path.replace("{name}", "x"), headers)
+                status = await running.upgrade(filled(route.path), headers)
                 assert status == refusal(route.access, headers, running.server.url), (route, headers)
 
 
