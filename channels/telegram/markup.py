@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from gateway.text import utf16_length
+from gateway.text import draw_table, utf16_length
 
 __all__ = ["Formatted", "render"]
 
@@ -84,9 +84,7 @@ def _code(node: SyntaxTreeNode) -> str:
 
 def _table(node: SyntaxTreeNode) -> str:
     rows = [[_plain(cell) for cell in row.children] for part in node.children for row in part.children]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head, *body = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([head, "  ".join("─" * width for width in widths), *body])
+    return draw_table(rows)
 
 
 def _plain(node: SyntaxTreeNode) -> str:

@@ -5,5 +5,6 @@ Markdown rendering is in `gateway.text.markdown`, which is not imported here: on
 
 from gateway.text.hygiene import clean, excerpt, printable
 from gateway.text.splitting import split, utf16_length
+from gateway.text.tables import draw_table
 
-__all__ = ["clean", "excerpt", "printable", "split", "utf16_length"]
+__all__ = ["clean", "draw_table", "excerpt", "printable", "split", "utf16_length"]
