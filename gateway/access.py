@@ -20,14 +20,17 @@ def is_owner(live: Live, address: Address, sender: Sender) -> bool:
     return bool(sender.id) and (named or live.book.is_owner(address, sender))
 
 
-def may_talk(live: Live, address: Address, sender: Sender) -> bool:
-    """Tell whether `sender` may be answered there; ids decide, never names, and who has none is nobody."""
+def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = None) -> bool:
+    """Tell whether `sender` may be answered there; ids decide, never names, and who has none is nobody.
+
+    Among the groups that are allowed, the id of a server stands for all of its channels.
+    """
     if is_owner(live, address, sender):
         return True
     if not sender.id:
         return False
     rules = rules_for(live, address)
-    peers = {address.peer, live.home(address).peer}
+    peers = {address.peer, live.home(address).peer, *filter(None, [guild])}
     if address.kind is PeerKind.DIRECT:
         is_known = rules.dm_policy is DmPolicy.PAIRING and live.book.is_guest(address, sender)
         return rules.dm_policy is DmPolicy.OPEN or sender.id in rules.allow or is_known

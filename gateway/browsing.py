@@ -20,10 +20,10 @@ class SessionBrowser:
         self._live = live
         self._sessions = sessions
 
-    def sessions(self, address: Address, sender: Sender) -> list[SessionInfo]:
-        if not may_talk(self._live, address, sender):
+    def sessions(self, address: Address, sender: Sender, guild: str | None = None) -> list[SessionInfo]:
+        if not may_talk(self._live, address, sender, guild):
             return []
-        scope = self._scope(address, sender)
+        scope = self._scope(address, sender, guild)
         active = self._sessions.active(scope)
         return [
             SessionInfo(
@@ -54,5 +54,5 @@ class SessionBrowser:
             for command in COMMANDS
         ]
 
-    def _scope(self, address: Address, sender: Sender) -> str:
-        return route(self._live.settings, self._live.home(address), sender).scope
+    def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
+        return route(self._live.settings, self._live.home(address), sender, guild).scope

@@ -1,7 +1,7 @@
 """The channels that are open now: opened by their settings, kept running, and changed when the settings change."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -9,9 +9,10 @@ from types import MappingProxyType
 import structlog
 
 from config import ChannelSettings, Settings
-from gateway.contract import Browser, Channel, ChannelContext, Deliver, HasRoutes, Relocate, Route
+from gateway.contract import Browser, Channel, ChannelContext, Deliver, HasRoutes, Notebook, Relocate, Route
 from gateway.errors import CannotStart, GatehouseError
 from gateway.http.routes import ChannelHealth
+from gateway.notebook import LooseLeaf
 from gateway.plugins import find_channel
 from gateway.supervisor import ChannelPulse, supervise
 
@@ -35,8 +36,14 @@ class _Open:
 
 
 class Channels:
-    def __init__(self, browser: Browser, relocate: Relocate | None = None) -> None:
+    def __init__(
+        self,
+        browser: Browser,
+        relocate: Relocate | None = None,
+        notebooks: Callable[[str, str], Notebook] = LooseLeaf,
+    ) -> None:
         self._browser = browser
+        self._notebooks = notebooks
         self._relocate = relocate
         self._open: dict[Identity, _Open] = {}
         self._by_identity: dict[Identity, Channel] = {}
@@ -113,7 +120,14 @@ class Channels:
     def _make(self, identity: Identity, settings: ChannelSettings) -> _Open:
         name, account = identity
         pulse = ChannelPulse(name, account)
-        context = ChannelContext(name=name, account=account, settings=settings, browser=self._browser, pulse=pulse)
+        context = ChannelContext(
+            name=name,
+            account=account,
+            settings=settings,
+            browser=self._browser,
+            notebook=self._notebooks(name, account),
+            pulse=pulse,
+        )
         if self._relocate is not None:
             context = replace(context, relocate=self._relocate)
         opener = find_channel(name)

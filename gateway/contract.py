@@ -35,6 +35,7 @@ __all__ = [
     "HasRoutes",
     "Inbound",
     "Line",
+    "Notebook",
     "OffersButtons",
     "OpenChannel",
     "Outbound",
@@ -182,7 +183,9 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     REFUSED = "refused"
-    """Not taken, and its sender was told why (or is a stranger who is told nothing)."""
+    """Not taken, and its sender is told why by a message."""
+    IGNORED = "ignored"
+    """Not taken, and nobody is told: a stranger in a group, or words that were not for the bot."""
 
 
 Deliver = Callable[[Inbound], Awaitable[Verdict]]
@@ -383,7 +386,7 @@ class CommandInfo:
 class Browser(Protocol):
     """Lets a channel show the sessions of the chat it is talking to, and of no other."""
 
-    def sessions(self, address: Address, sender: Sender) -> list[SessionInfo]:
+    def sessions(self, address: Address, sender: Sender, guild: str | None = None) -> list[SessionInfo]:
         """Newest first; empty when the chat has none yet."""
 
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
@@ -398,6 +401,16 @@ class Pulse(Protocol):
     def up(self) -> None: ...
 
     def down(self, reason: str) -> None: ...
+
+
+class Notebook(Protocol):
+    """Small facts that a channel keeps across restarts, like how far it has read. They are nobody else's."""
+
+    async def read(self) -> dict[str, str]:
+        """Return all of them, by name."""
+
+    async def write(self, facts: Mapping[str, str | None]) -> None:
+        """Return once they will survive a power cut; None removes one. `Transient` when the disk is full."""
 
 
 Relocate = Callable[[Address, Address], Awaitable[None]]
@@ -416,6 +429,7 @@ class ChannelContext:
     account: str
     settings: ChannelSettings
     browser: Browser
+    notebook: Notebook
     pulse: Pulse
     relocate: Relocate = _stay
 

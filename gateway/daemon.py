@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -34,6 +35,7 @@ from gateway.logs import also_hide
 from gateway.meanwhile import Meanwhile
 from gateway.meter import Meter
 from gateway.moves import MOVES, Moves
+from gateway.notebook import SpoolNotebook
 from gateway.pairing import Pairing
 from gateway.pairing_routes import pairing_routes
 from gateway.preparing import Preparing
@@ -125,7 +127,9 @@ class Daemon:
         self._sessions = sessions
         self.roster = Roster(settings)
         self._moves = Moves(self._live, spool)
-        self.channels = Channels(SessionBrowser(self._live, sessions), self._moves.record)
+        self.channels = Channels(
+            SessionBrowser(self._live, sessions), self._moves.record, partial(SpoolNotebook, spool)
+        )
         self._signs = Signs(self.channels.by_identity)
         self._store = store
         self._files = FileRoom(self._live, store, self.channels.by_identity)

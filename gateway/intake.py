@@ -14,7 +14,7 @@ from config import BusyMode, WaitingSign
 from gateway.access import is_owner, may_talk, rules_for
 from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
-from gateway.contract import Inbound, Outbound, Verdict
+from gateway.contract import Inbound, Outbound, PeerKind, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
 from gateway.errors import Refused, Transient
@@ -93,22 +93,27 @@ class Intake:
 
     async def _take(self, inbound: Inbound) -> Verdict:
         """Every way in leads through here: messages, edits, buttons, commands and files alike."""
-        if not may_talk(self._live, inbound.address, inbound.sender):
+        if not may_talk(self._live, inbound.address, inbound.sender, inbound.guild):
             await self._strangers.turn_away(inbound, partial(self._tell, inbound))
-            return Verdict.REFUSED
-        if not (inbound.is_addressed or inbound.edits) or not await self._is_in_pace(inbound):
+            return Verdict.REFUSED if inbound.address.kind is PeerKind.DIRECT else Verdict.IGNORED
+        if not (inbound.is_addressed or inbound.edits):
+            return Verdict.IGNORED
+        if not await self._is_in_pace(inbound):
             return Verdict.REFUSED
         try:
-            self._check_size(inbound)
-            if inbound.edits is not None and await self._edits.apply(inbound, _taken(inbound, self._now())):
-                return Verdict.ACCEPTED
-            if not inbound.is_addressed:
-                return Verdict.REFUSED
-            routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
-            await self._act(inbound, routed)
+            return await self._accept(inbound)
         except Refused as refusal:
             await self._tell(inbound, str(refusal))
             return Verdict.REFUSED
+
+    async def _accept(self, inbound: Inbound) -> Verdict:
+        self._check_size(inbound)
+        if inbound.edits is not None and await self._edits.apply(inbound, _taken(inbound, self._now())):
+            return Verdict.ACCEPTED
+        if not inbound.is_addressed:
+            return Verdict.IGNORED
+        routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
+        await self._act(inbound, routed)
         return Verdict.ACCEPTED
 
     async def _is_in_pace(self, inbound: Inbound) -> bool:

@@ -28,7 +28,7 @@ def _channel_faults(settings: Settings) -> Iterator[str]:
 class _NoSessions:
     """A browser for channels that nobody will talk through."""
 
-    def sessions(self, _address: Address, _sender: Sender) -> list[SessionInfo]:
+    def sessions(self, _address: Address, _sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
         return []
 
     async def history(self, _address: Address, _sender: Sender, *, limit: int) -> list[Line]:

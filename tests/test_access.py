@@ -96,3 +96,10 @@ def test_a_channel_that_has_proven_its_owner_is_believed() -> None:
     web = Address(channel="web", kind=PeerKind.DIRECT, peer="owner")
     assert is_owner(Live(Settings()), web, Sender(id="owner", is_owner=True))
     assert not is_owner(live(), replace(DIRECT, channel="discord"), Sender(id="1"))
+
+
+def test_a_servers_id_lets_all_of_its_channels_in() -> None:
+    rules = live(group_allow=["500"])
+    assert may_talk(rules, GROUP, Sender(id="42"), "500")
+    assert not may_talk(rules, GROUP, Sender(id="42"), "600")
+    assert not may_talk(rules, GROUP, Sender(id="42"))

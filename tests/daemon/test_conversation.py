@@ -147,7 +147,7 @@ async def test_a_stranger_is_told_how_to_get_in_and_nothing_else(tmp_path: Path)
         assert await chat.say("/session list", peer="666", sender=stranger) is Verdict.REFUSED
         notice = await chat.hear_message()
         assert "666" in notice.text
-        assert await chat.say("hi all", peer="g", kind=PeerKind.GROUP, sender=stranger) is Verdict.REFUSED
+        assert await chat.say("hi all", peer="g", kind=PeerKind.GROUP, sender=stranger) is Verdict.IGNORED
     assert not list((tmp_path / "data/sessions/transcripts").iterdir())
 
 

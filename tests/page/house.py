@@ -28,6 +28,7 @@ from gateway.contract import (
 )
 from gateway.errors import Transient
 from gateway.http.answers import SECURITY_HEADERS
+from gateway.notebook import LooseLeaf
 
 PACE = 0.02
 """Between two words of an answer: slow enough for a browser to draw them one by one."""
@@ -72,7 +73,12 @@ class House:
         self._runner: web.AppRunner | None = None
         self._group = asyncio.TaskGroup()
         context = ChannelContext(
-            name="web", account="default", settings=ChannelSettings(), browser=self, pulse=self._ready
+            name="web",
+            account="default",
+            settings=ChannelSettings(),
+            browser=self,
+            notebook=LooseLeaf(),
+            pulse=self._ready,
         )
         self.channel = WebChannel(context)
 
@@ -156,7 +162,7 @@ class House:
             return web.json_response({"error": "Who are you?"}, status=401)
         return web.json_response({"name": "owner"})
 
-    def sessions(self, _address: Address, _sender: Sender) -> list[SessionInfo]:
+    def sessions(self, _address: Address, _sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
         return [
             SessionInfo(
                 number=chat.number,

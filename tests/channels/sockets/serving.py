@@ -27,6 +27,7 @@ from gateway.contract import (
     SessionInfo,
     Verdict,
 )
+from gateway.notebook import LooseLeaf
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OWNER = Caller(name="owner", is_owner=True)
@@ -38,7 +39,7 @@ class StubBrowser:
     lines: list[Line] = field(default_factory=list)
     asked_for: list[tuple[Address, Sender]] = field(default_factory=list)
 
-    def sessions(self, address: Address, sender: Sender) -> list[SessionInfo]:
+    def sessions(self, address: Address, sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
         self.asked_for.append((address, sender))
         return self.infos
 
@@ -87,7 +88,9 @@ class Running(Protocol):
 
 
 def context(browser: StubBrowser, pulse: StubPulse, name: str = "web") -> ChannelContext:
-    return ChannelContext(name=name, account="default", settings=ChannelSettings(), browser=browser, pulse=pulse)
+    return ChannelContext(
+        name=name, account="default", settings=ChannelSettings(), browser=browser, notebook=LooseLeaf(), pulse=pulse
+    )
 
 
 def outbound(text: str, kind: OutboundKind = OutboundKind.REPLY, peer: str = "owner", session: int = 1) -> Outbound:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from channels.telegram import open_channel
 from config import ChannelSettings, Secret
 from gateway.contract import Channel, ChannelContext, Deliver
+from gateway.notebook import LooseLeaf
 from tests.channels.sockets.serving import StubBrowser
 from tests.channels.telegram.bot_api import PATIENCE, TOKEN, FakeBotApi
 
@@ -35,7 +36,14 @@ class Beats:
 def opened(api: FakeBotApi, beats: Beats, token: str = TOKEN) -> Channel:
     settings = ChannelSettings(token=Secret(token), api_base=api.url)
     return open_channel(
-        ChannelContext(name="telegram", account="default", settings=settings, browser=StubBrowser(), pulse=beats)
+        ChannelContext(
+            name="telegram",
+            account="default",
+            settings=settings,
+            browser=StubBrowser(),
+            notebook=LooseLeaf(),
+            pulse=beats,
+        )
     )
 
 

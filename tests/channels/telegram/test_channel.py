@@ -27,6 +27,7 @@ from gateway.contract import (
     Verdict,
 )
 from gateway.errors import AuthRejected, CannotStart, Transient, Undeliverable
+from gateway.notebook import LooseLeaf
 from tests.channels.sockets.serving import StubBrowser
 from tests.channels.telegram.bot_api import (
     ADA,
@@ -102,6 +103,7 @@ def test_what_is_no_token_is_a_mistake_in_the_config(token: Secret | None, beats
         account="work",
         settings=ChannelSettings(token=token),
         browser=StubBrowser(),
+        notebook=LooseLeaf(),
         pulse=beats,
     )
     with pytest.raises(CannotStart, match=r"channels\.telegram\.accounts\.work\.token"):
