@@ -1,0 +1,123 @@
+"""The way out: what is to be said, in Discord's dialect, and bare where Discord does not take the form."""
+
+import asyncio
+import hashlib
+from base64 import urlsafe_b64encode
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from channels.discord.api import Api, Letter
+from channels.discord.errors import FormRefused
+from channels.discord.markup import escape, render
+from channels.discord.wire import components
+from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
+from gateway.errors import AuthRejected, Transient, Undeliverable
+from gateway.text import clean
+
+__all__ = ["Outlet"]
+
+REMEMBERED = 1024
+NONCE_CHARS = 25
+"""https://discord.com/developers/docs/resources/message#create-message"""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class _Lately(Generic[_Key, _Value]):
+    """Forgets what was put first when there is too much."""
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def get(self, key: _Key) -> _Value | None:
+        return self._items.get(key)
+
+    def put(self, key: _Key, value: _Value) -> None:
+        self._items[key] = value
+        if len(self._items) > REMEMBERED:
+            self._items.popitem(last=False)
+
+
+class Outlet:
+    def __init__(self, api: Api, limit: TextLimit) -> None:
+        self._api = api
+        self._limit = limit
+        self._direct: _Lately[str, int] = _Lately()
+        self._shown: _Lately[str, Letter] = _Lately()
+
+    def learn(self, user: str, channel: str) -> None:
+        """Remember where a person is written to directly."""
+        self._direct.put(user, int(channel))
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        """Send with a nonce made of `key`, by which Discord knows a repetition."""
+        letter, bare = await self._letters(message)
+        return await self._post(message.address, replace(letter, nonce=_nonce(key)), replace(bare, nonce=_nonce(key)))
+
+    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
+        name = message.file.name if message.file else path.name
+        letter, bare = await self._letters(message)
+        letter, bare = (replace(each, nonce=_nonce(key), file=path, file_name=name) for each in (letter, bare))
+        return await self._post(message.address, letter, bare)
+
+    async def edit(self, receipt: Receipt, message: Outbound) -> None:
+        """Change a message, unless it looks like that already."""
+        letter, bare = await self._letters(message)
+        if self._shown.get(receipt.message_id) == letter:
+            return
+        channel, _, number = receipt.message_id.partition(":")
+        try:
+            await self._api.edit(int(channel), int(number), letter)
+        except FormRefused:
+            await self._api.edit(int(channel), int(number), bare)
+        self._shown.put(receipt.message_id, letter)
+
+    async def show_typing(self, address: Address) -> None:
+        await self._api.show_typing(await self._place(address))
+
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._api.react(await self._place(address), int(message_id), emoji)
+
+    async def _post(self, address: Address, letter: Letter, bare: Letter) -> Receipt:
+        try:
+            channel = await self._place(address)
+            try:
+                number, shown = await self._api.send(channel, letter)
+            except FormRefused:
+                number, shown = await self._api.send(channel, bare)
+        except AuthRejected as refusal:  # The gateway hears the same and retires the channel; what is to be said waits.
+            raise Transient(str(refusal)) from refusal
+        receipt = Receipt(message_id=f"{channel}:{number}")
+        if shown == letter.text:  # A repetition shows what was sent first.
+            self._shown.put(receipt.message_id, replace(letter, nonce=""))
+        return receipt
+
+    async def _letters(self, message: Outbound) -> tuple[Letter, Letter]:
+        """Return the letter as it should look, and the bare one to fall back on."""
+        is_reply = message.address.kind is not PeerKind.DIRECT and (message.reply_to or "").isdecimal()
+        bare = Letter(text=clean(message.text), reply_to=int(message.reply_to or 0) if is_reply else None)
+        shape = escape if message.kind is OutboundKind.NOTICE else render
+        text = await asyncio.to_thread(shape, bare.text)
+        if self._limit.measure(text) > self._limit.size:  # A table drawn in columns may outgrow its source.
+            text = bare.text
+        return replace(bare, text=text, components=components(message.buttons)), bare
+
+    async def _place(self, address: Address) -> int:
+        try:
+            if address.kind is not PeerKind.DIRECT:
+                return int(address.thread or address.peer)
+            known = self._direct.get(address.peer)
+            if known is None:
+                known = await self._api.direct_channel(int(address.peer))
+                self._direct.put(address.peer, known)
+        except ValueError as wrong:
+            raise Undeliverable(f"{address.peer} is no chat on Discord.") from wrong
+        return known
+
+
+def _nonce(key: str) -> str:
+    digest = hashlib.sha256(key.encode()).digest()
+    return urlsafe_b64encode(digest).decode()[:NONCE_CHARS]

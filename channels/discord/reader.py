@@ -1,0 +1,181 @@
+"""The way in: takes Discord's events in their order, one by one, and catches up on what the gateway did not tell."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from channels.discord.api import PAGE, Api
+from channels.discord.chats import Chat, Chats
+from channels.discord.client import Frame
+from channels.discord.interactions import Interactions
+from channels.discord.places import Places
+from channels.discord.wire import EPOCH, BotIdentity, Place, read
+from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
+from gateway.errors import Transient, Undeliverable
+
+__all__ = ["Reader"]
+
+log = structlog.get_logger()
+
+WAITING = 2_000
+"""Events that may wait to be taken; what comes then is dropped here, and caught up on when there is room."""
+PAGES = 10
+"""How much of one chat is caught up on; what is older than these pages stays unanswered."""
+OLDEST = timedelta(hours=47)
+"""The core knows for two days what it has taken. What is older might be answered twice."""
+AT_ONCE = 8
+AGAIN = 1.0
+"""Seconds after which a message is offered again that the core could not take."""
+WANTED = {"MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE", "READY"}
+
+
+class Reader:
+    def __init__(
+        self,
+        *,
+        api: Api,
+        bot: BotIdentity,
+        chats: Chats,
+        places: Places,
+        interactions: Interactions,
+        pulse: Pulse,
+        learn: Callable[[str, str], None],
+    ) -> None:
+        self._api = api
+        self._bot = bot
+        self._chats = chats
+        self._places = places
+        self._interactions = interactions
+        self._pulse = pulse
+        self._learn = learn
+        self._events: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue(WAITING)
+        self._has_gap = False
+
+    def hear(self, event: str, data: Frame) -> None:
+        """Queue an event; a press or a slash command is acknowledged on the spot, since Discord waits for that."""
+        if event not in WANTED:
+            self._places.hear(event, data)
+            return
+        try:
+            self._events.put_nowait((event, data))
+        except asyncio.QueueFull:
+            if not self._has_gap:
+                log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
+            self._has_gap = True
+            return
+        if event == "INTERACTION_CREATE":
+            self._interactions.acknowledge(data)
+
+    async def run(self, deliver: Deliver) -> None:
+        """Take events until cancelled."""
+        try:
+            while True:
+                event, data = await self._events.get()
+                await self._insist(event, data, deliver)
+                if self._has_gap and self._events.empty():
+                    self._has_gap = False
+                    await self._catch_up(deliver)
+        finally:
+            await asyncio.shield(self._chats.save())
+
+    async def _insist(self, event: str, data: Frame, deliver: Deliver) -> None:
+        """Take an event, as often as it needs; those behind it wait, since their order counts."""
+        while True:
+            try:
+                await self._take(event, data, deliver)
+            except Transient as trouble:
+                self._pulse.down(str(trouble))
+                await asyncio.sleep(trouble.retry_after or AGAIN)
+            except Undeliverable as refusal:
+                log.info("event_skipped", event_type=event, reason=str(refusal))
+                return
+            else:
+                self._pulse.up()
+                return
+
+    async def _take(self, event: str, data: Frame, deliver: Deliver) -> None:
+        match event:
+            case "READY":
+                await self._catch_up(deliver)
+            case "INTERACTION_CREATE":
+                await self._interactions.take(data, deliver)
+            case "MESSAGE_UPDATE" if not data.get("edited_timestamp") or "author" not in data:
+                return  # A preview was added, or a pin: nobody has written anything.
+            case _:
+                await self._take_message(data, await self._places.of(data), deliver)
+
+    async def _take_message(self, message: Frame, place: Place, deliver: Deliver) -> None:
+        inbound = self._read(message, place)
+        verdict = None
+        if inbound is not None:
+            self._learn_from(inbound, place)
+            verdict = await deliver(inbound)
+        is_talked_to = verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}
+        await self._chats.advance(place, int(message["id"]), is_talked_to=is_talked_to)
+
+    def _read(self, message: Frame, place: Place) -> Inbound | None:
+        """Read a message; one that is newer than this code must not hold up the others."""
+        try:
+            return read(message, place, self._bot)
+        except (KeyError, TypeError, ValueError, AttributeError) as strange:
+            log.warning("message_skipped", chat=place.channel, reason=f"it cannot be read ({type(strange).__name__})")
+            return None
+
+    def _learn_from(self, inbound: Inbound, place: Place) -> None:
+        if inbound.address.kind is PeerKind.DIRECT:
+            self._learn(inbound.address.peer, place.channel)
+
+    async def _catch_up(self, deliver: Deliver) -> None:
+        """Read in every known chat what was written since; the gateway repeats nothing to a new session."""
+        limit = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            reading = [
+                tasks.create_task(self._missed(chat, limit), name=f"history:{chat.place.channel}")
+                for chat in self._chats
+            ]
+        missed = sorted(
+            (each for task in reading for each in task.result().messages), key=lambda each: int(each[1]["id"])
+        )
+        if missed:
+            log.info("caught_up", channel=self._bot.channel, messages=len(missed))
+        for place, message in missed:
+            await self._take_message(message, place, deliver)
+        for task in reading:
+            if (trouble := task.result().trouble) is not None:
+                raise trouble
+
+    async def _missed(self, chat: Chat, limit: asyncio.Semaphore) -> "_Missed":
+        """Return what was written in a chat since it was read; nothing where that cannot be seen any more."""
+        missed = _Missed()
+        after = max(chat.read, _oldest())
+        async with limit:
+            try:
+                for _ in range(PAGES):
+                    page = await self._api.history(int(chat.place.channel), after)
+                    missed.messages += [(chat.place, message) for message in page]
+                    if len(page) < PAGE:
+                        return missed
+                    after = int(page[-1]["id"])
+            except Transient as trouble:
+                missed.trouble = trouble
+                return missed
+            except Undeliverable as refusal:
+                log.info("chat_not_caught_up", chat=chat.place.channel, reason=str(refusal))
+                return missed
+        log.warning("chat_not_caught_up", chat=chat.place.channel, reason="too much was written meanwhile")
+        return missed
+
+
+@dataclass(slots=True)
+class _Missed:
+    messages: list[tuple[Place, Frame]] = field(default_factory=list)
+    trouble: Transient | None = None
+
+
+def _oldest() -> int:
+    """Return the least id that a message can have which is young enough."""
+    since = datetime.now(UTC) - OLDEST
+    return (int(since.timestamp() * 1000) - EPOCH) << 22

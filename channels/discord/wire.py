@@ -1,0 +1,134 @@
+"""Discord's messages as ours, and our buttons as Discord's. Pure: a message is read or skipped."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from channels.discord.media import media
+from gateway.contract import Address, Button, Inbound, PeerKind, Sender
+from gateway.text import excerpt
+
+__all__ = ["BotIdentity", "Place", "address_of", "components", "read", "sender_of", "when"]
+
+Json = Mapping[str, Any]  # What Discord sends is of any shape.
+
+MAX_BUTTON_CHARS = 100
+LABEL_WIDTH = 80
+BUTTONS_IN_ROW = 5
+"""https://discord.com/developers/docs/components/reference"""
+EPOCH = 1_420_070_400_000
+"""The first millisecond of 2015, from which Discord's ids count."""
+
+_SAID = {0, 19}
+"""A message and a reply; all other types are notices of the platform."""
+_FORWARDED = 1
+_AFTER_NAME = " ,:\t\n"
+_MENTION = re.compile(r"<@!?([0-9]+)>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotIdentity:
+    """Who the bot is, to the core and to Discord."""
+
+    channel: str
+    account: str
+    id: str
+    must_be_mentioned: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where on Discord a message stands. Only what stands in a server has a `guild`, only a thread a `parent`."""
+
+    channel: str
+    guild: str | None = None
+    parent: str | None = None
+
+
+def read(message: Json, place: Place, bot: BotIdentity) -> Inbound | None:
+    """Translate what a person wrote or edited; None for all else."""
+    author = message["author"]
+    if author.get("bot") or "webhook_id" in message or message.get("type", 0) not in _SAID:
+        return None
+    text, source, forwarded_from = _words(message)
+    attachments, notes = media(source, place.channel, message["id"])
+    text = "\n".join([_readable(text, message, bot), *notes]).strip()
+    if not text and not attachments:
+        return None  # Without the Message Content intent, whatever is not said to the bot looks like this.
+    edited = message.get("edited_timestamp")
+    return Inbound(
+        address=address_of(place, str(author["id"]), bot),
+        sender=sender_of(author, message.get("member")),
+        event_id=f"{message['id']}:{edited}" if edited else str(message["id"]),
+        text=text,
+        sent_at=when(message["id"]),
+        message_id=str(message["id"]),
+        attachments=attachments,
+        guild=place.guild,
+        is_addressed=place.guild is None or not bot.must_be_mentioned or _calls(message, bot),
+        edits=str(message["id"]) if edited else None,
+        forwarded_from=forwarded_from,
+    )
+
+
+def address_of(place: Place, person: str, bot: BotIdentity) -> Address:
+    """Name the chat: a person's own, a channel of a server, or a thread of one."""
+    if place.guild is None:
+        return Address(channel=bot.channel, account=bot.account, kind=PeerKind.DIRECT, peer=person)
+    return Address(
+        channel=bot.channel,
+        account=bot.account,
+        kind=PeerKind.CHANNEL,
+        peer=place.parent or place.channel,
+        thread=place.channel if place.parent else None,
+    )
+
+
+def sender_of(user: Json, member: Json | None) -> Sender:
+    name = (member or {}).get("nick") or user.get("global_name") or user.get("username") or ""
+    return Sender(id=str(user["id"]), name=name)
+
+
+def when(snowflake: str | int) -> datetime:
+    """Return the time at which an id was given: https://discord.com/developers/docs/reference#snowflakes."""
+    return datetime.fromtimestamp(((int(snowflake) >> 22) + EPOCH) / 1000, UTC)
+
+
+def components(buttons: Sequence[Button]) -> list[Json]:
+    """Lay out the buttons. A command that is too long for one stays out: the text has it."""
+    keys = [
+        {"type": 2, "style": 2, "label": excerpt(button.label, LABEL_WIDTH) or "…", "custom_id": button.command}
+        for button in buttons
+        if len(button.command) <= MAX_BUTTON_CHARS
+    ]
+    rows = [keys[start : start + BUTTONS_IN_ROW] for start in range(0, len(keys), BUTTONS_IN_ROW)]
+    return [{"type": 1, "components": row} for row in rows]
+
+
+def _words(message: Json) -> tuple[str, Json, str | None]:
+    """Return what was written, what its files hang on, and whose words they are, which Discord does not say."""
+    reference = message.get("message_reference") or {}
+    snapshots = message.get("message_snapshots") or []
+    if reference.get("type") == _FORWARDED and snapshots:
+        forwarded = snapshots[0].get("message") or {}
+        return forwarded.get("content") or "", forwarded, ""
+    return message.get("content") or "", message, None
+
+
+def _readable(text: str, message: Json, bot: BotIdentity) -> str:
+    """Drop the bot's name from the start, so that `@bot /new` is a command; put names for the other ids."""
+    match = _MENTION.match(text)
+    if match is not None and match[1] == bot.id:
+        text = text[match.end() :].lstrip(_AFTER_NAME)
+    names = {str(user["id"]): sender_of(user, user.get("member")).name for user in message.get("mentions") or ()}
+    return _MENTION.sub(lambda found: f"@{names[found[1]]}" if names.get(found[1]) else found[0], text)
+
+
+def _calls(message: Json, bot: BotIdentity) -> bool:
+    """Whether the message mentions the bot or replies to it."""
+    if any(str(user["id"]) == bot.id for user in message.get("mentions") or ()):
+        return True
+    replied = message.get("referenced_message") or {}
+    return str((replied.get("author") or {}).get("id")) == bot.id

@@ -1,0 +1,75 @@
+"""Discord in the suite that holds every channel."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.contract import Address, Channel, Inbound, PeerKind, Verdict
+from gateway.errors import Transient
+from tests.channels.discord.running import Beats, opened, running
+from tests.channels.discord.server import ADA, ADAS, FakeDiscord, discord_server
+from tests.channels.far_sides import NOT_TAKEN, FarSide
+from tests.channels.sockets.serving import Core
+from tests.channels.test_contract import (
+    core,
+    test_a_repeated_event_has_the_same_id,
+    test_it_is_acknowledged_only_once_the_core_has_it,
+    test_it_says_who_it_is_and_what_fits,
+    test_order_is_kept,
+    test_text_arrives_as_it_is,
+    test_what_is_said_reaches_the_core_with_all_that_a_reply_needs,
+    test_what_is_sent_is_heard_and_receipted,
+)
+
+__all__ = [
+    "core",
+    "test_a_repeated_event_has_the_same_id",
+    "test_it_is_acknowledged_only_once_the_core_has_it",
+    "test_it_says_who_it_is_and_what_fits",
+    "test_order_is_kept",
+    "test_text_arrives_as_it_is",
+    "test_what_is_said_reaches_the_core_with_all_that_a_reply_needs",
+    "test_what_is_sent_is_heard_and_receipted",
+]
+
+
+class DiscordFarSide:
+    """Ada's Discord. What the core made of each message is known by listening in on `deliver`."""
+
+    address = Address(channel="discord", kind=PeerKind.DIRECT, peer=str(ADA["id"]))
+
+    def __init__(self, discord: FakeDiscord, channel: Channel, core: Core) -> None:
+        self.channel = channel
+        self._discord = discord
+        self._core = core
+        self._outcomes: asyncio.Queue[str] = asyncio.Queue()
+        self._heard = 0
+
+    async def deliver(self, inbound: Inbound) -> Verdict:
+        try:
+            verdict = await self._core.deliver(inbound)
+        except Transient:
+            await self._outcomes.put(NOT_TAKEN)
+            raise
+        await self._outcomes.put(verdict)
+        return verdict
+
+    async def say(self, text: str, event_id: str) -> str:
+        await self._discord.say(text, channel=ADAS, id=str(1000 + int(event_id.removeprefix("e"))))
+        return await self._outcomes.get()
+
+    async def hear(self) -> str:
+        self._heard += 1
+        shown = (await self._discord.heard(self._heard))["content"]
+        return re.sub(r"\\([^\w\s])", r"\1", shown)
+
+
+@pytest.fixture
+async def far_side(core: Core) -> AsyncIterator[FarSide]:
+    beats = Beats()
+    async with discord_server() as discord:
+        side = DiscordFarSide(discord, opened(discord, beats), core)
+        async with running(side.channel, side.deliver, beats):
+            yield side
