@@ -68,6 +68,9 @@ class NoSpool:
     async def recover(self) -> Found:
         return Found(inbox=(), outbox=(), drafts={}, facts={})
 
+    async def facts(self, _prefix: str) -> dict[str, str]:
+        return {}
+
     async def tidy(self, _now: datetime) -> None:
         return
 

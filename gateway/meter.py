@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from gateway.agent.calibrations import Calibrations
+from gateway.agent.measures import Measures
 from gateway.agent.tokens import ONE_REQUEST, measure, measure_message, measure_tools, total
 from gateway.dialogue import Message
 from gateway.live import Live
@@ -25,6 +26,7 @@ class Meter:
         self._spool = spool
         self.spending = Spending(spool, now)
         self.calibrations = Calibrations()
+        self._measures = {names: Measures(names_senders=names) for names in (False, True)}
 
     async def read(self) -> None:
         """Go on with what was learned before the last restart."""
@@ -47,8 +49,8 @@ class Meter:
             agent.provider,
             info=agent.info,
             calibrations=self.calibrations,
+            measures=self._measures[names_senders],
             bill=bill,
-            names_senders=names_senders,
             shorten=shorten,
         )
 

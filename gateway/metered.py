@@ -9,10 +9,11 @@ import structlog
 
 from gateway.agent.calibrations import Calibrations
 from gateway.agent.fitting import fit
+from gateway.agent.measures import Measures, chars
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
-from gateway.agent.tokens import ONE_REQUEST, Calibration, Measure, measure, measure_message, measure_tools, total
-from gateway.dialogue import Message, ToolCall, ToolMessage, UserMessage
+from gateway.agent.tokens import ONE_REQUEST, Calibration, Measure, measure, measure_message, total
+from gateway.dialogue import Message, ToolCall
 from gateway.errors import ContextTooLong, ProviderFailed
 from gateway.usage import Bill
 
@@ -55,21 +56,19 @@ class Metered:
         *,
         info: ModelInfo,
         calibrations: Calibrations,
+        measures: Measures,
         bill: Bill,
-        names_senders: bool = False,
         shorten: Shorten | None = None,
     ) -> None:
         self._provider = provider
         self._info = info
         self._calibrations = calibrations
+        self._measures = measures
         self._bill = bill
         self.before = 0
         """How many messages of a prompt are from before the turn, and may be left out."""
         self._instead: Sequence[Message] | None = None
-        self._names_senders = names_senders
         self._shorten = shorten
-        self._measured: dict[int, tuple[Message, Message, Measure]] = {}
-        """By the identity of the message: as it was given, as it is sent, and how much that is."""
         self.tokens = 0
         """What the last request and its answer came to: how full the context is."""
 
@@ -100,35 +99,31 @@ class Metered:
         turn = prompt.messages[self.before :]
         await self._measure([*before, *turn])
         calibration = self._calibrations[self._info.name]
-        fixed = total([ONE_REQUEST, measure(prompt.system), measure_tools(prompt.tools)])
-        messages = fit(
-            before,
-            turn,
-            size=lambda message: calibration.estimate(self._known(message)[2]),
-            budget=self.budget - calibration.estimate(fixed),
-        )
-        known = [self._known(message) for message in messages]
-        measured = total([fixed, *(each for _, _, each in known)])
-        return _Request(
-            prompt=replace(prompt, messages=[sent for _, sent, _ in known]),
-            measured=measured,
-            tokens=calibration.estimate(measured),
-        )
+        tools = [self._measures.of_tool(tool) for tool in prompt.tools]
+        fixed = total([ONE_REQUEST, measure(prompt.system), *tools])
+        messages = [*before, *turn]
+        measured = self._total(fixed, messages)
+        if calibration.estimate(measured) > self.budget:
+            messages = fit(
+                before,
+                turn,
+                size=lambda message: calibration.estimate(self._measures.of(message)),
+                budget=self.budget - calibration.estimate(fixed),
+            )
+            measured = self._total(fixed, messages)
+        sent = list(map(self._measures.sent, messages))
+        return _Request(prompt=replace(prompt, messages=sent), measured=measured, tokens=calibration.estimate(measured))
+
+    def _total(self, fixed: Measure, messages: Sequence[Message]) -> Measure:
+        return total([fixed, *map(self._measures.of, messages)])
 
     async def _measure(self, messages: Sequence[Message]) -> None:
-        """Measure what is new, in a thread where it is much."""
-        new = [message for message in messages if id(message) not in self._measured]
-        if sum(map(_chars, new)) > _BIG:
-            await asyncio.to_thread(lambda: [self._known(message) for message in new])
-
-    def _known(self, message: Message) -> tuple[Message, Message, Measure]:
-        known = self._measured.get(id(message))
-        if known is None:
-            sent = message
-            if isinstance(message, UserMessage) and not self._names_senders:
-                sent = replace(message, sender="", sender_id="")
-            known = self._measured[id(message)] = (message, sent, measure_message(sent))
-        return known
+        """Measure what is new in a thread where it is much."""
+        new = [message for message in messages if message not in self._measures]
+        if sum(map(chars, new)) > _BIG:
+            measured = await asyncio.to_thread(lambda: [measure_message(self._measures.as_sent(each)) for each in new])
+            for message, each in zip(new, measured, strict=True):
+                self._measures.keep(message, each)
 
     async def _ask(self, request: _Request) -> AsyncGenerator[Chunk, None]:
         """Pass on one step, and account for it however it ends: also a step that was stopped has been read."""
@@ -167,12 +162,6 @@ class Metered:
         self._bill.charge(usage, model=name)
         self.tokens = usage.input_tokens + usage.output_tokens
         return usage
-
-
-def _chars(message: Message) -> int:
-    if isinstance(message, ToolMessage):
-        return sum(len(outcome.output) for outcome in message.outcomes)
-    return len(message.text)
 
 
 def _written(chunk: Chunk) -> str:

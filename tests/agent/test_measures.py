@@ -1,0 +1,36 @@
+from gateway.agent.measures import Measures
+from gateway.agent.tokens import measure_message
+from gateway.dialogue import UserMessage
+
+
+def test_a_message_measures_what_is_sent_of_it() -> None:
+    message = UserMessage(text="hello there", sender="Ann", sender_id="7")
+    named, nameless = Measures(names_senders=True), Measures(names_senders=False)
+    assert named.sent(message) is message
+    assert named.of(message) == measure_message(message)
+    assert nameless.sent(message) == UserMessage(text="hello there")
+    assert nameless.of(message) == measure_message(UserMessage(text="hello there"))
+
+
+def test_a_message_is_made_ready_once() -> None:
+    measures, message = Measures(names_senders=False), UserMessage(text="hello", sender="Ann")
+    assert measures.sent(message) is measures.sent(message)
+    assert message in measures
+
+
+def test_long_messages_do_not_stay() -> None:
+    measures = Measures(names_senders=False)
+    messages = [UserMessage(text=str(number) * 1_000_000) for number in range(9)]
+    for message in messages:
+        measures.of(message)
+    assert messages[0] not in measures
+    assert messages[-1] in measures
+
+
+def test_many_messages_do_not_stay() -> None:
+    measures = Measures(names_senders=False)
+    messages = [UserMessage(text="x") for _ in range(9_000)]
+    for message in messages:
+        measures.of(message)
+    assert messages[0] not in measures
+    assert all(message in measures for message in messages[-8_000:])
