@@ -10,6 +10,7 @@ import structlog
 from aiohttp import web
 
 from config import Settings
+from gateway.admission import Admission
 from gateway.approvals import Approvals
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
@@ -192,7 +193,7 @@ class Daemon:
             spool=spool,
             delivery=self._delivery,
             desk=desk,
-            strangers=Strangers(self._live, self._pairing, now=now),
+            admission=Admission(self._live, Strangers(self._live, self._pairing, now=now), now=now),
             signs=self._signs,
             files=self._files.reception,
         )

@@ -11,16 +11,15 @@ from weakref import WeakValueDictionary
 import structlog
 
 from config import BusyMode, WaitingSign
-from gateway.access import is_owner, may_talk, rules_for
+from gateway.access import is_owner, rules_for
+from gateway.admission import Admission
 from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
-from gateway.contract import Inbound, Outbound, PeerKind, Verdict
+from gateway.contract import Inbound, Outbound, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
 from gateway.errors import Refused, Transient
 from gateway.files.reception import Reception
-from gateway.flood import FloodGate, Pace
-from gateway.guests import Person
 from gateway.jobs import Job
 from gateway.lanes import LaneFull
 from gateway.live import Live
@@ -29,7 +28,6 @@ from gateway.routing import Routed, route
 from gateway.sessions import SessionMeta
 from gateway.signs import Signs
 from gateway.spool import Accept, Duplicate, Operation, Send, Spool, Take
-from gateway.strangers import Strangers
 from gateway.text import clean, excerpt
 
 __all__ = ["Intake"]
@@ -39,9 +37,6 @@ log = structlog.get_logger()
 NAME_WIDTH = 64
 WAITS = "One moment: this waits until I am done with what you sent before."
 INTERRUPTED = "Interrupted by your next message."
-TOO_FAST = (
-    "That is too fast for me: I take {limit} messages a minute. This one was not taken; send it again in a while."
-)
 
 
 class Intake:
@@ -54,7 +49,7 @@ class Intake:
         spool: Spool,
         delivery: Delivery,
         desk: Desk,
-        strangers: Strangers,
+        admission: Admission,
         signs: Signs,
         files: Reception,
     ) -> None:
@@ -64,12 +59,11 @@ class Intake:
         self._lanes = desk.lanes
         self._delivery = delivery
         self._desk = desk
-        self._strangers = strangers
+        self._admission = admission
         self._files = files
         self._now = desk.now
         self._edits = Edits(spool, desk)
         self._signs = signs
-        self._flood = FloodGate()
         self._closed = False
         # What is accepted first is bound first; a scope's lock lives only while somebody waits for it.
         self._scopes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -93,13 +87,9 @@ class Intake:
 
     async def _take(self, inbound: Inbound) -> Verdict:
         """Every way in leads through here: messages, edits, buttons, commands and files alike."""
-        if not may_talk(self._live, inbound.address, inbound.sender, inbound.guild):
-            await self._strangers.turn_away(inbound, partial(self._tell, inbound))
-            return Verdict.REFUSED if inbound.address.kind is PeerKind.DIRECT else Verdict.IGNORED
-        if not (inbound.is_addressed or inbound.edits):
-            return Verdict.IGNORED
-        if not await self._is_in_pace(inbound):
-            return Verdict.REFUSED
+        refused = await self._admission.refusal(inbound, partial(self._tell, inbound))
+        if refused is not None:
+            return refused
         try:
             return await self._accept(inbound)
         except Refused as refusal:
@@ -115,17 +105,6 @@ class Intake:
         routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
         await self._act(inbound, routed)
         return Verdict.ACCEPTED
-
-    async def _is_in_pace(self, inbound: Inbound) -> bool:
-        """Tell whether the sender may write this much; one who may not is told so once."""
-        if is_owner(self._live, inbound.address, inbound.sender):
-            return True
-        limit = rules_for(self._live, inbound.address).rate_limit
-        is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
-        pace = self._flood.pace(Person.of(inbound.address, inbound.sender), per_minute=limit, is_stop=is_stop)
-        if pace is Pace.TOO_FAST:
-            await self._tell(inbound, TOO_FAST.format(limit=limit))
-        return pace is Pace.FINE
 
     def _check_size(self, inbound: Inbound) -> None:
         limit = self._live.settings.gateway.max_message_chars

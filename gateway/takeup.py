@@ -18,7 +18,7 @@ from gateway.lanes import Lanes
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
-__all__ = ["take_up"]
+__all__ = ["TOO_OLD", "take_up"]
 
 log = structlog.get_logger()
 

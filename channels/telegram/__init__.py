@@ -4,10 +4,12 @@ Nothing here imports aiogram before `run` does, in a thread: it costs seconds an
 """
 
 from channels.telegram.channel import TelegramChannel
+from channels.telegram.webhook import WEBHOOK_URL, WebhookChannel
 from gateway.contract import Channel, ChannelContext
 
 __all__ = ["open_channel"]
 
 
 def open_channel(context: ChannelContext) -> Channel:
-    return TelegramChannel(context)
+    """Open a bot that polls, or one that is called where the options say so."""
+    return WebhookChannel(context) if WEBHOOK_URL in context.settings.options else TelegramChannel(context)

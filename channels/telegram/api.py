@@ -23,6 +23,7 @@ from aiogram.types import (
     BotCommand,
     InlineKeyboardMarkup,
     LinkPreviewOptions,
+    ReactionTypeEmoji,
     ReplyParameters,
     Update,
     User,
@@ -36,7 +37,7 @@ from channels.telegram.places import Place
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError
 
-__all__ = ["BotApi", "Letter"]
+__all__ = ["BotApi", "Letter", "WebhookState"]
 
 log = structlog.get_logger()
 
@@ -62,6 +63,16 @@ class Letter:
     @property
     def parse_mode(self) -> str | None:
         return "HTML" if self.is_html else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookState:
+    """Where Telegram calls, how many updates wait, and when and how the last call failed."""
+
+    url: str
+    waiting: int
+    failed_at: float | None
+    failure: str
 
 
 class BotApi:
@@ -161,10 +172,43 @@ class BotApi:
                 place.chat, "typing", message_thread_id=place.thread, request_timeout=SIGN_TIMEOUT
             )
 
-    async def release_button(self, callback: str) -> None:
-        """Stop the spinner on a pressed button; nothing depends on whether that works."""
+    async def react(self, place: Place, message: int, emoji: str) -> None:
+        with translated(self._token):
+            await self._bot.set_message_reaction(
+                place.chat, message, reaction=[ReactionTypeEmoji(emoji=emoji)], request_timeout=SIGN_TIMEOUT
+            )
+
+    async def release_button(self, callback: str, text: str | None = None) -> None:
+        """Stop the spinner on a pressed button, and show `text`; nothing depends on whether that works."""
         with suppress(ChannelError), translated(self._token):
-            await self._bot.answer_callback_query(callback, request_timeout=SIGN_TIMEOUT)
+            await self._bot.answer_callback_query(callback, text=text, request_timeout=SIGN_TIMEOUT)
+
+    async def set_webhook(self, url: str, secret: Secret) -> None:
+        with translated(self._token):
+            await self._bot.set_webhook(
+                url, secret_token=secret.reveal(), allowed_updates=WANTED, drop_pending_updates=False
+            )
+
+    async def webhook(self) -> WebhookState:
+        with translated(self._token):
+            info = await self._bot.get_webhook_info()
+        failed_at = info.last_error_date.timestamp() if info.last_error_date else None
+        return WebhookState(
+            url=info.url,
+            waiting=info.pending_update_count,
+            failed_at=failed_at,
+            failure=info.last_error_message or "",
+        )
+
+    async def delete_webhook(self) -> None:
+        """Remove it; what waits at Telegram goes on waiting."""
+        with translated(self._token):
+            await self._bot.delete_webhook(drop_pending_updates=False)
+
+    def update(self, raw: object) -> Arrived | None:
+        """Read an update as Telegram has sent it; None for what is none."""
+        number = raw.get("update_id") if isinstance(raw, dict) else None
+        return (number, _read(raw, number, self._bot)) if isinstance(raw, dict) and isinstance(number, int) else None
 
     async def _delete_webhook(self) -> None:
         await self._bot.delete_webhook(drop_pending_updates=False)

@@ -3,8 +3,8 @@
 import asyncio
 import importlib
 import re
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from channels.telegram.connection import Connection
     from channels.telegram.outlet import Outlet
 
-__all__ = ["TelegramChannel"]
+__all__ = ["TelegramChannel", "key_of"]
 
 TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 """Telegram counts what is visible, in UTF-16 units: https://core.telegram.org/bots/api#sendmessage."""
@@ -27,6 +27,7 @@ MAX_BUTTONS = 30
 MAX_FILE_BYTES = 50_000_000
 """What a bot may send: https://core.telegram.org/bots/api#senddocument."""
 
+_ID = re.compile(r"-?[0-9]+")
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 
 
@@ -44,13 +45,19 @@ class TelegramChannel:
         self.account = context.account
         self._context = context
         self._token = _token(context)
+        _check_ids(context)
         self._connection: Connection | None = None
 
     async def run(self, deliver: Deliver) -> None:
+        async with self._connected() as connection:
+            await connection.poll(deliver)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator["Connection"]:
         async with await asyncio.to_thread(_connect, self._context, self._token) as connection:
             self._connection = connection
             try:
-                await connection.poll(deliver)
+                yield connection
             finally:
                 self._connection = None
 
@@ -81,6 +88,9 @@ class TelegramChannel:
     async def show_typing(self, address: Address) -> None:
         await self._outlet().show_typing(address)
 
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._outlet().react(address, message_id, emoji)
+
     def _outlet(self) -> "Outlet":
         if self._connection is None:
             raise Transient("Telegram is not connected yet.")
@@ -95,11 +105,27 @@ def _connect(context: ChannelContext, token: Secret) -> "Connection":
 
 def _token(context: ChannelContext) -> Secret:
     """Return the token; one that cannot be one is a mistake in the config, which no retry mends."""
-    token = context.settings.token
-    account = "" if context.account == "default" else f".accounts.{context.account}"
-    key = f"channels.{context.name}{account}.token"
+    token, key = context.settings.token, f"{key_of(context)}.token"
     if token is None:
         raise CannotStart(f"{key} is missing. @BotFather on Telegram gives a new bot its token.")
     if not _TOKEN.fullmatch(token.reveal()):
         raise CannotStart(f"{key} is not a bot's token. @BotFather on Telegram shows it; it looks like 123456:ABC-DEF.")
     return token
+
+
+def _check_ids(context: ChannelContext) -> None:
+    """Refuse names: whoever gives one up leaves it to the next who wants it."""
+    settings = context.settings
+    for key, ids in (("allow", settings.allow), ("group_allow", settings.group_allow)):
+        names = [each for each in ids if not _ID.fullmatch(each)]
+        if names:
+            raise CannotStart(
+                f"{key_of(context)}.{key} holds ids, which are numbers on Telegram; {names[0]} is none. The bot tells "
+                "strangers their id; names are not taken, because they can change hands."
+            )
+
+
+def key_of(context: ChannelContext) -> str:
+    """Name the table in the configuration that this bot comes from."""
+    account = "" if context.account == "default" else f".accounts.{context.account}"
+    return f"channels.{context.name}{account}"

@@ -9,12 +9,14 @@ import structlog
 
 from channels.telegram.api import BotApi
 from channels.telegram.channel import TEXT_LIMIT
+from channels.telegram.listening import Listener
 from channels.telegram.outlet import Outlet
 from channels.telegram.polling import Poller
+from channels.telegram.taking import Taker
 from channels.telegram.wire import BotIdentity
 from config import Secret
 from gateway.contract import ChannelContext, CommandInfo, Deliver
-from gateway.errors import AuthRejected, ChannelError
+from gateway.errors import AuthRejected, ChannelError, Transient
 from gateway.text import excerpt
 
 __all__ = ["Connection", "connect"]
@@ -33,6 +35,8 @@ class Connection:
         self._api = api
         self.files = api.files
         self.outlet = Outlet(api, TEXT_LIMIT)
+        self._taker: Taker | None = None
+        self._bot: BotIdentity | None = None
 
     async def __aenter__(self) -> Self:
         await self._api.__aenter__()
@@ -44,7 +48,24 @@ class Connection:
         await self._api.__aexit__(kind, error, trace)
 
     async def poll(self, deliver: Deliver) -> None:
-        await Poller(self._api, self._identify, self._context.pulse).run(deliver)
+        """Fetch updates until cancelled."""
+        async with Taker(self._api, deliver, self._context.relocate) as taker:
+            await Poller(self._api, self._identify, self._context.pulse).run(taker)
+
+    async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:
+        """Have Telegram call `url` until cancelled, and take what comes to `receive`."""
+        listener = Listener(api=self._api, pulse=self._context.pulse, url=url, secret=secret)
+        async with Taker(self._api, deliver, self._context.relocate) as self._taker:
+            await listener.run()
+
+    async def receive(self, raw: object) -> None:
+        """Take an update that Telegram has sent; `Transient` while we cannot. What nobody can read is passed over."""
+        arrived = self._api.update(raw)
+        if self._taker is None:
+            raise Transient("Telegram is not connected yet.")
+        if arrived is not None:
+            self._bot = self._bot or await self._identify()
+            await self._taker.take([arrived], self._bot)
 
     async def _identify(self) -> BotIdentity:
         """Ask who we are, and hang up the menu."""

@@ -88,6 +88,10 @@ class Outlet:
     async def show_typing(self, address: Address) -> None:
         await self._api.show_typing(place_of(address))
 
+    async def react(self, address: Address, message_id: str, emoji: str) -> None:
+        if message_id.isdecimal():
+            await self._api.react(place_of(address), int(message_id), emoji)
+
     async def _post(self, place: Place, letter: Letter, plain: Letter) -> tuple[int, int]:
         try:
             return await self._api.send(place, letter)

@@ -1,14 +1,14 @@
 """The polling loop: takes updates one by one, and acknowledges each only when the core has it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
-from itertools import chain, repeat
+from collections.abc import Awaitable, Callable
 
-from channels.telegram.albums import Arrived, ends_in_album, grouped, merged
+from channels.telegram.albums import Arrived, ends_in_album, grouped
 from channels.telegram.api import BotApi
-from channels.telegram.wire import BotIdentity, read
-from gateway.contract import Deliver, Inbound, Pulse
+from channels.telegram.pauses import pauses
+from channels.telegram.taking import Taker
+from channels.telegram.wire import BotIdentity
+from gateway.contract import Pulse
 from gateway.errors import AuthRejected, ChannelError, Transient
 
 __all__ = ["Poller"]
@@ -41,25 +41,25 @@ class Poller:
         self._offset: int | None = None
         self._wait = 0
 
-    async def run(self, deliver: Deliver) -> None:
+    async def run(self, taker: Taker) -> None:
         """Poll until cancelled or until the token is refused; any other trouble ends in another try."""
-        pauses = _pauses()
+        waits = pauses()
         while True:
             try:
-                await self._round(deliver)
+                await self._round(taker)
             except AuthRejected:
                 raise
             except ChannelError as trouble:
                 self._wait = 0
                 self._pulse.down(str(trouble))
-                await self._sleep(_asked(trouble) or next(pauses))
+                await self._sleep(_asked(trouble) or next(waits))
             else:
                 # Only the first answer is wanted at once, as a proof that messages can come in.
                 self._wait = WAIT
                 self._pulse.up()
-                pauses = _pauses()
+                waits = pauses()
 
-    async def _round(self, deliver: Deliver) -> None:
+    async def _round(self, taker: Taker) -> None:
         self._bot = self._bot or await self._identify()
         arrived = await self._fetch()
         if not arrived:
@@ -67,7 +67,7 @@ class Poller:
             self._offset = None
         try:
             for group in grouped(arrived):
-                await self._take(group, self._bot, deliver)
+                await taker.take(group, self._bot)
                 self._offset = group[-1][0] + 1
         except Transient:
             await self._acknowledge()
@@ -83,17 +83,6 @@ class Poller:
                 break
         return arrived
 
-    async def _take(self, group: list[Arrived], bot: BotIdentity, deliver: Deliver) -> None:
-        parts: list[Inbound] = []
-        for _, update in group:
-            inbound = None if update is None else read(update, bot, now=datetime.now(UTC))
-            if update is not None and update.callback_query is not None:
-                await self._api.release_button(update.callback_query.id)
-            if inbound is not None:
-                parts.append(inbound)
-        if parts:
-            await deliver(merged(parts))
-
     async def _acknowledge(self) -> None:
         """Acknowledge what was taken before the trouble, lest it come again after a restart."""
         if self._offset is not None:
@@ -102,7 +91,3 @@ class Poller:
 
 def _asked(trouble: ChannelError) -> float | None:
     return trouble.retry_after if isinstance(trouble, Transient) else None
-
-
-def _pauses() -> Iterator[float]:
-    return chain((1.0, 2.0, 5.0, 10.0), repeat(30.0))

@@ -1,8 +1,8 @@
 """Telegram's updates as our messages, and our buttons as Telegram's. Pure: an update is read or skipped."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from aiogram.types import (
     CallbackQuery,
@@ -23,12 +23,11 @@ from channels.telegram.media import media
 from gateway.contract import Address, Button, Inbound, PeerKind, Sender
 from gateway.text import excerpt
 
-__all__ = ["BotIdentity", "keyboard", "read"]
+__all__ = ["BotIdentity", "keyboard", "moved", "read"]
 
 MAX_BUTTON_BYTES = 64
 """https://core.telegram.org/bots/api#inlinekeyboardbutton"""
 LABEL_WIDTH = 48
-NAME_WIDTH = 64
 
 _AFTER_NAME = " ,:\t\n"
 _KINDS = {"private": PeerKind.DIRECT, "group": PeerKind.GROUP, "supergroup": PeerKind.GROUP}
@@ -50,10 +49,21 @@ def read(update: Update, bot: BotIdentity, *, now: datetime) -> Inbound | None:
     if update.callback_query is not None:
         return _pressed(update.callback_query, bot, now)
     if update.message is not None:
-        return _said(update.message, bot, is_edit=False)
+        return _said(update.message, bot)
     if update.edited_message is not None:
-        return _said(update.edited_message, bot, is_edit=True)
+        return _edited(update.edited_message, bot, update.update_id)
     return None
+
+
+def moved(update: Update, bot: BotIdentity) -> tuple[Address, Address] | None:
+    """Tell of a group that was made a supergroup: what it was, and what it is. Either of the two says so."""
+    message = update.message
+    if message is None or (message.migrate_from_chat_id is None and message.migrate_to_chat_id is None):
+        return None
+    here = Address(channel=bot.channel, account=bot.account, kind=PeerKind.GROUP, peer=str(message.chat.id))
+    if message.migrate_from_chat_id is not None:
+        return replace(here, peer=str(message.migrate_from_chat_id)), here
+    return here, replace(here, peer=str(message.migrate_to_chat_id))
 
 
 def keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
@@ -84,24 +94,32 @@ def _pressed(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound |
     )
 
 
-def _said(message: Message, bot: BotIdentity, *, is_edit: bool) -> Inbound | None:
+def _edited(message: Message, bot: BotIdentity, number: int) -> Inbound | None:
+    """Read an edit. Telegram also calls it one when a live location moves, which says nothing."""
+    if not (message.text or message.caption):
+        return None
+    inbound = _said(message, bot)
+    return inbound and replace(inbound, event_id=f"{inbound.event_id}:{number}", edits=inbound.event_id)
+
+
+def _said(message: Message, bot: BotIdentity) -> Inbound | None:
     address = _address(message.chat, _thread(message), bot)
     sender = _sender(message)
     text = message.text or message.caption or ""
     attachments, notes = media(message)
-    # Telegram also calls it an edit when a live location moves.
-    is_something = text or ((notes or attachments) and not is_edit)
+    is_something = text or notes or attachments
     if address is None or sender is None or not is_something or _is_for_another(message, bot):
         return None
     return Inbound(
         address=address,
         sender=sender,
-        event_id=f"{message.chat.id}:{message.message_id}" + (f":{message.edit_date}" if is_edit else ""),
-        text="\n".join([_marked(_without_mention(text, bot), message, is_edit=is_edit), *notes]).strip(),
-        sent_at=_when(message.edit_date, message.date) if is_edit else message.date,
+        event_id=f"{message.chat.id}:{message.message_id}",
+        text="\n".join([_without_mention(text, bot), *notes]).strip(),
+        sent_at=message.date,
         message_id=str(message.message_id),
         attachments=attachments,
         is_addressed=address.kind is PeerKind.DIRECT or _is_addressed(message, bot),
+        forwarded_from=None if message.forward_origin is None else _origin(message),
     )
 
 
@@ -125,13 +143,6 @@ def _sender(message: Message) -> Sender | None:
     if message.from_user is None or message.from_user.is_bot:
         return None
     return Sender(id=str(message.from_user.id), name=message.from_user.full_name)
-
-
-def _marked(text: str, message: Message, *, is_edit: bool) -> str:
-    """Say whose words these are not. A forwarded command is thus no command; a corrected one still is."""
-    if message.forward_origin is not None:
-        return f"[forwarded from {excerpt(_origin(message), NAME_WIDTH) or 'somebody'}] {text}"
-    return f"[edited] {text}" if is_edit and not text.startswith(("/", "!")) else text
 
 
 def _origin(message: Message) -> str:
@@ -191,10 +202,3 @@ def _entities(message: Message) -> Iterator[tuple[MessageEntity, str]]:
     text = message.text or message.caption or ""
     for entity in message.entities or message.caption_entities or ():
         yield entity, entity.extract_from(text)
-
-
-def _when(seconds: int | None, otherwise: datetime) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds or 0, UTC) if seconds else otherwise
-    except (OverflowError, OSError, ValueError):
-        return otherwise

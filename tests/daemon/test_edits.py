@@ -197,3 +197,14 @@ async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path:
         assert await chat.submit(message("third", "4", address=new, sender=bob)) is Verdict.ACCEPTED
         await replies(chat, 1)
     assert parrot.heard[-1] == ["first", "second", "third"]
+
+
+async def test_what_waited_too_long_at_its_platform_is_refused_and_told_once(tmp_path: Path) -> None:
+    old = datetime.now(UTC) - timedelta(days=2)
+    async with gateway(settings(tmp_path)) as (_, chat):
+        for number in range(3):
+            assert await chat.submit(message("hello?", f"{number}", sent_at=old)) is Verdict.REFUSED
+        await chat.submit(message("/whoami", "now"))
+        heard = [(await chat.hear_message()).text for _ in range(2)]
+    assert "away for too long" in heard[0]
+    assert "Ada" in heard[1]

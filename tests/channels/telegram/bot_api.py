@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from time import time
 from typing import Any
 
 from aiohttp import web
@@ -53,6 +54,8 @@ class FakeBotApi:
     scripted: defaultdict[str, deque[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(deque))
     lacks: set[str] = field(default_factory=set)
     webhook: str = ""
+    secret: str = ""
+    webhook_failure: str = ""
     pending: list[Json] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -63,7 +66,7 @@ class FakeBotApi:
     async def say(self, text: str, *, chat: Json | None = None, sender: Json = ADA, **fields: object) -> Json:
         """Let a person write, by default directly to the bot."""
         chat = chat or {"id": sender["id"], "type": "private", "first_name": sender["first_name"]}
-        message = {"message_id": self._message_id(), "date": 1_772_366_400, "chat": chat, "from": sender, **fields}
+        message = {"message_id": self._message_id(), "date": int(time()), "chat": chat, "from": sender, **fields}
         return await self.update(message={**message, "text": text} if text else message)
 
     async def press(self, message: Json, data: str, *, sender: Json = ADA) -> None:
@@ -146,12 +149,22 @@ class FakeBotApi:
             result = {"file_id": fields["file_id"], "file_unique_id": "U", "file_path": path}
         elif method == "deleteWebhook":
             self.webhook = ""
+        elif method == "setWebhook":
+            self.webhook = fields["url"]
+            self.secret = fields["secret_token"]
+        elif method == "getWebhookInfo":
+            result = self._webhook_info()
         return 200, {"ok": True, "result": result}
+
+    def _webhook_info(self) -> Json:
+        info = {"url": self.webhook, "has_custom_certificate": False, "pending_update_count": len(self.pending)}
+        failed = {"last_error_date": int(time()), "last_error_message": self.webhook_failure}
+        return {**info, **failed} if self.webhook_failure else info
 
     def _sent(self, fields: dict[str, str]) -> Json:
         chat = {"id": int(fields["chat_id"]), "type": "private"}
         number = int(fields.get("message_id") or self._message_id())
-        return {"message_id": number, "date": 1_772_366_400, "chat": chat, "from": BOT, "text": fields["text"]}
+        return {"message_id": number, "date": int(time()), "chat": chat, "from": BOT, "text": fields["text"]}
 
     async def _get_updates(self, fields: dict[str, str]) -> tuple[int, Json]:
         if self.webhook:

@@ -7,9 +7,10 @@ import pytest
 
 from channels.telegram.api import BotApi
 from channels.telegram.polling import ALBUM_PAUSE, Poller
+from channels.telegram.taking import Taker
 from channels.telegram.wire import BotIdentity
 from config import Secret
-from gateway.contract import Inbound, Verdict
+from gateway.contract import Address, Inbound, Verdict
 from gateway.errors import AuthRejected
 from tests.channels.telegram.bot_api import CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
 from tests.channels.telegram.running import Beats
@@ -27,6 +28,10 @@ async def identify() -> BotIdentity:
     return BotIdentity(channel="telegram", account="default", id=123456, username="gate_bot")
 
 
+async def relocate(_old: Address, _new: Address) -> None:
+    pytest.fail("nothing has moved")
+
+
 async def poll(api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]]) -> list[Inbound]:
     """Poll until the token is revoked; return what was taken."""
     taken: list[Inbound] = []
@@ -37,7 +42,8 @@ async def poll(api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable
 
     async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
-            await Poller(bot, identify, beats, sleep=sleep).run(deliver)
+            async with Taker(bot, deliver, relocate) as taker:
+                await Poller(bot, identify, beats, sleep=sleep).run(taker)
     return taken
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from channels.telegram.wire import BotIdentity, keyboard, read
+from channels.telegram.wire import BotIdentity, keyboard, moved, read
 from gateway.contract import AttachmentKind, Button, Inbound, PeerKind
 from tests.channels.telegram.bot_api import ADA, BOB, BOT, GROUP
 
@@ -53,11 +53,26 @@ def test_a_topic_is_a_thread_and_a_chain_of_replies_is_none() -> None:
     assert taken(message("a", chat=GROUP, message_thread_id=7)).address.thread is None
 
 
-def test_an_edit_is_an_event_of_its_own_and_marked() -> None:
+def test_an_edit_is_an_event_of_its_own_about_the_message_it_changes() -> None:
     inbound = taken(message("hello", edit_date=SENT + 60), "edited_message")
-    assert (inbound.event_id, inbound.text) == (f"42:5:{SENT + 60}", "[edited] hello")
-    assert inbound.sent_at == datetime.fromtimestamp(SENT + 60, UTC)
-    assert taken(message("/new", edit_date=SENT), "edited_message").text == "/new"
+    assert (inbound.event_id, inbound.edits, inbound.text) == ("42:5:1", "42:5", "hello")
+    assert inbound.sent_at == datetime.fromtimestamp(SENT, UTC)
+    assert taken(message("hello")).edits is None
+
+
+@pytest.mark.parametrize(
+    ("content", "chat"),
+    [
+        ({"migrate_from_chat_id": -5}, GROUP),
+        ({"migrate_to_chat_id": GROUP["id"]}, {"id": -5, "type": "group", "title": "The group"}),
+    ],
+)
+def test_a_group_that_becomes_a_supergroup_has_moved(content: Json, chat: Json) -> None:
+    update = Update.model_validate({"update_id": 1, "message": message(chat=chat, **content)})
+    change = moved(update, IDENTITY)
+    assert change is not None
+    assert [(each.peer, each.kind) for each in change] == [("-5", PeerKind.GROUP), ("-1001", PeerKind.GROUP)]
+    assert moved(Update.model_validate({"update_id": 1, "message": message("hi")}), IDENTITY) is None
 
 
 def test_a_live_location_speaks_once() -> None:
@@ -123,7 +138,7 @@ def test_the_bots_name_in_front_is_no_part_of_what_is_said(text: str, expected: 
     ("origin", "name"),
     [
         ({"type": "user", "date": 1, "sender_user": BOB}, "Bob"),
-        ({"type": "hidden_user", "date": 1, "sender_user_name": "Somebody  else"}, "Somebody else"),
+        ({"type": "hidden_user", "date": 1, "sender_user_name": "Somebody else"}, "Somebody else"),
         ({"type": "chat", "date": 1, "sender_chat": GROUP}, "The group"),
         (
             {"type": "channel", "date": 1, "chat": NEWS, "message_id": 1},
@@ -131,8 +146,9 @@ def test_the_bots_name_in_front_is_no_part_of_what_is_said(text: str, expected: 
         ),
     ],
 )
-def test_forwarded_words_are_marked_and_are_no_command(origin: Json, name: str) -> None:
-    assert taken(message("/new", forward_origin=origin)).text == f"[forwarded from {name}] /new"
+def test_it_is_told_whose_words_were_forwarded(origin: Json, name: str) -> None:
+    assert taken(message("/new", forward_origin=origin)).forwarded_from == name
+    assert taken(message("/new")).forwarded_from is None
 
 
 POINT = {"latitude": 1, "longitude": 2}
