@@ -3,6 +3,7 @@
 from config import ToolSettings
 from gateway.agent.toolbox.clock import current_time
 from gateway.agent.toolbox.editing import edit_file, write_file
+from gateway.agent.toolbox.fetching import make_fetch
 from gateway.agent.toolbox.files import list_files, read_file
 from gateway.agent.toolbox.notes import recall, remember
 from gateway.agent.toolbox.searching import search_files
@@ -31,4 +32,4 @@ BUILT_IN = (current_time, list_files, read_file, write_file, edit_file, search_f
 def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
     """Return all tools that agents have unless they name their own."""
     shell = (make_shell(settings.shell),) if settings.shell.enabled else ()
-    return (*BUILT_IN, *shell)
+    return (*BUILT_IN, make_fetch(settings.fetch), *shell)

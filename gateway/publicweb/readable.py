@@ -1,0 +1,48 @@
+"""What of a page can be read as text."""
+
+import asyncio
+import codecs
+import sys
+
+from gateway.publicweb.client import Page, WebFailed
+from gateway.whole import whole
+
+__all__ = ["readable"]
+
+_HTML = {"text/html", "application/xhtml+xml"}
+_TEXT = {"application/json", "application/xml", "application/javascript", "application/x-ndjson", "application/yaml"}
+
+
+async def readable(page: Page) -> str:
+    """Return the page as text; raise `WebFailed` when it is something else. The caller sets the deadline."""
+    if page.media_type in _HTML:
+        return await _from_html(page)
+    if page.media_type.startswith("text/") or page.media_type in _TEXT or page.media_type.endswith(("+json", "+xml")):
+        return page.body.decode(_known(page.charset) or "utf-8", errors="replace")
+    raise WebFailed(f"{page.url} is not text but {page.media_type}, which cannot be shown.")
+
+
+async def _from_html(page: Page) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-m", "gateway.publicweb.reader", _known(page.charset)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+    )
+    try:
+        text, _ = await process.communicate(page.body)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await whole(process.wait())
+    if process.returncode:
+        raise WebFailed(f"{page.url} is too complicated to be read as text.")
+    return text.decode(errors="replace")
+
+
+def _known(charset: str | None) -> str:
+    try:
+        return codecs.lookup(charset).name if charset else ""
+    except LookupError:
+        return ""

@@ -1,0 +1,302 @@
+"""A real client against local servers; `is_allowed` stands for the border, so that both sides of it can be here."""
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from gateway.publicweb.addresses import Address
+from gateway.publicweb.client import Page, WebFailed, fetch
+from gateway.publicweb.readable import readable
+
+
+@dataclass(slots=True)
+class Site:
+    port: int = 0
+    asked: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def anywhere(_address: Address) -> bool:
+    return True
+
+
+@asynccontextmanager
+async def site(answer: Callable[[web.Request], web.StreamResponse], host: str = "127.0.0.1") -> AsyncIterator[Site]:
+    here = Site()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        here.asked.append(request.path_qs)
+        here.headers.append(dict(request.headers))
+        return answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, 0).start()
+        here.port = runner.addresses[0][1]
+        yield here
+    finally:
+        await runner.cleanup()
+
+
+def hello(_request: web.Request) -> web.StreamResponse:
+    return web.Response(text="hello")
+
+
+async def get(url: str, max_bytes: int = 10_000, resolver: AbstractResolver | None = None) -> Page:
+    async with asyncio.timeout(30):
+        return await fetch(url, max_bytes=max_bytes, is_allowed=anywhere, resolver=resolver)
+
+
+async def test_a_page_is_fetched() -> None:
+    async with site(hello) as here:
+        page = await get(f"{here.url}/page?a=1#part")
+    assert (page.body, page.media_type, page.is_cut) == (b"hello", "text/plain", False)
+    assert here.asked == ["/page?a=1"]
+    assert not {"Cookie", "Authorization", "Referer"} & set(here.headers[0])
+
+
+INSIDE = [
+    "http://127.0.0.1:{port}/",
+    "http://localhost:{port}/",
+    "http://localhost.:{port}/",
+    "http://127.1:{port}/",
+    "http://127.0.1:{port}/",
+    "http://2130706433:{port}/",
+    "http://0x7f000001:{port}/",
+    "http://0x7f.0.0.1:{port}/",
+    "http://0177.0.0.1:{port}/",
+    "http://0:{port}/",
+    "http://0.0.0.0:{port}/",
+    "http://[::1]:{port}/",
+    "http://[::]:{port}/",
+    "http://[::ffff:127.0.0.1]:{port}/",
+    "http://[::ffff:7f00:1]:{port}/",
+    "http://[0:0:0:0:0:ffff:127.0.0.1]:{port}/",
+    "http://[64:ff9b::7f00:1]:{port}/",
+    "http://[2002:7f00:1::]:{port}/",
+    "http://[fe80::1%25lo]:{port}/",
+    "http://①②⑦.⓪.⓪.①:{port}/",
+    "http://127。0。0。1:{port}/",
+    "http://user@127.0.0.1:{port}/",
+    "http://example.org@127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}@example.invalid/",
+    "http://example.org#@127.0.0.1:{port}\\@127.0.0.1:{port}/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://[fd00:ec2::254]/latest/meta-data/",
+    "http://metadata.google.internal.invalid/",
+    "https://127.0.0.1:{port}/",
+    "HTTP://LOCALHOST:{port}/",
+    " http://127.0.0.1:{port}/ ",
+    "http:127.0.0.1:{port}",
+    "//127.0.0.1:{port}/",
+    "file:///etc/passwd",
+    "ftp://127.0.0.1:{port}/",
+    "gopher://127.0.0.1:{port}/",
+    "data:text/plain,hello",
+    "javascript:alert(1)",
+    "unix:/run/docker.sock",
+    "http://",
+    "http://[::1",
+    "http://127.0.0.1:99999/",
+    "",
+    "hello",
+    "http://exa mple.org/",
+    "http://\0/",
+]
+
+
+@pytest.mark.parametrize("url", INSIDE)
+async def test_nothing_inside_is_reached(url: str) -> None:
+    async with site(hello, "127.0.0.1") as here:
+        with pytest.raises(WebFailed) as refused:
+            async with asyncio.timeout(30):
+                await fetch(url.format(port=here.port), max_bytes=1000)
+    assert here.asked == []
+    assert str(refused.value).endswith(".")
+
+
+def private_port(port: int) -> Callable[[Address], bool]:
+    """Let the border run between 127.0.0.1, which is outside, and all other addresses."""
+    assert port
+    return lambda address: str(address) == "127.0.0.1"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("way", ["http://127.0.0.2:{port}/secret", "//127.0.0.2:{port}/secret"])
+async def test_a_redirect_inside_is_not_followed(status: int, way: str) -> None:
+    async with site(hello, "127.0.0.2") as inside:
+
+        def lead(_request: web.Request) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Location": way.format(port=inside.port)})
+
+        async with site(lead) as outside:
+            with pytest.raises(WebFailed, match=r"127\.0\.0\.2 is not on the public web"):
+                await fetch(outside.url, max_bytes=1000, is_allowed=private_port(inside.port))
+    assert (len(outside.asked), inside.asked) == (1, [])
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "http://a:b@127.0.0.1/", "", "http://[", "javascript:1"])
+async def test_a_redirect_to_what_is_no_web_address_fails(location: str) -> None:
+    def lead(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": location})
+
+    async with site(lead) as here:
+        with pytest.raises(WebFailed):
+            await get(here.url)
+
+
+async def test_redirects_are_followed_but_not_for_ever() -> None:
+    def lead(request: web.Request) -> web.StreamResponse:
+        if request.path == "/end":
+            return web.Response(text="found")
+        return web.Response(status=302, headers={"Location": "/end" if request.path == "/start" else "/again"})
+
+    async with site(lead) as here:
+        page = await get(f"{here.url}/start")
+        assert (page.body, page.url) == (b"found", f"{here.url}/end")
+        with pytest.raises(WebFailed, match="more than 5 times"):
+            await get(here.url)
+    assert len(here.asked) == 8
+
+
+class Changing(AbstractResolver):
+    """Answers one address after the other, as a name server does that is in league with an attacker."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return [ResolveResult(hostname=host, host=answer, port=port, family=family or socket.AF_INET, proto=0, flags=0)]
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_name_that_changes_its_address_gains_nothing() -> None:
+    """The address that is connected to is the one that was checked: there is no second look-up in between."""
+
+    def lead(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": f"http://changing.example:{request.url.port}/next"})
+
+    async with site(lead) as outside:
+        resolver = Changing("127.0.0.1", "127.0.0.2")
+        with pytest.raises(WebFailed, match=r"changing\.example is not on the public web"):
+            await fetch(
+                f"http://changing.example:{outside.port}/",
+                max_bytes=1000,
+                is_allowed=private_port(outside.port),
+                resolver=resolver,
+            )
+    assert outside.asked == ["/"]
+
+
+async def test_a_name_for_an_address_inside_is_refused_as_it_is() -> None:
+    async with site(hello) as here:
+        with pytest.raises(WebFailed, match="not on the public web"):
+            await fetch(f"http://innocent.example:{here.port}/", max_bytes=1000, resolver=Changing("127.0.0.1"))
+    assert here.asked == []
+
+
+async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site(hello) as proxy, site(hello) as here:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        await get(here.url)
+    assert (len(here.asked), proxy.asked) == (1, [])
+
+
+async def test_a_big_page_is_cut() -> None:
+    async with site(lambda _request: web.Response(body=b"x" * 1_000_000)) as here:
+        page = await get(here.url, max_bytes=1000)
+    assert (len(page.body), page.is_cut) == (1000, True)
+
+
+async def test_a_zipped_page_is_unzipped_and_a_bomb_does_not_go_off() -> None:
+    bomb = gzip.compress(b"\0" * 20_000_000)
+
+    def zipped(request: web.Request) -> web.StreamResponse:
+        body = bomb if request.path == "/bomb" else gzip.compress(b"hello")
+        return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+    async with site(zipped) as here:
+        assert (await get(here.url)).body == b"hello"
+        page = await get(f"{here.url}/bomb")
+    assert (len(page.body), page.is_cut) == (10_000, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (web.Response, r"answered 404 Not Found\."),
+        (lambda **_: web.Response(body=b"?", headers={"Content-Encoding": "br"}), "encoded in a way"),
+        (lambda **_: web.Response(body=b"no zip", headers={"Content-Encoding": "gzip"}), "did not answer properly"),
+    ],
+    ids=["missing", "brotli", "no zip"],
+)
+async def test_an_answer_that_is_of_no_use_is_explained(
+    answer: Callable[..., web.StreamResponse], sentence: str
+) -> None:
+    async with site(lambda _request: answer(status=404)) as here:
+        with pytest.raises(WebFailed, match=sentence):
+            await get(here.url)
+
+
+async def test_a_server_that_speaks_something_else_is_explained() -> None:
+    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail ready\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(WebFailed, match="did not answer properly"):
+            await get(f"http://127.0.0.1:{port}/")
+    with pytest.raises(WebFailed, match="cannot be reached"):
+        await get(f"http://127.0.0.1:{port}/")
+
+
+def html(body: bytes, charset: str | None = None, media_type: str = "text/html") -> Page:
+    return Page(url="http://x.example/", media_type=media_type, charset=charset, body=body, is_cut=False)
+
+
+async def test_html_becomes_text_with_its_links_and_without_its_scripts() -> None:
+    page = b"<title>T</title><script>alert(1)</script><h1>Hi</h1><p>A <a href='/x'>link</a>, <b>bold</b>.<ul><li>one"
+    text = await readable(html(page))
+    assert text.split("\n\n") == ["# T", "# Hi", "A [link](/x), **bold**.", "- one"]
+
+
+@pytest.mark.parametrize("charset", ["latin-1", None, "no-such-charset"])
+async def test_the_charset_is_taken_from_the_header_or_the_page(charset: str | None) -> None:
+    text = await readable(html(b"<meta charset=latin-1><p>caf\xe9", charset))
+    assert text.strip() == "café"
+
+
+async def test_a_page_made_to_be_slow_is_given_up() -> None:
+    """It is parsed in a process of its own, which dies with the wish for it."""
+    deadline = asyncio.timeout(1)
+    with pytest.raises((TimeoutError, WebFailed)):
+        async with deadline:
+            await readable(html(b"<b><p>" * 300_000))
+
+
+async def test_json_is_text_and_a_picture_is_not() -> None:
+    assert await readable(html(b'{"a": 1}', media_type="application/json")) == '{"a": 1}'
+    with pytest.raises(WebFailed, match="not text but image/png"):
+        await readable(html(b"\x89PNG", media_type="image/png"))
