@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import uuid4
 
 from gateway.access import are_same_person
-from gateway.contract import Address, Inbound, Sender
+from gateway.contract import Button, Inbound, Outbound, Sender
 from gateway.dialogue import ToolCall
 from gateway.errors import Refused
 from gateway.jobs import Job
@@ -51,6 +51,10 @@ def new_question_id() -> str:
     return uuid4().hex[:12]
 
 
+def _buttons(question: str) -> tuple[Button, ...]:
+    return (Button(label="Yes", command=f"/approve {question}"), Button(label="No", command=f"/deny {question}"))
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Question:
     """Whether `call` may run, put to whoever wrote the message that the turn answers, in the chat it came from."""
@@ -61,14 +65,15 @@ class Question:
     scope: str
     session: str
     asker: Sender
-    address: Address
+    message: Outbound
+    """As it is sent, or was before a restart. It names no session: whichever one has on show, this is to be seen."""
     decision: Decision | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     decided: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def about(cls, call: ToolCall, job: Job, *, id: str) -> "Question":  # noqa: A002 - as the field is called
-        """Return the question that the turn of `job` has about `call`."""
+    def about(cls, call: ToolCall, job: Job, *, id: str, text: str) -> "Question":  # noqa: A002 - as the field is called
+        """Return the question that the turn of `job` has about `call`, in the words of `text`."""
         return cls(
             id=id,
             call=call,
@@ -76,8 +81,18 @@ class Question:
             scope=job.scope,
             session=job.session,
             asker=job.inbound.sender,
-            address=job.inbound.address,
+            message=Outbound(
+                address=job.inbound.address,
+                text=text,
+                reply_to=job.inbound.message_id,
+                buttons=_buttons(id),
+                is_question=True,
+            ),
         )
+
+    @property
+    def key(self) -> str:
+        return f"ask-{self.id}"
 
 
 class Approvals:
@@ -128,13 +143,13 @@ class Approvals:
     def heard(self, inbound: Inbound, session: str, *, is_owner: bool) -> Question | None:
         """Return the question that a plain yes or no answers: the open one of that session, asked in that chat."""
         for question in self._open.values():
-            if question.session == session and question.address == inbound.address:
+            if question.session == session and question.message.address == inbound.address:
                 return question if self.may_answer(question, inbound, is_owner=is_owner) else None
         return None
 
     def may_answer(self, question: Question, inbound: Inbound, *, is_owner: bool) -> bool:
         """Tell whether this is the person who asked for it, wherever they write from, or an owner."""
-        one, other = (question.address.channel, question.asker.id), (inbound.address.channel, inbound.sender.id)
+        one, other = (question.message.address.channel, question.asker.id), (inbound.address.channel, inbound.sender.id)
         return is_owner or are_same_person(self._live, one, other)
 
     async def settle(

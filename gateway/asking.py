@@ -12,14 +12,14 @@ from gateway.allowance import Allowance
 from gateway.approvals import Approvals, Decision, Question, new_question_id
 from gateway.backoff import backoff
 from gateway.commands.wording import duration
-from gateway.contract import Outbound, PeerKind
+from gateway.contract import PeerKind
 from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.dialogue import ToolCall
 from gateway.drafting import Draft
 from gateway.errors import Refused
 from gateway.meanwhile import Meanwhile
-from gateway.questions import buttons, worded
+from gateway.questions import worded
 from gateway.sessions import Entry, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle, SpoolFull
 from gateway.whole import whole
@@ -67,35 +67,33 @@ class Asking:
         if known is not None and known.decision is not None:
             self.approvals.close(known.approval_id)
             return Decision(known.decision)
-        job = self.course.jobs[0]
-        question = Question.about(call, job, id=new_question_id() if known is None else known.approval_id)
+        question = self._question(call, known)
         try:
             if known is None:
                 await whole(self._pose(question))
             else:
                 question = self.approvals.open(question)
-            async with self._resting(job.session):
+            async with self._resting(question.session):
                 return await self._answer(question)
         finally:
             self.approvals.close(question.id)
 
+    def _question(self, call: ToolCall, known: entries.Approval | None) -> Question:
+        job = self.course.jobs[0]
+        if known is not None:
+            return Question.about(call, job, id=known.approval_id, text=known.question)
+        sender = job.inbound.sender
+        asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
+        text = worded(call, timeout=self.timeout, asker=asker)
+        return Question.about(call, job, id=new_question_id(), text=text)
+
     async def _pose(self, question: Question) -> None:
         """Put the question: from the commit on it is open, and before its message is out somebody can answer it."""
-        job = self.course.jobs[0]
-        is_direct = question.address.kind is PeerKind.DIRECT
-        asker = "" if is_direct else question.asker.name or question.asker.id
-        message = Outbound(
-            address=question.address,
-            text=worded(question.call, timeout=self.timeout, asker=asker),
-            reply_to=job.inbound.message_id,
-            session=job.number,
-            buttons=buttons(question.id),
-        )
-        parts = self.delivery.compose(message, key=f"ask-{question.id}")
-        asked = entries.Approval(approval_id=question.id, tool_use_id=question.call.id, question=message.text)
-        waits = [] if self.course.is_waiting else [Settle(turn=job.turn, state=InboxState.WAITING)]
+        parts = self.delivery.compose(question.message, key=question.key)
+        asked = entries.Approval(approval_id=question.id, tool_use_id=question.call.id, question=question.message.text)
+        waits = [] if self.course.is_waiting else [Settle(turn=question.turn, state=InboxState.WAITING)]
         # A turn that has come this far is not what ends the daemon.
-        await self.write([asked], [*waits, Forgive(turn=job.turn), *parts])
+        await self.write([asked], [*waits, Forgive(turn=question.turn), *parts])
         self.course.is_waiting = True
         self.approvals.open(question)
         self.delivery.post(parts)

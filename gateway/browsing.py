@@ -1,8 +1,9 @@
 """What a channel may show of the sessions of the chat it is talking to."""
 
 from gateway.access import may_talk
+from gateway.approvals import Approvals
 from gateway.commands import COMMANDS
-from gateway.contract import Address, CommandInfo, Line, Sender, SessionInfo
+from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.live import Live
 from gateway.routing import route
 from gateway.sessions import SessionManager
@@ -16,9 +17,10 @@ class SessionBrowser:
     So a stranger sees nothing, and no chat sees another scope's sessions.
     """
 
-    def __init__(self, live: Live, sessions: SessionManager) -> None:
+    def __init__(self, live: Live, sessions: SessionManager, approvals: Approvals) -> None:
         self._live = live
         self._sessions = sessions
+        self._approvals = approvals
 
     def sessions(self, address: Address, sender: Sender, guild: str | None = None) -> list[SessionInfo]:
         if not may_talk(self._live, address, sender, guild):
@@ -44,6 +46,13 @@ class SessionBrowser:
             return []
         return [
             Line(role=line.role, text=line.text, at=line.ts) for line in await self._sessions.lines(active.key, limit)
+        ]
+
+    def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
+        return [
+            OpenQuestion(key=question.key, message=question.message)
+            for question in self._approvals.of_scope(self._scope(address, sender))
+            if question.message.address == address
         ]
 
     def commands(self) -> list[CommandInfo]:

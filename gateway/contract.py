@@ -38,6 +38,7 @@ __all__ = [
     "Notebook",
     "OffersButtons",
     "OpenChannel",
+    "OpenQuestion",
     "Outbound",
     "OutboundKind",
     "PeerKind",
@@ -156,7 +157,7 @@ class Outbound:
 
     With a `file` it goes to `send_file`, and the text, which may be empty, stands beside the file. A reply with
     `is_failure` tells why there is no answer; the first one of a session after a start says how many of its turns
-    were `restored`.
+    were `restored`. With `is_question` its buttons are answers, of which one counts; saying yes or no does the same.
     """
 
     address: Address
@@ -168,6 +169,7 @@ class Outbound:
     is_failure: bool = False
     restored: int = 0
     file: Enclosure | None = None
+    is_question: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +385,14 @@ class CommandInfo:
     aliases: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """Something that was asked and not answered yet, with the key under which it was sent."""
+
+    key: str
+    message: Outbound
+
+
 class Browser(Protocol):
     """Lets a channel show the sessions of the chat it is talking to, and of no other."""
 
@@ -391,6 +401,9 @@ class Browser(Protocol):
 
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
         """Return the last `limit` lines of the active session, oldest first."""
+
+    def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
+        """Return what waits for an answer in this chat, for a client that shows it again when it comes back."""
 
     def commands(self) -> list[CommandInfo]: ...
 

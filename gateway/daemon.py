@@ -128,9 +128,9 @@ class Daemon:
         self._sessions = sessions
         self.roster = Roster(settings)
         self._moves = Moves(self._live, spool)
-        self.channels = Channels(
-            SessionBrowser(self._live, sessions), self._moves.record, partial(SpoolNotebook, spool)
-        )
+        self._approvals = Approvals(self._live, sessions)
+        browser = SessionBrowser(self._live, sessions, self._approvals)
+        self.channels = Channels(browser, self._moves.record, partial(SpoolNotebook, spool))
         self._signs = Signs(self.channels.by_identity)
         self._store = store
         self._files = FileRoom(self._live, store, self.channels.by_identity)
@@ -145,7 +145,6 @@ class Daemon:
         )
         self.status = Status(health=self.health, lanes=lanes, now=now)
         self._pairing = Pairing(self._live.book, spool, now=now, post=self._delivery.post)
-        self._approvals = Approvals(self._live, sessions)
         self._meter = Meter(self._live, spool, now=now)
         self._compactions = Compactions(sessions=sessions, meter=self._meter, spool=spool)
         desk = Desk(

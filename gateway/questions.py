@@ -4,12 +4,11 @@ import json
 from datetime import timedelta
 
 from gateway.commands.wording import duration
-from gateway.contract import Button
 from gateway.dialogue import Json, ToolCall
 
-__all__ = ["buttons", "worded"]
+__all__ = ["worded"]
 
-_MAX_VALUE = 400
+_MAX_VALUE = 800
 _MAX_NAME = 60
 _MAX_ARGUMENTS = 12
 
@@ -24,10 +23,6 @@ def worded(call: ToolCall, *, timeout: float, asker: str = "") -> str:
             f"{who} yes or no. Without an answer within {duration(timedelta(seconds=timeout))} it is not done.",
         ]
     )
-
-
-def buttons(question: str) -> tuple[Button, ...]:
-    return (Button(label="Yes", command=f"/approve {question}"), Button(label="No", command=f"/deny {question}"))
 
 
 def _arguments(given: dict[str, Json]) -> list[str]:

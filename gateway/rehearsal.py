@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from config import Settings
 from gateway.channels import Channels
-from gateway.contract import Address, CommandInfo, Line, Sender, SessionInfo
+from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.errors import GatehouseError
 from gateway.roster import agent_faults
 
@@ -33,6 +33,9 @@ class _NoSessions:
 
     async def history(self, _address: Address, _sender: Sender, *, limit: int) -> list[Line]:
         return [][:limit]
+
+    def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
+        return []
 
     def commands(self) -> list[CommandInfo]:
         return []

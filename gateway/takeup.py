@@ -77,7 +77,7 @@ async def _ask_again(sessions: SessionManager, approvals: Approvals, job: Job) -
     calls, asked = step_at_hand(session.entries, job.turn)
     for call, approval in asked.items():
         if approval.decision is None and call in calls:
-            approvals.open(Question.about(calls[call], job, id=approval.approval_id))
+            approvals.open(Question.about(calls[call], job, id=approval.approval_id, text=approval.question))
 
 
 async def _greet(spool: Spool, delivery: Delivery, restarted_by: str) -> None:

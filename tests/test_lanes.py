@@ -167,3 +167,25 @@ async def test_nothing_is_begun_after_everything_was_stopped(stage: Stage, lanes
         lanes.put("s", "a")
         await lanes.drained()
     assert stage.started.empty()
+
+
+async def test_what_is_parked_is_not_waited_for_until_it_goes_on_or_is_stopped() -> None:
+    parked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def run(_item: str) -> None:
+        with house.parked("key"):
+            parked.set()
+            await go_on.wait()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        house: Lanes[str] = Lanes(run, name="lane")
+        house.open(group)
+        house.put("key", "first")
+        house.put("key", "second")
+        await parked.wait()
+        await house.drained()
+        assert (house.running, house.resting, house.waiting) == (0, 1, 1)
+        house.stop_all("")
+        assert (house.running, house.resting) == (1, 0)
+        await house.drained()
+        assert not house.is_busy("key")

@@ -76,6 +76,7 @@ class SocketChannel:
             html=None if is_notice else await self._rendered(message.text),
             buttons=message.buttons,
             is_failure=message.is_failure,
+            is_question=message.is_question,
             restored=message.restored,
         )
         is_anybody_there = self._hub.broadcast(message.address.peer, frame)

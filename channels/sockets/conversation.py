@@ -23,11 +23,24 @@ from channels.sockets.wire import (
     Hello,
     History,
     HistoryLine,
+    Message,
     Say,
     Sessions,
     parse,
 )
-from gateway.contract import Address, Browser, Caller, Deliver, Inbound, Line, PeerKind, Sender, SessionInfo, Verdict
+from gateway.contract import (
+    Address,
+    Browser,
+    Caller,
+    Deliver,
+    Inbound,
+    Line,
+    OpenQuestion,
+    PeerKind,
+    Sender,
+    SessionInfo,
+    Verdict,
+)
 from gateway.errors import Transient
 
 __all__ = ["Conversation", "Desk", "Render", "TooInsistent"]
@@ -69,7 +82,10 @@ class Conversation:
         self._refused = 0
 
     def greet(self) -> None:
+        """Say hello, and ask again what somebody has to answer: it may have been asked before this client came."""
         self._outlet.offer(Hello(name=self._sender.name))
+        for question in self._desk.browser.questions(self._address, self._sender):
+            self._outlet.offer(_asked(question))
 
     async def hear(self, message: WSMessage) -> None:
         """Answer one frame; whatever is in it, only `TooInsistent` is raised."""
@@ -149,6 +165,19 @@ class Conversation:
 
     def _fail(self, sentence: str, *, id: str | None = None, can_retry: bool = False) -> None:  # noqa: A002 - as on the wire.
         self._outlet.offer(Failure(text=sentence, id=id, can_retry=can_retry))
+
+
+def _asked(question: OpenQuestion) -> Message:
+    message = question.message
+    return Message(
+        key=question.key,
+        kind=message.kind,
+        text=message.text,
+        at=datetime.now(UTC),
+        reply_to=message.reply_to,
+        buttons=message.buttons,
+        is_question=True,
+    )
 
 
 def _newest(lines: list[Line], max_chars: int) -> list[Line]:

@@ -155,6 +155,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     buttons: tuple[Button, ...] = ()
     is_failure: bool = False
     """It tells why there is no answer."""
+    is_question: bool = False
+    """One of its buttons, or yes or no, is the answer that the agent waits for."""
     restored: int = 0
     """How many turns the session had when the daemon started, in the first answer since."""
 

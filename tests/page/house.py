@@ -20,6 +20,7 @@ from gateway.contract import (
     CommandInfo,
     Inbound,
     Line,
+    OpenQuestion,
     Outbound,
     OutboundKind,
     Sender,
@@ -60,6 +61,7 @@ class House:
         self.chats = [Chat(number=1)]
         self.active = 1
         self.taken: list[Inbound] = []
+        self.open_questions: list[OpenQuestion] = []
         self.hold = asyncio.Event()
         """Answers stop in the middle while this is cleared."""
         self.hold.set()
@@ -176,6 +178,9 @@ class House:
 
     async def history(self, _address: Address, _sender: Sender, *, limit: int) -> list[Line]:
         return self.chat(self.active).lines[-limit:]
+
+    def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
+        return self.open_questions
 
     def commands(self) -> list[CommandInfo]:
         return [

@@ -283,13 +283,21 @@ function onDraft(frame) {
 function onMessage(frame) {
   const isRepeated = state.final.has(frame.key);
   remember(state.final, frame.key);
-  state.awaiting.delete(frame.reply_to);
+  answered(frame);
   if (isRepeated) return;
   if (isAnswerToStop(frame)) state.awaiting.clear();
   if (state.quiet.delete(frame.reply_to)) toast(frame.text);
   else if (belongsHere(frame)) put(itemOf(frame));
   emit({ type: "sessions" });
   render();
+}
+
+// Answers come in the order of the questions, and one can answer several: what was asked before is answered too.
+function answered(frame) {
+  state.awaiting.delete(frame.reply_to);
+  const place = state.items.findIndex((item) => item.kind === "user" && item.id === frame.reply_to);
+  if (frame.kind !== "reply" || place < 0) return;
+  for (const item of state.items.slice(0, place)) state.awaiting.delete(item.id);
 }
 
 // What waited behind the stopped answer was dropped with it.
@@ -306,14 +314,25 @@ function itemOf(frame) {
     html: frame.html,
     at: frame.at,
     buttons: frame.buttons ?? [],
+    isQuestion: frame.is_question ?? false,
     replyTo: frame.reply_to,
   };
 }
 
 function put(item) {
-  const place = state.items.findIndex((other) => other.key === item.key);
+  let place = state.items.findIndex((other) => other.key === item.key);
+  if (item.key !== undefined && place >= 0 && isAskedBelow(place)) {
+    item = { ...item, node: state.items[place].node };
+    state.items.splice(place, 1);
+    place = -1;
+  }
   if (item.key !== undefined && place >= 0) state.items[place] = { ...item, node: state.items[place].node };
   else state.items.push(item);
+}
+
+// An answer that goes on after a question was answered is to be read below it.
+function isAskedBelow(place) {
+  return state.items.slice(place + 1).some((item) => item.isQuestion && item.replyTo === state.items[place].replyTo);
 }
 
 // Answers to another session than the one on show only mark it in the side bar.
@@ -525,7 +544,7 @@ function patch(body, fresh) {
 
 function drawExtras(item) {
   for (const extra of item.node.querySelectorAll(":scope > :not(.body)")) extra.remove();
-  if (item.buttons?.length) item.node.append(buttonRow(item.buttons));
+  if (item.buttons?.length) item.node.append(buttonRow(item));
   if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
   if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", waitingFor()));
   else if (!item.isLive) item.node.append(clock(item.at));
@@ -535,15 +554,24 @@ function waitingFor() {
   return state.isOpen ? "Sending" : "Will be sent when the connection is back";
 }
 
-function buttonRow(buttons) {
+function buttonRow(item) {
   const row = element("div", "buttons");
-  for (const button of buttons) {
+  for (const button of item.buttons) {
     const node = element("button", "", button.label);
     node.type = "button";
-    node.addEventListener("click", () => say(button.command, { isQuiet: true }));
+    node.addEventListener("click", () => {
+      if (item.isQuestion) close(item, row);
+      say(button.command, { isQuiet: true });
+    });
     row.append(node);
   }
   return row;
+}
+
+// One answer counts.
+function close(item, row) {
+  item.buttons = [];
+  row.remove();
 }
 
 function clock(at) {

@@ -19,6 +19,7 @@ from gateway.contract import (
     Deliver,
     Inbound,
     Line,
+    OpenQuestion,
     Outbound,
     OutboundKind,
     PeerKind,
@@ -37,6 +38,7 @@ OWNER = Caller(name="owner", is_owner=True)
 class StubBrowser:
     infos: list[SessionInfo] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    open_questions: list[OpenQuestion] = field(default_factory=list)
     asked_for: list[tuple[Address, Sender]] = field(default_factory=list)
 
     def sessions(self, address: Address, sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
@@ -46,6 +48,9 @@ class StubBrowser:
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
         self.asked_for.append((address, sender))
         return self.lines[-limit:]
+
+    def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
+        return self.open_questions
 
     def commands(self) -> list[CommandInfo]:
         return [CommandInfo(name="new", arguments="[title]", summary="Start a new conversation")]

@@ -1,0 +1,49 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dialogue import Json, ToolCall
+from gateway.questions import worded
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def asked(asker: str = "", **arguments: Json) -> str:
+    return worded(ToolCall(id="c", name="shell", input=arguments), timeout=600, asker=asker)
+
+
+def test_it_names_the_tool_its_arguments_and_the_deadline() -> None:
+    assert asked(command="make\ninstall", tries=3).splitlines() == [
+        "May I use shell?",
+        '  command: "make\\ninstall"',
+        "  tries: 3",
+        "Answer yes or no. Without an answer within 10 min it is not done.",
+    ]
+
+
+def test_in_a_group_it_names_who_may_answer() -> None:
+    assert asked("Ada").splitlines()[-1].startswith("Ada or an owner, answer yes or no.")
+
+
+def test_neither_end_of_a_long_argument_can_hide() -> None:
+    shown = asked(command="a" * 5_000 + "; rm -rf ~")
+    assert "; rm -rf ~" in shown
+    assert "characters ...]" in shown
+    assert len(shown) < 1_200
+
+
+def test_what_would_not_be_seen_is_written_out() -> None:
+    shown = asked(command="ls \u202etxt.exe\u200b\x1b[2J\u2028")
+    assert "\\u202etxt.exe\\u200b\\u001b[2J\\u2028" in shown
+
+
+@given(st.text(max_size=80), st.dictionaries(st.text(max_size=80), VALUES, max_size=20))
+def test_whatever_a_model_has_written_is_one_line_each_and_printable(name: str, given_: dict[str, Json]) -> None:
+    lines = worded(ToolCall(id="c", name=name, input=given_), timeout=1).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert len(lines) == 2 + min(len(json.loads(json.dumps(given_))), 12) + (len(given_) > 12)
