@@ -12,7 +12,7 @@ from gateway.agent.fitting import fit
 from gateway.agent.measures import Measures, chars
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
-from gateway.agent.tokens import ONE_REQUEST, Calibration, Measure, measure, measure_message, total
+from gateway.agent.tokens import ONE_REQUEST, Calibration, Measure, measure, total
 from gateway.dialogue import Message, ToolCall
 from gateway.errors import ContextTooLong, ProviderFailed
 from gateway.usage import Bill
@@ -101,29 +101,29 @@ class Metered:
         calibration = self._calibrations[self._info.name]
         tools = [self._measures.of_tool(tool) for tool in prompt.tools]
         fixed = total([ONE_REQUEST, measure(prompt.system), *tools])
-        messages = [*before, *turn]
-        measured = self._total(fixed, messages)
+        known = list(map(self._measures.known, (*before, *turn)))
+        measured = total([fixed, *(each.measure for each in known)])
         if calibration.estimate(measured) > self.budget:
             messages = fit(
                 before,
                 turn,
-                size=lambda message: calibration.estimate(self._measures.of(message)),
+                size=lambda message: calibration.estimate(self._measures.known(message).measure),
                 budget=self.budget - calibration.estimate(fixed),
             )
-            measured = self._total(fixed, messages)
-        sent = list(map(self._measures.sent, messages))
-        return _Request(prompt=replace(prompt, messages=sent), measured=measured, tokens=calibration.estimate(measured))
-
-    def _total(self, fixed: Measure, messages: Sequence[Message]) -> Measure:
-        return total([fixed, *map(self._measures.of, messages)])
+            known = list(map(self._measures.known, messages))
+            measured = total([fixed, *(each.measure for each in known)])
+        return _Request(
+            prompt=replace(prompt, messages=[each.sent for each in known]),
+            measured=measured,
+            tokens=calibration.estimate(measured),
+        )
 
     async def _measure(self, messages: Sequence[Message]) -> None:
         """Measure what is new in a thread where it is much."""
         new = [message for message in messages if message not in self._measures]
         if sum(map(chars, new)) > _BIG:
-            measured = await asyncio.to_thread(lambda: [measure_message(self._measures.as_sent(each)) for each in new])
-            for message, each in zip(new, measured, strict=True):
-                self._measures.keep(message, each)
+            for measured in await asyncio.to_thread(lambda: list(map(self._measures.anew, new))):
+                self._measures.keep(measured)
 
     async def _ask(self, request: _Request) -> AsyncGenerator[Chunk, None]:
         """Pass on one step, and account for it however it ends: also a step that was stopped has been read."""

@@ -27,7 +27,7 @@ class Calibrations:
             self._written[model] = self._models[model].weights
 
     def __getitem__(self, model: str) -> Calibration:
-        calibration = self._models.setdefault(model, Calibration())
+        calibration = self._models.get(model) or self._models.setdefault(model, Calibration())
         self._models.move_to_end(model)
         while len(self._models) > _MAX_MODELS:
             self._models.popitem(last=False)

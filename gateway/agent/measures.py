@@ -8,66 +8,62 @@ from gateway.agent.provider import ToolSpec
 from gateway.agent.tokens import Measure, measure_message, measure_tools
 from gateway.dialogue import Message, ToolMessage, UserMessage
 
-__all__ = ["Measures", "chars"]
+__all__ = ["Measured", "Measures", "chars"]
 
 _MESSAGES = 8_192
 _CHARS = 8 * 1024 * 1024
+_TOOLS = 1_024
 
 
-class _Known(NamedTuple):
-    what: Message | ToolSpec
+class Measured(NamedTuple):
+    message: Message
     """Kept, so that no other can get its identity."""
-    sent: Message | None
+    sent: Message
+    """As the model gets it: without its sender, where everybody knows who that is."""
     measure: Measure
-    size: int
+    """Of what is sent."""
 
 
 class Measures:
-    """Knows messages and tools by their identity; the oldest are forgotten, by number and by length."""
+    """Knows messages by their identity, the oldest of which are forgotten, by number and by length; and all tools."""
 
     def __init__(self, *, names_senders: bool) -> None:
         self._names_senders = names_senders
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, Measured] = {}
         self._oldest: deque[int] = deque()
         self._chars = 0
+        self._tools: dict[int, tuple[ToolSpec, Measure]] = {}
 
     def __contains__(self, message: Message) -> bool:
         return id(message) in self._known
 
-    def of(self, message: Message) -> Measure:
-        """Measure a message as it is sent."""
-        return self._message(message).measure
+    def known(self, message: Message) -> Measured:
+        """Return what is known of a message, having measured it if need be."""
+        return self._known.get(id(message)) or self.keep(self.anew(message))
 
-    def sent(self, message: Message) -> Message:
-        """Return a message as it is sent: without its sender, where everybody knows who that is."""
-        return self._message(message).sent or message
+    def anew(self, message: Message) -> Measured:
+        """Measure a message without remembering it: may be called in any thread."""
+        sent = message
+        if isinstance(message, UserMessage) and not self._names_senders and (message.sender or message.sender_id):
+            sent = replace(message, sender="", sender_id="")
+        return Measured(message, sent, measure_message(sent))
 
-    def keep(self, message: Message, measure: Measure | None = None) -> _Known:
-        """Remember a message, and what it was measured elsewhere."""
-        sent = self.as_sent(message)
-        return self._keep(_Known(message, sent, measure or measure_message(sent), chars(message)))
-
-    def as_sent(self, message: Message) -> Message:
-        if isinstance(message, UserMessage) and (message.sender or message.sender_id) and not self._names_senders:
-            return replace(message, sender="", sender_id="")
-        return message
+    def keep(self, measured: Measured) -> Measured:
+        if measured.message not in self:
+            self._known[id(measured.message)] = measured
+            self._oldest.append(id(measured.message))
+            self._chars += chars(measured.message)
+        while len(self._oldest) > _MESSAGES or self._chars > _CHARS:
+            self._chars -= chars(self._known.pop(self._oldest.popleft()).message)
+        return measured
 
     def of_tool(self, tool: ToolSpec) -> Measure:
-        known = self._known.get(id(tool))
-        return (self._keep(_Known(tool, None, measure_tools([tool]), 0)) if known is None else known).measure
-
-    def _message(self, message: Message) -> _Known:
-        known = self._known.get(id(message))
-        return self.keep(message) if known is None else known
-
-    def _keep(self, known: _Known) -> _Known:
-        if id(known.what) not in self._known:
-            self._known[id(known.what)] = known
-            self._oldest.append(id(known.what))
-            self._chars += known.size
-        while len(self._oldest) > _MESSAGES or self._chars > _CHARS:
-            self._chars -= self._known.pop(self._oldest.popleft()).size
-        return known
+        known = self._tools.get(id(tool))
+        if known is None:
+            if len(self._tools) > _TOOLS:  # Of agents that a reload has replaced.
+                self._tools.clear()
+            known = self._tools[id(tool)] = (tool, measure_tools([tool]))
+        return known[1]
 
 
 def chars(message: Message) -> int:

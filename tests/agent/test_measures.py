@@ -6,15 +6,15 @@ from gateway.dialogue import UserMessage
 def test_a_message_measures_what_is_sent_of_it() -> None:
     message = UserMessage(text="hello there", sender="Ann", sender_id="7")
     named, nameless = Measures(names_senders=True), Measures(names_senders=False)
-    assert named.sent(message) is message
-    assert named.of(message) == measure_message(message)
-    assert nameless.sent(message) == UserMessage(text="hello there")
-    assert nameless.of(message) == measure_message(UserMessage(text="hello there"))
+    assert named.known(message).sent is message
+    assert named.known(message).measure == measure_message(message)
+    assert nameless.known(message).sent == UserMessage(text="hello there")
+    assert nameless.known(message).measure == measure_message(UserMessage(text="hello there"))
 
 
 def test_a_message_is_made_ready_once() -> None:
     measures, message = Measures(names_senders=False), UserMessage(text="hello", sender="Ann")
-    assert measures.sent(message) is measures.sent(message)
+    assert measures.known(message) is measures.known(message)
     assert message in measures
 
 
@@ -22,7 +22,7 @@ def test_long_messages_do_not_stay() -> None:
     measures = Measures(names_senders=False)
     messages = [UserMessage(text=str(number) * 1_000_000) for number in range(9)]
     for message in messages:
-        measures.of(message)
+        measures.known(message)
     assert messages[0] not in measures
     assert messages[-1] in measures
 
@@ -31,6 +31,6 @@ def test_many_messages_do_not_stay() -> None:
     measures = Measures(names_senders=False)
     messages = [UserMessage(text="x") for _ in range(9_000)]
     for message in messages:
-        measures.of(message)
+        measures.known(message)
     assert messages[0] not in measures
     assert all(message in measures for message in messages[-8_000:])
