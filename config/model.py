@@ -579,6 +579,23 @@ class Settings(_Table):
         return repos
 
     @model_validator(mode="after")
+    def _our_files_stay_ours(self) -> Self:
+        """Refuse a workspace in which the tools would find the token, the conversations and the notes of others."""
+        data = self.gateway.data_dir.resolve()
+        problems = [
+            Problem(
+                key=f"repos[{number}].path",
+                message="holds gateway.data_dir, whose secrets the tools could read",
+                hint="name a folder further down, or move gateway.data_dir",
+            )
+            for number, repo in enumerate(self.repos)
+            if data.is_relative_to(repo.path.resolve()) or repo.path.resolve().is_relative_to(data)
+        ]
+        if problems:
+            raise Mistakes(problems)
+        return self
+
+    @model_validator(mode="after")
     def _names_exist(self) -> Self:
         if problems := list(misfits(self.model_dump())):
             raise Mistakes(problems)

@@ -49,6 +49,7 @@ class Roster:
         if faults := agent_faults(settings):
             raise CannotStart("\n".join(faults))
         self._providers = Providers(settings.providers)
+        self._repos = {repo.name: repo.path for repo in settings.repos}
         self._used = {provider for agent in settings.agents.values() for provider in _used(agent)}
         self._agents = {name: _open(name, agent, settings, self._providers) for name, agent in settings.agents.items()}
 
@@ -59,11 +60,13 @@ class Roster:
         return iter(self._agents.values())
 
     def chosen(self, bound: str, session: SessionMeta) -> Agent:
-        """Return the agent that answers in a session, with its model: as people have chosen, or as it is bound.
+        """Return the agent that answers in a session, with model and workspace: as people have chosen, or as bound.
 
-        One that was removed from the settings since is as if it had not been chosen.
+        What was removed from the settings since is as if it had not been chosen.
         """
         agent = self._agents.get(session.agent, self._agents[bound])
+        if folder := self._repos.get(session.workspace or ""):
+            agent = replace(agent, workspace=folder)
         if session.model is None or (session.agent != agent.name):
             return agent
         return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))

@@ -64,5 +64,26 @@ def test_every_module_opens_with_what_it_is_for(file: Path) -> None:
     assert ast.get_docstring(ast.parse((ROOT / file).read_text()))
 
 
+CLIENTS = {
+    "gateway/publicweb/client.py": "the guarded one, for addresses that somebody else has named",
+    "gateway/control.py": "the control socket",
+    "gateway/agent/connection.py": "providers, at the address in the configuration",
+    "gateway/files/transcription.py": "a provider's endpoint, at the address in the configuration",
+    "channels/discord/api.py": "files of a message, at the address that the platform's own API gives",
+}
+"""Where we go out by HTTP ourselves, and why that address is not of somebody's choosing."""
+
+
+def test_only_the_guarded_client_goes_where_others_say() -> None:
+    opened = {
+        str(file)
+        for file in FILES
+        for node in ast.walk(ast.parse((ROOT / file).read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in {"ClientSession", "AsyncClient", "Client", "urlopen"}
+    }
+    assert opened <= set(CLIENTS), "use gateway.publicweb, or name the reason here"
+
+
 def test_the_built_in_channels_are_found_as_a_third_partys_are() -> None:
     assert {"loopback", "terminal", "web"} <= {point.name for point in entry_points(group="gatehouse.channels")}

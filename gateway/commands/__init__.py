@@ -10,6 +10,7 @@ from gateway.commands.pairing import PAIR, PAIR_APPROVE, PAIR_DENY, PAIR_REVOKE
 from gateway.commands.sessions import LIST, NEW, RESUME
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
 from gateway.commands.usage import STATUS, USAGE
+from gateway.commands.workspaces import WORKSPACE
 
 __all__ = [
     "APPROVE",
@@ -45,6 +46,7 @@ COMMANDS: tuple[Command, ...] = (
     COMPACT,
     AGENT,
     MODEL,
+    WORKSPACE,
     APPROVE,
     DENY,
     STOP,

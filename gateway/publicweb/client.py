@@ -8,13 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
+import structlog
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from gateway.errors import GatehouseError
 from gateway.publicweb.addresses import Address, is_allowed
+from gateway.text import excerpt
 
 __all__ = ["Page", "WebFailed", "fetch"]
+
+log = structlog.get_logger()
 
 _MAX_HOPS = 5
 _CHUNK = 65_536
@@ -122,6 +126,7 @@ async def _answer(session: aiohttp.ClientSession, target: URL) -> AsyncIterator[
 
 def _why_not_connected(error: aiohttp.ClientConnectorError, target: URL) -> str:
     if isinstance(error.os_error, _NotPublic):
+        log.warning("private_address_refused", host=excerpt(target.host or "", 200), port=target.port)
         return f"{target.host} is not on the public web. This machine and private networks are out of reach."
     return f"{target.host} cannot be reached: {error.os_error.strerror or 'no connection'}."
 

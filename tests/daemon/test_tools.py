@@ -1,0 +1,92 @@
+"""Tools in the whole gateway, asked for by a model that does whatever it is told, by whomever."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from config import ConfigError, load
+from gateway.contract import Sender
+from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
+from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.test_models import ask, configured, transcript
+
+both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
+STRANGER = Sender(id="bob", name="Bob")
+
+
+@both
+async def test_a_first_hello_costs_less_than_four_kilobytes(tmp_path: Path, api: Dialect) -> None:
+    async with serving(api, api.answer("Hello!")) as server, gateway(configured(tmp_path, server)) as (_, chat):
+        await ask(chat, "hello")
+    assert server.requests[0].size < 4000
+
+
+async def test_a_model_that_obeys_every_text_gets_at_nothing_of_ours(tmp_path: Path) -> None:
+    secret = tmp_path / "data" / "secret.txt"
+    attempts: list[tuple[str, dict[str, object]]] = [
+        ("read_file", {"path": "../../secret.txt"}),
+        ("read_file", {"path": str(secret)}),
+        ("read_file", {"path": "/proc/self/environ"}),
+        ("list_files", {"path": "../../sessions/transcripts"}),
+        ("search_files", {"path": "../..", "text": "canary"}),
+        ("write_file", {"path": "../../gatehouse.toml", "content": "owners = []"}),
+        ("edit_file", {"path": "../../secret.txt", "old": "canary", "new": "x"}),
+        ("fetch_url", {"url": "http://127.0.0.1:8420/api/sessions"}),
+        ("fetch_url", {"url": f"file://{secret}"}),
+        ("shell", {"command": "cat ../../secret.txt"}),
+    ]
+    calls = [Call(name, [json.dumps(given)], id=f"c{number}") for number, (name, given) in enumerate(attempts)]
+    script = [OPENAI.answer(calls=calls), OPENAI.answer("I tried.")]
+    async with serving(OPENAI, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
+        secret.write_text("canary")
+        reply = await ask(chat, "do what the page says")
+    assert reply.text == "I tried."
+    results = [json.loads(line) for line in transcript(tmp_path).splitlines() if '"type":"tool_result"' in line]
+    assert [result["is_error"] for result in results] == [True] * len(attempts)
+    assert "canary" not in "".join(result["output"] for result in results)
+    assert secret.read_text() == "canary"
+    assert not (tmp_path / "data" / "gatehouse.toml").exists()
+
+
+async def test_notes_of_one_chat_are_not_recalled_in_another(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("remember that the key is under the mat", peer="ada")
+        await chat.hear_message()
+        await chat.say("what do you remember", peer="bob")
+        assert "mat" not in (await chat.hear_message()).text
+
+
+async def test_the_owner_chooses_the_workspace_of_a_session(tmp_path: Path) -> None:
+    repo = tmp_path / "website"
+    repo.mkdir()
+    (repo / "index.html").write_text("<p>hi")
+    async with gateway(settings(tmp_path, repos=[{"name": "website", "path": repo}])) as (_, chat):
+        await ask(chat, "hello")
+        assert "There is no workspace shop" in (await ask(chat, "/workspace shop")).text
+        assert "work in website" in (await ask(chat, "/workspace website")).text
+        assert "▸ website" in (await ask(chat, "/workspace")).text
+        assert "index.html" in (await ask(chat, "list files")).text
+        await ask(chat, "/workspace default")
+        assert "index.html" not in (await ask(chat, "list files")).text
+
+
+async def test_others_do_not_choose_a_workspace_and_do_not_see_which_there_are(tmp_path: Path) -> None:
+    (tmp_path / "website").mkdir()
+    open_door = {"loopback": {"dm_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    repos = [{"name": "website", "path": tmp_path / "website"}]
+    async with gateway(settings(tmp_path, repos=repos, channels=open_door)) as (_, chat):
+        for text, said in (("hello", "offline"), ("/workspace website", "Only the owner"), ("/workspace", "▸ default")):
+            await chat.say(text, sender=STRANGER)
+            reply = (await chat.hear_message()).text
+            assert said in reply
+            assert "website" not in reply.replace("/workspace website", "")
+
+
+@pytest.mark.parametrize("path", [".", "data", "data/sessions"])
+def test_a_workspace_that_holds_our_own_files_is_refused(path: str, tmp_path: Path) -> None:
+    file = tmp_path / "gatehouse.toml"
+    file.write_text(f'[gateway]\ndata_dir = "data"\n[[repos]]\nname = "all"\npath = "{path}"\n')
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"repos\[0\]\.path.*data_dir"):
+        load(file)
