@@ -4,6 +4,7 @@ from gateway.access import may_talk
 from gateway.approvals import Approvals
 from gateway.commands import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
+from gateway.files.outgoing import enclosure
 from gateway.live import Live
 from gateway.routing import route
 from gateway.sessions import SessionManager
@@ -45,7 +46,8 @@ class SessionBrowser:
         if active is None:
             return []
         return [
-            Line(role=line.role, text=line.text, at=line.ts) for line in await self._sessions.lines(active.key, limit)
+            Line(role=line.role, text=line.text, at=line.ts, file=enclosure(line.file) if line.file else None)
+            for line in await self._sessions.lines(active.key, limit)
         ]
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:

@@ -373,6 +373,8 @@ class Line:
     role: str
     text: str
     at: datetime
+    file: Enclosure | None = None
+    """What the agent has sent; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

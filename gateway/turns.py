@@ -18,12 +18,12 @@ from gateway.allowance import Allowance
 from gateway.approvals import Approvals
 from gateway.asking import Asking
 from gateway.backoff import backoff
-from gateway.contract import Enclosure
 from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.dialogue import Message
 from gateway.drafting import Draft
 from gateway.errors import ProviderFailed, Refused
+from gateway.files.outgoing import enclosure, sent_file
 from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
@@ -186,7 +186,7 @@ class Turns:
         if job.is_resumed:
             session = await self._sessions.load(job.session)
             course.written += said(session.entries, job.turn)
-            course.sent += map(_enclosure, sent_files(session.entries, job.turn))
+            course.sent += map(enclosure, sent_files(session.entries, job.turn))
             if job.is_waiting:
                 course.is_waiting = True
                 course.calls, course.approvals = step_at_hand(session.entries, job.turn)
@@ -242,7 +242,7 @@ class Turns:
                 course.tools += 1
                 result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
                 files = course.outgoing.taken() if course.outgoing else []
-                await self._write(course, [result, *map(_sent_file, files)], also=self._going_on(course))
+                await self._write(course, [result, *map(sent_file, files)], also=self._going_on(course))
                 course.sent += files
                 course.calls.pop(outcome.id, None)
             case Done(text=text):
@@ -304,11 +304,3 @@ class Turns:
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
     """Let the turn of `job` answer the messages of others as well."""
     return [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
-
-
-def _sent_file(file: Enclosure) -> entries.SentFile:
-    return entries.SentFile(name=file.name, media_type=file.media_type, size=file.size, ref=file.ref)
-
-
-def _enclosure(sent: entries.SentFile) -> Enclosure:
-    return Enclosure(name=sent.name, media_type=sent.media_type, size=sent.size, ref=sent.ref)

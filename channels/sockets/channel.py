@@ -84,6 +84,10 @@ class SocketChannel:
             self._hub.leave_note(message.address.peer, frame)
         return Receipt(message_id=key)
 
+    def broadcast(self, address: Address, frame: Message) -> None:
+        """Give `frame` to every socket of a peer."""
+        self._hub.broadcast(address.peer, frame)
+
     def can_draft(self, address: Address) -> bool:  # noqa: ARG002 - the contract's signature.
         return True
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from aiohttp import WSMessage, WSMsgType
 
@@ -19,6 +20,7 @@ from channels.sockets.wire import (
     Commands,
     Echo,
     Failure,
+    FileLink,
     Frame,
     Hello,
     History,
@@ -26,13 +28,16 @@ from channels.sockets.wire import (
     Message,
     Say,
     Sessions,
+    Upload,
     parse,
 )
 from gateway.contract import (
     Address,
+    Attachment,
     Browser,
     Caller,
     Deliver,
+    Enclosure,
     Inbound,
     Line,
     OpenQuestion,
@@ -43,7 +48,7 @@ from gateway.contract import (
 )
 from gateway.errors import Transient
 
-__all__ = ["Conversation", "Desk", "Render", "TooInsistent"]
+__all__ = ["Conversation", "Desk", "Render", "TooInsistent", "link_to"]
 
 Render = Callable[[str], str]
 """Markdown to safe HTML; slow for long texts, so it is called in a thread."""
@@ -141,7 +146,7 @@ class Conversation:
             return
         self._outlet.offer(Ack(id=said.id, verdict=verdict, at=inbound.sent_at))
         if verdict is Verdict.ACCEPTED:
-            echo = Echo(id=said.id, text=said.text, at=inbound.sent_at)
+            echo = Echo(id=said.id, text=_shown(said), at=inbound.sent_at)
             self._desk.hub.broadcast(self._sender.id, echo, besides=self._outlet)
 
     def _inbound(self, said: Say) -> Inbound:
@@ -152,6 +157,7 @@ class Conversation:
             text=said.text,
             sent_at=datetime.now(UTC),
             message_id=said.id,
+            attachments=tuple(map(_attachment, said.files)),
         )
 
     def _sessions(self) -> list[SessionInfo]:
@@ -180,6 +186,20 @@ def _asked(question: OpenQuestion) -> Message:
     )
 
 
+def _attachment(file: Upload) -> Attachment:
+    return Attachment(kind=file.kind, name=file.name, media_type=file.media_type, size=file.size, ref=file.ref)
+
+
+def _shown(said: Say) -> str:
+    """Return what a person sees of a message, as the history will show it."""
+    return "\n".join(filter(None, [said.text, *(f"[{file.kind}: {file.name}]" for file in said.files)]))
+
+
+def link_to(file: Enclosure) -> FileLink:
+    """Say where a file that the agent has sent can be downloaded."""
+    return FileLink(name=file.name, size=file.size, url=f"/files/{quote(file.ref)}?name={quote(file.name)}")
+
+
 def _newest(lines: list[Line], max_chars: int) -> list[Line]:
     """Drop the oldest lines until the rest has at most `max_chars` characters; the newest always stays."""
     kept: list[Line] = []
@@ -198,7 +218,8 @@ def _show(lines: list[Line], render: Render | None) -> list[HistoryLine]:
             role=line.role,
             text=line.text,
             at=line.at,
-            html=render(line.text) if render is not None and line.role != "user" else None,
+            html=render(line.text) if render is not None and line.role != "user" and not line.file else None,
+            file=link_to(line.file) if line.file else None,
         )
         for line in lines
     ]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.contract import Button, CommandInfo, SessionInfo, Verdict
+from gateway.contract import AttachmentKind, Button, CommandInfo, SessionInfo, Verdict
 from gateway.text import clean
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Draft",
     "Echo",
     "Failure",
+    "FileLink",
     "Frame",
     "Hello",
     "History",
@@ -26,6 +27,7 @@ __all__ = [
     "Say",
     "ServerFrame",
     "Sessions",
+    "Upload",
     "encode",
     "parse",
 ]
@@ -33,6 +35,7 @@ __all__ = [
 MAX_FRAME_SIZE = 256 * 1024
 """In bytes, as it comes over the wire: room for the longest message that the core takes, in any script."""
 MAX_HISTORY = 500
+MAX_FILES = 100
 
 
 class BadFrame(Exception):
@@ -46,11 +49,22 @@ class BadFrame(Exception):
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{1,64}\Z")]
 
 
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was uploaded before, as the answer to the upload describes it."""
+
+    ref: Annotated[str, msgspec.Meta(max_length=200)]
+    name: Annotated[str, msgspec.Meta(max_length=200)]
+    kind: AttachmentKind = AttachmentKind.FILE
+    media_type: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    size: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class Say(msgspec.Struct, frozen=True, kw_only=True, tag="message", tag_field="type"):
     """Something to tell the agent. The client may repeat it with the same `id`, up to 64 visible ASCII characters."""
 
     id: _Id
     text: str
+    files: Annotated[tuple[Upload, ...], msgspec.Meta(max_length=MAX_FILES)] = ()
 
 
 class AskSessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
@@ -94,9 +108,9 @@ def parse(data: str | bytes) -> Frame:
 
 def _checked(frame: Say) -> Say:
     text = clean(frame.text)
-    if not text.strip():
+    if not text.strip() and not frame.files:
         raise BadFrame("There is nothing in this message.", id=frame.id)
-    return Say(id=frame.id, text=text)
+    return Say(id=frame.id, text=text, files=frame.files)
 
 
 def _id_of(raw: bytes) -> str | None:
@@ -139,6 +153,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     html: str | None = None
 
 
+class FileLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A file to download: `url` is a path on this server."""
+
+    name: str
+    size: int
+    url: str
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="message", tag_field="type"):
     """A whole answer, `kind` reply (Markdown) or notice (plain text), to the client's message `reply_to`.
 
@@ -159,6 +181,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """One of its buttons, or yes or no, is the answer that the agent waits for."""
     restored: int = 0
     """How many turns the session had when the daemon started, in the first answer since."""
+    file: FileLink | None = None
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
@@ -170,6 +193,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     text: str
     at: datetime
     html: str | None = None
+    file: FileLink | None = None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):

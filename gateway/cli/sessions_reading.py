@@ -19,7 +19,7 @@ from gateway.cli.sessions_tail import Tail, transcript_path
 from gateway.commands.wording import ago, count
 from gateway.dialogue import Json
 from gateway.errors import Refused
-from gateway.sessions import Entry, Spoken, entries
+from gateway.sessions import Entry, Spoken, entries, shown
 from gateway.text import clean, excerpt, printable
 
 __all__ = ["facts", "list_sessions", "show", "size", "table"]
@@ -172,9 +172,11 @@ def _heard(lines: Iterable[bytes]) -> Iterator[Spoken]:
 def _spoken(entry: Entry) -> Spoken | None:
     match entry:
         case entries.User():
-            return Spoken(role="user", text=entry.content, ts=entry.ts)
+            return Spoken(role="user", text=shown(entry), ts=entry.ts)
         case entries.Assistant():
             return Spoken(role="assistant", text=entry.content, ts=entry.ts)
+        case entries.SentFile():
+            return Spoken(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts)
         case entries.Clear():
             return Spoken(role="gateway", text="The history was cleared.", ts=entry.ts)
         case entries.Undo():

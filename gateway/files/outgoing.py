@@ -12,10 +12,20 @@ from gateway.errors import Refused
 from gateway.files.names import in_bytes, safe_name
 from gateway.files.sniffing import HEAD, media_type
 from gateway.files.store import FileStore, TooLarge
+from gateway.sessions import entries
 
-__all__ = ["Outgoing"]
+__all__ = ["Outgoing", "enclosure", "sent_file"]
 
 BLOCK = 1 << 20
+
+
+def sent_file(file: Enclosure) -> entries.SentFile:
+    """Return a file as the transcript has it."""
+    return entries.SentFile(name=file.name, media_type=file.media_type, size=file.size, ref=file.ref)
+
+
+def enclosure(sent: entries.SentFile) -> Enclosure:
+    return Enclosure(name=sent.name, media_type=sent.media_type, size=sent.size, ref=sent.ref)
 
 
 @dataclass(slots=True, kw_only=True)

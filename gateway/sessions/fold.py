@@ -143,7 +143,7 @@ def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C9
 def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]:
     title = state.title
     if not title and isinstance(entry, e.User):
-        title = excerpt(shown(entry), TITLE_WIDTH)
+        title = excerpt(entry.content or shown(entry), TITLE_WIDTH)
     return {
         "title": title,
         "messages": state.messages + _is_visible(entry),

@@ -30,6 +30,7 @@ const state = {
   cut: 0, // Where in `items` the last command stands: what follows belongs to the session it led to.
   healed: new Set(), // Answers for whose missing question the history has been asked.
   commands: [],
+  files: [], // Chosen for the next message: each is uploaded at once, and has a `ref` when that is done.
   maxFrameBytes: 256 * 1024, // Until the server has said.
   picked: -1,
   isAtEnd: true,
@@ -172,11 +173,11 @@ function showConnection() {
 
 /* What is sent: one at a time, so that the order of typing is the order of arrival. */
 
-function say(text, { isQuiet = false, isUrgent = false } = {}) {
-  const message = { id: newId(), text, isQuiet, at: now() };
+function say(text, { isQuiet = false, isUrgent = false, files = [] } = {}) {
+  const message = { id: newId(), text, isQuiet, at: now(), files };
   if (isCommand(text)) state.cut = state.items.length;
   if (isQuiet) state.quiet.set(message.id, text);
-  else state.items.push({ kind: "user", id: message.id, text, at: message.at, state: "pending" });
+  else state.items.push({ kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending" });
   if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);
   else state.outbox.push(message);
   keepOutbox();
@@ -197,8 +198,13 @@ function pump() {
   emit(frameOf(head));
 }
 
-function frameOf({ id, text }) {
-  return { type: "message", id, text };
+function frameOf({ id, text, files }) {
+  return files?.length ? { type: "message", id, text, files } : { type: "message", id, text };
+}
+
+// As the history will show it.
+function shownText({ text, files = [] }) {
+  return [text, ...files.map((file) => `[${file.kind}: ${file.name}]`)].filter(Boolean).join("\n");
 }
 
 function isTooLong(text) {
@@ -316,6 +322,7 @@ function itemOf(frame) {
     buttons: frame.buttons ?? [],
     isQuestion: frame.is_question ?? false,
     replyTo: frame.reply_to,
+    file: frame.file,
   };
 }
 
@@ -398,8 +405,8 @@ function keepNodes(lines, before) {
   }
 }
 
-function lineItem(line) {
-  return { kind: line.role === "user" ? "user" : "reply", text: line.text, html: line.html, at: line.at, state: "taken" };
+function lineItem({ role, text, html, at, file }) {
+  return { kind: role === "user" ? "user" : "reply", text, html, at, file, state: "taken" };
 }
 
 // The transcript has what was said before it was read; the rest (notices, drafts, what is on its way) stays as it is.
@@ -420,6 +427,7 @@ function isUnwritten(item, said) {
 function isStillShown(item, lines) {
   if (item.kind === "notice") return true;
   if (item.isLive) return item.link === state.link;
+  if (item.file) return !item.isOld && !lines.some((line) => line.file?.url === item.file.url);
   return item.key !== undefined && !item.isOld && !isWritten(lines, item);
 }
 
@@ -443,7 +451,7 @@ function byTime(one, other) {
 function restorePending() {
   for (const message of state.outbox) {
     if (message.isQuiet) state.quiet.set(message.id, message.text);
-    else if (!userItem(message.id)) state.items.push({ ...message, kind: "user", state: "pending" });
+    else if (!userItem(message.id)) state.items.push({ ...message, text: shownText(message), kind: "user", state: "pending" });
   }
 }
 
@@ -514,7 +522,8 @@ function drawItem(item) {
   item.node.className = `item ${item.kind} ${item.state ?? ""} ${item.isLive ? "live" : ""}`.trim();
   item.node.setAttribute("aria-busy", String(Boolean(item.isLive)));
   const body = item.node.querySelector(":scope > .body") ?? item.node.appendChild(element("div", "body"));
-  if (item.html === undefined || item.html === null) body.textContent = item.text;
+  if (item.file) body.replaceChildren(downloadLink(item.file));
+  else if (item.html === undefined || item.html === null) body.textContent = item.text;
   else drawProse(body, item);
   drawExtras(item);
 }
@@ -548,6 +557,25 @@ function drawExtras(item) {
   if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
   if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", waitingFor()));
   else if (!item.isLive) item.node.append(clock(item.at));
+}
+
+function downloadLink({ name, size, url }) {
+  const link = element("a", "download");
+  link.href = new URL(url, location.origin).pathname + new URL(url, location.origin).search;
+  link.download = name;
+  link.append(icon("file"), element("span", "", name), element("small", "", inBytes(size)));
+  return link;
+}
+
+function icon(name) {
+  const svg = $("attach").firstElementChild.cloneNode(true);
+  svg.firstElementChild.setAttribute("href", `#icon-${name}`);
+  return svg;
+}
+
+function inBytes(size) {
+  if (size < 1000) return `${size} bytes`;
+  return size < 1e6 ? `${Math.round(size / 1e3)} kB` : `${(size / 1e6).toFixed(1)} MB`;
 }
 
 function waitingFor() {
@@ -698,11 +726,15 @@ function showEndButton() {
 
 function compose() {
   const text = $("input").value.trim();
-  if (!text) return;
+  const files = state.files.filter((file) => file.ref).map(({ ref, name, kind, media_type, size }) => ({ ref, name, kind, media_type, size }));
+  if (!text && !files.length) return;
+  if (state.files.some((file) => file.isLoading)) return toast("A file is still on its way. Send the message when it is there.");
   if (isTooLong(text)) return toast("This is too long for one message. Please send it in parts.");
   $("input").value = "";
+  state.files = [];
+  drawFiles();
   grow();
-  say(text);
+  say(text, { files });
 }
 
 function grow() {
@@ -710,7 +742,7 @@ function grow() {
   // The number of rows is an attribute, not a style: the content security policy has no inline styles.
   input.rows = 1;
   while (input.scrollHeight > input.clientHeight + 1 && input.rows < 10) input.rows += 1;
-  $("send").disabled = !input.value.trim();
+  $("send").disabled = !input.value.trim() && !state.files.some((file) => file.ref);
   suggest();
 }
 
@@ -725,6 +757,79 @@ function onKey(event) {
 
 function focusInput() {
   if (matchMedia("(pointer: fine)").matches) $("input").focus();
+}
+
+/* Files for the next message: chosen, pasted or dropped, and uploaded before it is sent. */
+
+function addFiles(files) {
+  for (const file of files) upload(file);
+  focusInput();
+}
+
+async function upload(blob) {
+  const file = { name: blob.name || "file", isLoading: true };
+  state.files.push(file);
+  drawFiles();
+  try {
+    const answer = await fetch(`/files?name=${encodeURIComponent(file.name)}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/octet-stream" },
+      body: blob,
+    });
+    const told = await answer.json();
+    if (!answer.ok) throw new Error(told.error);
+    Object.assign(file, told);
+  } catch (problem) {
+    state.files = state.files.filter((other) => other !== file);
+    toast(problem instanceof TypeError ? `${file.name} could not be uploaded. Try again.` : `${file.name}: ${problem.message}`);
+  }
+  file.isLoading = false;
+  drawFiles();
+  grow();
+}
+
+function drawFiles() {
+  $("files").replaceChildren(...state.files.map(fileChip));
+  $("files").hidden = state.files.length === 0;
+}
+
+function fileChip(file) {
+  const chip = element("li", file.isLoading ? "loading" : "");
+  const remove = element("button");
+  remove.type = "button";
+  remove.setAttribute("aria-label", `Remove ${file.name}`);
+  remove.append(icon("close"));
+  remove.addEventListener("click", () => {
+    state.files = state.files.filter((other) => other !== file);
+    drawFiles();
+    grow();
+  });
+  chip.append(element("span", "", file.isLoading ? `${file.name} …` : `${file.name} · ${inBytes(file.size)}`), remove);
+  return chip;
+}
+
+function onPaste(event) {
+  const files = [...event.clipboardData.files];
+  if (!files.length) return;
+  event.preventDefault();
+  addFiles(files);
+}
+
+function onDrag(event) {
+  if (!event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  $("composer").classList.toggle("target", event.type === "dragover");
+  if (event.type === "drop") addFiles(event.dataTransfer.files);
+}
+
+function listenForFiles() {
+  $("attach").addEventListener("click", () => $("picker").click());
+  $("picker").addEventListener("change", () => {
+    addFiles([...$("picker").files]);
+    $("picker").value = "";
+  });
+  $("input").addEventListener("paste", onPaste);
+  for (const type of ["dragover", "dragleave", "drop"]) $("chat").addEventListener(type, onDrag);
 }
 
 /* Suggestions for commands. */
@@ -843,6 +948,7 @@ function listen() {
   $("scroller").addEventListener("scroll", noteScroll, { passive: true });
   $("to-end").addEventListener("click", () => ((state.isAtEnd = true), toEnd()));
   listenToSide();
+  listenForFiles();
   matchMedia("(max-width: 52rem)").addEventListener("change", () => openDrawer(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
   addEventListener("online", hurry);

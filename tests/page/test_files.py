@@ -1,0 +1,87 @@
+"""Files on the page: added by hand, sent with a message, and downloaded from an answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.async_api import FilePayload, Page, expect
+
+from config import Settings
+from gateway.agent.models import ModelInfo
+from gateway.agent.provider import TextDelta
+from gateway.daemon import opened
+from gateway.dialogue import ToolCall, UserMessage
+from tests.agent.scripted import ScriptedProvider
+from tests.files.samples import png
+from tests.page.conftest import shoot
+
+SEND = ToolCall(id="c1", name="send_file", input={"path": "report.txt"})
+
+
+@pytest.fixture
+def provider() -> ScriptedProvider:
+    return ScriptedProvider([SEND], [TextDelta(text="Here is the report.")])
+
+
+@pytest.fixture
+async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
+    """Run a whole gateway whose agent sends a file, and give the link to its page."""
+    settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})
+    async with opened(settings) as daemon, asyncio.TaskGroup() as tasks:
+        sees = ModelInfo(name="eyes", sees_images=True)
+        daemon.roster.replace("main", lambda main: replace(main, provider=provider, info=sees))
+        (tmp_path / "data/workspace/main/report.txt").write_text("All is well.")
+        ready = asyncio.Event()
+        tasks.create_task(daemon.run(ready.set), name="daemon")
+        await ready.wait()
+        yield daemon.page
+        daemon.stop()
+
+
+async def test_files_go_both_ways(page: Page, provider: ScriptedProvider) -> None:
+    async with page.expect_file_chooser() as choosing:
+        await page.get_by_role("button", name="Add files").click()
+    chooser = await choosing.value
+    picture = FilePayload(name="cat.png", mimeType="image/png", buffer=png())
+    await chooser.set_files([picture, FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"buy milk")])
+    await expect(page.locator("#files li")).to_have_count(2)
+    await expect(page.locator("#files .loading")).to_have_count(0)
+    await page.get_by_role("button", name="Remove notes.txt").hover()
+    await shoot(page, "files-chosen")
+    await page.get_by_role("textbox", name="Message").fill("What is this?")
+    await page.keyboard.press("Enter")
+    link = page.locator("a.download")
+    await expect(link).to_contain_text("report.txt")
+    await expect(page.locator("#files li")).to_have_count(0)
+    await shoot(page, "files-sent")
+    (asked,) = [message for message in provider.prompts[0].messages if isinstance(message, UserMessage)]
+    assert [picture.data for picture in asked.pictures] == [png()]
+    assert "```\nbuy milk\n```" in asked.text
+    await page.reload()
+    await expect(page.locator(".user .body")).to_have_text(["What is this?\n[image: cat.png]\n[file: notes.txt]"])
+    await expect(link).to_have_count(1)
+    async with page.expect_download() as downloading:
+        await link.click()
+    download = await downloading.value
+    assert download.suggested_filename == "report.txt"
+    path = await download.path()
+    assert await asyncio.to_thread(path.read_text) == "All is well."
+
+
+async def test_a_file_is_dropped_and_taken_back(page: Page) -> None:
+    await page.evaluate(
+        """() => {
+            const files = new DataTransfer();
+            files.items.add(new File(["x"], "dropped.txt"));
+            const chat = document.getElementById("chat");
+            for (const type of ["dragover", "drop"])
+                chat.dispatchEvent(new DragEvent(type, { dataTransfer: files, bubbles: true }));
+        }"""
+    )
+    await expect(page.locator("#files li")).to_contain_text("dropped.txt")
+    await expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    await page.get_by_role("button", name="Remove dropped.txt").click()
+    await expect(page.locator("#files li")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Send")).to_be_disabled()
