@@ -241,6 +241,10 @@ class AgentSettings(_Table):
     tools: tuple[Text, ...] | None = Field(
         default=None, description="The tools that the agent may use; without it, all that are safe by default."
     )
+    ask: tuple[Text, ...] = Field(
+        default=("shell",),
+        description="The tools before which a person is asked in the chat; * stands for anything.",
+    )
     choosable: Flag = Field(
         default=False, description="Whether everybody may choose it by /agent in a direct chat, and not only owners."
     )

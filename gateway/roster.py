@@ -1,7 +1,8 @@
 """The roster: which agents there are, each with its provider, prompt, tools and workspace."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Provider
 from gateway.agent.providers import Providers
 from gateway.agent.toolbox import built_in
-from gateway.agent.tools import Toolbox
+from gateway.agent.tools import Tool, Toolbox
 from gateway.errors import CannotStart
 from gateway.sessions import SessionMeta
 
-__all__ = ["Agent", "Roster", "agent_faults"]
+__all__ = ["Agent", "Roster", "agent_faults", "asks_about"]
+
+_OFF_UNTIL_ENABLED = "shell"
 
 DEFAULT_PROMPT = """\
 You are {name}, an assistant that people reach through Gatehouse, a gateway between chat platforms and you.
@@ -144,7 +147,19 @@ def _toolbox(name: str, agent: AgentSettings, settings: Settings) -> Toolbox:
         raise CannotStart(
             f"agents.{name}.tools: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.{hint}",
         )
-    return Toolbox(known[each] for each in wanted)
+    # A slip here would let something run that was to be asked about. Other servers' tools are not known yet.
+    if not settings.mcp and (unknown := [each for each in agent.ask if not _names_a_tool(each, known)]):
+        raise CannotStart(f"agents.{name}.ask: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.")
+    return Toolbox(replace(known[each], asks=known[each].asks or asks_about(each, agent)) for each in wanted)
+
+
+def asks_about(tool: str, agent: AgentSettings) -> bool:
+    """Tell whether somebody has to be asked before `agent` uses that tool."""
+    return any(fnmatchcase(tool, pattern) for pattern in agent.ask)
+
+
+def _names_a_tool(pattern: str, known: Mapping[str, Tool]) -> bool:
+    return pattern == _OFF_UNTIL_ENABLED or any(fnmatchcase(tool, pattern) for tool in known)
 
 
 def _prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from config import Settings
+from gateway.dialogue import ToolCall
 from gateway.errors import CannotStart
 from gateway.roster import Roster
 
@@ -30,9 +31,20 @@ def test_tools_can_be_narrowed(tmp_path: Path) -> None:
     assert [spec.name for spec in roster["main"].toolbox.specs()] == ["current_time"]
 
 
+def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
+    def asking(**agent: object) -> set[str]:
+        toolbox = Roster(settings(tmp_path, tools={"shell": {"enabled": True}}, agents={"main": agent}))["main"].toolbox
+        return {spec.name for spec in toolbox.specs() if toolbox.asks(ToolCall(id="c", name=spec.name, input={}))}
+
+    assert asking() == {"shell"}
+    assert asking(ask=["*it_file", "remember"]) == {"edit_file", "remember"}
+    assert asking(ask=[]) == set()
+
+
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
+        ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: there is no tool shel\. There are: "),
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: there is no tool fly"),
         ({"mcp": {"files": {"command": ["x"]}}}, r"mcp\.files .*gatehouse\[mcp\]"),
         ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),

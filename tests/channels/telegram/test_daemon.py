@@ -11,6 +11,7 @@ import pytest
 from config import GatewaySettings, HttpSettings, Settings
 from gateway.daemon import Daemon, opened
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
+from tests.daemon.test_approvals import Rocket, agent, launch, scripted
 from tests.running import DEFAULTS, Running, write_config
 
 PATIENCE = 120
@@ -69,6 +70,28 @@ async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_pat
         assert commands == ["/session resume 2", "/session resume 1"]
         await api.press({**said["message"], "text": "the list"}, commands[1])
         assert "Back in session 1" in (await heard(api, 4)).fields["text"]
+
+
+async def test_a_question_about_a_tool_has_buttons_and_only_the_asker_can_press(
+    tmp_path: Path, api: FakeBotApi
+) -> None:
+    rocket = Rocket()
+    async with gateway(settings(tmp_path, api)) as daemon:
+        agent(scripted([launch("Mars")]), rocket)(daemon)
+        said = await api.say("@gate_bot go", chat=GROUP, sender=ADA, **CALLED)
+        question = await heard(api, 1)
+        assert question.fields["text"].startswith("May I use launch?")
+        assert question.json("reply_parameters")["message_id"] == said["message"]["message_id"]
+        yes = question.json("reply_markup")["inline_keyboard"][0][0]
+        assert yes["text"] == "Yes"
+        shown = {**said["message"], "text": question.fields["text"]}
+        await api.press(shown, yes["callback_data"], sender=BOB)
+        assert "Only the person" in (await heard(api, 2)).fields["text"]
+        assert rocket.launched == []
+        await api.press(shown, yes["callback_data"], sender=ADA)
+        assert (await heard(api, 3)).fields["text"] == "Yes: launch may run."
+        assert "Done." in (await heard(api, 4)).fields["text"]
+    assert rocket.launched == ["Mars"]
 
 
 async def test_a_stranger_is_told_their_id(tmp_path: Path, api: FakeBotApi) -> None:
