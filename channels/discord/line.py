@@ -8,7 +8,6 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -28,7 +27,6 @@ log = structlog.get_logger()
 
 HELLO_WITHIN = 20.0
 READY_WITHIN = 30.0
-CLOSED_WITHIN = 2.0
 SLACK = 1.75
 """How many heartbeats' time may pass without an answer. Discord asks for one in 41 s, so a dead line costs 72 s."""
 RESUMES = 3
@@ -58,6 +56,7 @@ class Line:
         pulse: Pulse,
         on_event: Callable[[str, Frame], None],
         *,
+        hello_within: float = HELLO_WITHIN,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
@@ -65,6 +64,7 @@ class Line:
         self._identifies = identifies
         self._pulse = pulse
         self._on_event = on_event
+        self._hello_within = hello_within
         self._sleep = sleep
         self._thread: _Thread | None = None
         self._failures = 0
@@ -109,25 +109,29 @@ class Line:
         self._is_up = False
         thread = self._thread
         gateway = thread.gateway if thread else await self._new_gateway()
-        async with asyncio.timeout(HELLO_WITHIN):
-            socket = await DiscordWebSocket.from_client(
-                self._client,
-                initial=thread is None,
-                gateway=gateway,
-                session=thread.session if thread else None,
-                sequence=thread.sequence if thread else None,
-                resume=thread is not None,
-            )
-        self._client.ws = socket
-        self._resumes += thread is not None
+        socket: DiscordWebSocket | None = None
         try:
+            async with asyncio.timeout(self._hello_within):
+                socket = await self._open(gateway, thread)
+            self._resumes += thread is not None
             async with asyncio.timeout(READY_WITHIN) as self._deadline:
                 while True:
                     await socket.poll_event()
         finally:
             self._deadline = None
-            self._remember(socket)
-            await _hang_up(socket)
+            if socket is not None:
+                self._remember(socket)
+            await self._client.hang_up(socket)
+
+    async def _open(self, gateway: yarl.URL, thread: _Thread | None) -> DiscordWebSocket:
+        return await DiscordWebSocket.from_client(
+            self._client,
+            initial=thread is None,
+            gateway=gateway,
+            session=thread.session if thread else None,
+            sequence=thread.sequence if thread else None,
+            resume=thread is not None,
+        )
 
     async def _new_gateway(self) -> yarl.URL:
         """Ask for the way to a new session, when one may be begun."""
@@ -173,13 +177,6 @@ class Line:
             self._thread = None
         else:
             self._thread = _Thread(session=socket.session_id, sequence=socket.sequence, gateway=socket.gateway)
-
-
-async def _hang_up(socket: DiscordWebSocket) -> None:
-    """Close without ending the session; a dead peer does not say goodbye, and is not waited for."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(CLOSED_WITHIN):
-            await socket.close(4000)
 
 
 def _pause(failures: int) -> float:
