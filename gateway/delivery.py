@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -39,8 +39,8 @@ log = structlog.get_logger()
 
 SEND_DEADLINE = 60.0
 FILE_DEADLINE = 600.0
-GIVE_UP_AFTER = timedelta(hours=24)
-"""After that a reply is set aside; `gatehouse spool retry` sends it all the same."""
+GIVE_UP_AFTER = 24 * 3600.0
+"""Seconds of waiting after which a reply is set aside; `gatehouse spool retry` sends it all the same."""
 
 POSSIBLY_REPEATED = "(possibly repeated)\n"
 """Stands before a message whose first send had no known outcome."""
@@ -172,6 +172,7 @@ class Delivery:
     async def _deliver(self, row: OutboxRow) -> None:
         """Send until it has arrived, cannot arrive, or is too old. Cancelled, it stays in the outbox as it is."""
         is_doubtful = row.state is OutboxState.SENDING
+        waited = 0.0  # Counted, not read off a clock: one that jumps must not give anything up.
         for wait in backoff():
             channel = self._channel(row.message)
             if channel is None:
@@ -181,10 +182,12 @@ class Delivery:
             if trouble is None:
                 return
             is_doubtful = is_doubtful or trouble.may_have_arrived
-            if self._now() - row.created_at > GIVE_UP_AFTER:
+            if waited > GIVE_UP_AFTER:
                 await self._bury(row, f"given up after a day: {trouble}")
                 return
-            await self._sleep(wait if trouble.retry_after is None else trouble.retry_after)
+            pause = wait if trouble.retry_after is None else trouble.retry_after
+            await self._sleep(pause)
+            waited += pause
 
     async def _try(self, channel: Channel, row: OutboxRow, *, is_doubtful: bool) -> Transient | None:
         """Send once and write down how it went; return why it should be tried again, if it should."""

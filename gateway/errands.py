@@ -31,7 +31,7 @@ class Errands:
         self._is_suspending = is_suspending
 
     async def run(self, job: Job, command: Command, argument: str) -> None:
-        reply = Reply(self._delivery, job.inbound, Settle(turn=job.turn, state=InboxState.ANSWERED))
+        reply = _reply(self._delivery, job)
         call = Call(
             inbound=job.inbound,
             routed=Routed(agent=job.agent, scope=job.scope),
@@ -47,13 +47,24 @@ class Errands:
             answer = Answer(text=str(refusal))
             reply.parts = []
         except asyncio.CancelledError as stop:
-            if not self._is_suspending():
-                await whole(self._answer(reply, Answer(text=str(stop) or "Stopped. Nothing has changed.")))
+            await self.stopped(job, str(stop))
             raise
         await whole(self._answer(reply, answer))
         log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
+
+    async def stopped(self, job: Job, reason: str) -> None:
+        """Tell that a command has come to nothing; when the daemon ends, it waits for the next start instead."""
+        if not self._is_suspending():
+            await self.refused(job, reason or "Stopped. Nothing has changed.")
+
+    async def refused(self, job: Job, reason: str) -> None:
+        await whole(self._answer(_reply(self._delivery, job), Answer(text=reason)))
 
     async def _answer(self, reply: Reply, answer: Answer) -> None:
         if not reply.parts:
             await self._delivery.record(*reply.operations(answer))
         self._delivery.post(reply.parts)
+
+
+def _reply(delivery: Delivery, job: Job) -> Reply:
+    return Reply(delivery, job.inbound, Settle(turn=job.turn, state=InboxState.ANSWERED))

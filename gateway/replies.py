@@ -28,5 +28,6 @@ class Reply:
             reply_to=self._inbound.message_id,
             buttons=answer.buttons,
         )
-        self.parts = self._delivery.compose(notice, key=f"notice-{uuid4().hex}")
+        said = (notice, *answer.notices)
+        self.parts = [part for each in said for part in self._delivery.compose(each, key=f"notice-{uuid4().hex}")]
         return [self._settles, *answer.also, *self.parts]

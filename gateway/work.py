@@ -1,7 +1,10 @@
 """Work: what a lane does with each job, a turn of the agent or a command that waited for the turns before it."""
 
-from gateway.commands import COMMANDS, RETRY, Asked, read
+import asyncio
+
+from gateway.commands import COMMANDS, RETRY, Asked, Command, read
 from gateway.errands import Errands
+from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.turns import Turns
 from gateway.whole import whole
@@ -17,14 +20,25 @@ class Work:
     async def run(self, job: Job) -> None:
         match read(job.inbound.text, COMMANDS):
             case Asked(command, argument) if command is RETRY:
-                begins_with = [] if job.is_resumed else await self._turns.again(job)
-                if begins_with or job.is_resumed:
-                    await self._turns.run(job, begins_with)
-                else:
-                    await whole(self._errands.run(job, command, argument))
+                await self._retry(job, command, argument)
             case Asked(command, argument) if command.is_long:
                 await self._errands.run(job, command, argument)
             case Asked(command, argument):
                 await whole(self._errands.run(job, command, argument))
             case _:
                 await self._turns.run(job)
+
+    async def _retry(self, job: Job, command: Command, argument: str) -> None:
+        """Answer the last message anew; where there is none, the command itself says so."""
+        try:
+            begins_with = [] if job.is_resumed else await self._turns.again(job)
+        except Refused as refusal:
+            await self._errands.refused(job, str(refusal))
+            return
+        except asyncio.CancelledError as stop:
+            await self._errands.stopped(job, str(stop))
+            raise
+        if begins_with or job.is_resumed:
+            await self._turns.run(job, begins_with)
+        else:
+            await whole(self._errands.run(job, command, argument))

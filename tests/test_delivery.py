@@ -131,7 +131,23 @@ async def test_gives_up_after_a_day(tmp_path: Path) -> None:
         await post.say(HELLO, "k")
         await post.arrived()
         assert await post.states() == {"k": OutboxState.DEAD}
-    assert sum(time.naps) > GIVE_UP_AFTER.total_seconds()
+    assert sum(time.naps) > GIVE_UP_AFTER
+
+
+async def test_a_clock_that_jumps_gives_nothing_up(tmp_path: Path) -> None:
+    time = Time()
+
+    class Jumping(Wire):
+        async def send(self, message: Outbound, *, key: str) -> Receipt:
+            time.now += timedelta(days=400 if len(self.tried) % 2 else -800)
+            return await super().send(message, key=key)
+
+    wire = Jumping(*[Transient("down")] * 5)
+    async with posting(tmp_path, wire, time=time) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {}
+    assert wire.texts == ["hello"]
 
 
 async def test_a_send_without_a_known_outcome_is_marked_when_sent_again(tmp_path: Path) -> None:

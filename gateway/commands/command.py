@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from gateway.approvals import Approvals
 from gateway.compaction import Compactions
-from gateway.contract import Button, Inbound
+from gateway.contract import Button, Inbound, Outbound
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
@@ -67,11 +67,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`also` is committed together with it; `then` is called once that is done."""
+    """`also` is committed together with it, and so is what is said in other chats; `then` is called once it is."""
 
     text: str
     buttons: tuple[Button, ...] = ()
     also: tuple[Operation, ...] = ()
+    notices: tuple[Outbound, ...] = ()
     then: Callable[[], None] | None = None
 
 

@@ -3,9 +3,10 @@
 import msgspec
 
 from gateway.commands.command import Answer, Call, Command
+from gateway.commands.dropping import dropping
 from gateway.commands.wording import count
 from gateway.errors import Refused
-from gateway.spool import InboxState, Remember, Settle
+from gateway.spool import Remember
 
 __all__ = ["HELP", "RESTART", "RESTARTED_BY", "STOP", "WHOAMI"]
 
@@ -26,8 +27,7 @@ async def _stop(call: Call) -> Answer:
     if not stopped and not dropped:
         return Answer(text="Nothing is running here.")
     also = f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
-    settled = tuple(Settle(turn=job.turn, state=InboxState.ABANDONED, note="/stop") for job in dropped)
-    return Answer(text=f"Stopped.{also}", also=settled)
+    return dropping(Answer(text=f"Stopped.{also}"), dropped, asked=call.inbound, why="somebody sent /stop")
 
 
 def _sessions(call: Call) -> list[str]:

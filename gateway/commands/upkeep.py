@@ -1,13 +1,14 @@
 """Commands about one session: its title, its end, what it holds."""
 
 from gateway.commands.command import Answer, Call, Command, Kind
+from gateway.commands.dropping import dropping
 from gateway.commands.numbers import is_number, read_number
 from gateway.commands.wording import ago, count
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.exporting import MarkdownExport, exported, undone_in
+from gateway.jobs import Job
 from gateway.sessions import Hit, SessionMeta, SessionStatus
-from gateway.spool import InboxState, Operation, Settle
 from gateway.text import excerpt
 
 __all__ = ["CLOSE", "DELETE", "EXPORT", "INFO", "RENAME", "SEARCH"]
@@ -64,14 +65,19 @@ async def _delete(call: Call) -> Answer:
     await call.desk.sessions.delete(session.key)
     now = call.desk.sessions.active(call.routed.scope)
     where = f" You are in session {now.number} now." if now and call.session == session.key else ""
-    return Answer(text=f"Session {session.number} is deleted.{where}", also=dropped)
+    answer = Answer(text=f"Session {session.number} is deleted.{where}{_told(dropped)}")
+    return dropping(answer, dropped, asked=call.inbound, why="its session was deleted")
 
 
-def _dropped(call: Call, key: str) -> tuple[Operation, ...]:
-    """Stop what runs in a session that is about to go, and drop what waits there."""
+def _dropped(call: Call, key: str) -> list[Job]:
+    """Stop what runs in a session that is about to go, and take out what waits there."""
     waiting = call.desk.lanes.take_waiting(key)
     call.desk.lanes.stop(key, "The session was deleted.")
-    return tuple(Settle(turn=job.turn, state=InboxState.ABANDONED, note="its session was deleted") for job in waiting)
+    return waiting
+
+
+def _told(dropped: list[Job]) -> str:
+    return f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
 
 
 async def _info(call: Call) -> Answer:

@@ -1,12 +1,14 @@
 """Every chat command through the whole gateway."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from channels.loopback import LoopbackChannel
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
+from gateway.spool import Spool
 from tests.daemon.test_conversation import gateway, settings
 
 
@@ -52,6 +54,22 @@ async def test_retry_answers_the_last_message_anew(tmp_path: Path) -> None:
 async def test_retry_with_nothing_to_try_again_says_so(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await ask(chat, "/retry") == "There is nothing to try again here."
+
+
+async def test_a_stop_while_a_retry_reads_its_session_is_heard(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "hello")
+    (transcript,) = (tmp_path / "data" / "sessions" / "transcripts").glob("*.jsonl")
+    async with gateway(settings(tmp_path)) as (_, chat):
+        transcript.unlink()
+        os.mkfifo(transcript, mode=0o600)  # Whoever reads it waits until somebody writes.
+        await chat.say("/retry")
+        await chat.say("/stop")
+        texts = {(await chat.hear_message()).text for _ in range(2)}
+        os.close(await asyncio.to_thread(os.open, transcript, os.O_WRONLY))
+    assert texts == {"Stopped.", "Stopped. Nothing has changed."}
+    async with await Spool.open(tmp_path / "data") as spool:
+        assert (await spool.recover()).inbox == ()
 
 
 async def test_queued_commands_wait_for_the_turns_before_them(tmp_path: Path) -> None:

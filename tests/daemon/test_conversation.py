@@ -12,6 +12,7 @@ from config import GatewaySettings, HttpSettings, Settings
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon, opened
 from gateway.errors import Transient
+from gateway.spool import Spool
 
 PATIENCE = 30
 
@@ -191,6 +192,21 @@ async def test_stop_ends_the_answer_and_drops_what_waits(tmp_path: Path) -> None
         assert (await chat.hear_message()).text == "Nothing is running here."
         await chat.say("and now?")
         assert (await chat.hear_message()).kind is OutboundKind.REPLY
+
+
+async def test_whoever_waits_in_another_chat_is_told_of_a_stop(tmp_path: Path) -> None:
+    """One conversation over several chats: the answer to /stop is seen in one of them only."""
+    async with gateway(settings(tmp_path, session={"dm_scope": "main"})) as (_, chat):
+        await chat.say("hello", peer="ada")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("and mine?", peer="bob")
+        await chat.say("/stop", peer="ada")
+        heard = [await chat.hear_message() for _ in range(3)]
+    told = [message.text for message in heard if message.address.peer == "bob"]
+    assert told == ["This was not answered: somebody sent /stop. Send it again if it still matters."]
+    async with await Spool.open(tmp_path / "data") as spool:
+        assert (await spool.recover()).inbox == ()
 
 
 async def test_stop_also_ends_what_runs_in_a_session_that_was_left(tmp_path: Path) -> None:
