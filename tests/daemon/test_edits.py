@@ -188,7 +188,7 @@ async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path:
     async with gateway(configured, parrot.installed) as (_, chat):
         await chat.submit(message("first", "1", address=old, sender=bob))
         await replies(chat, 1)
-        assert await chat.submit(message("who?", "2", address=new, sender=bob)) is Verdict.REFUSED
+        assert await chat.submit(message("who?", "2", address=new, sender=bob)) is Verdict.IGNORED
         await chat.relocate(old, new)
         await chat.submit(message("second", "3", address=new, sender=bob))
         reply = await chat.hear_message()

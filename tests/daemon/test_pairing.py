@@ -2,13 +2,24 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
+from gateway.contract import (
+    Address,
+    Attachment,
+    AttachmentKind,
+    Inbound,
+    Outbound,
+    OutboundKind,
+    PeerKind,
+    Sender,
+    Verdict,
+)
 from gateway.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
 from tests.daemon.test_conversation import gateway, settings
 
@@ -164,8 +175,12 @@ async def test_a_flood_is_told_once_and_stop_still_works(tmp_path: Path) -> None
         assert sum("2 messages a minute" in each.text for each in heard_by_eve) == 1
 
 
-PATHS_IN = {
+FILE = Attachment(kind=AttachmentKind.FILE, name="x", media_type="text/plain", size=1, ref="r")
+PATHS_IN: dict[str, dict[str, object]] = {
     "a message": {"text": "hello"},
+    "an edit": {"text": "hello", "edits": "e0"},
+    "a file": {"text": "", "attachments": (FILE,)},
+    "a forwarded message": {"text": "hello", "forwarded_from": "the owner"},
     "a command": {"text": "/session list"},
     "a command of the owner's": {"text": "/restart"},
     "a pressed button": {"text": "/session resume 1"},
@@ -173,16 +188,20 @@ PATHS_IN = {
     "a mistyped command": {"text": "/nwe"},
     "nothing": {"text": ""},
     "too much": {"text": "x" * 40_000},
+    "a name that is on the list": {"text": "hello", "sender": Sender(id="666", name="ada")},
+    "nobody": {"text": "hello", "sender": Sender(id="")},
 }
 
 
-@pytest.mark.parametrize("kind", [PeerKind.DIRECT, PeerKind.GROUP, PeerKind.CHANNEL])
 @pytest.mark.parametrize("path", PATHS_IN)
-async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str, kind: PeerKind) -> None:
-    async with gateway(configured(tmp_path)) as (daemon, chat):
-        verdict = await chat.say(PATHS_IN[path]["text"], peer="666", kind=kind, sender=EVE)
-        assert verdict is Verdict.REFUSED
-        if kind is PeerKind.DIRECT:
+async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str) -> None:
+    async with gateway(configured(tmp_path, allow=["ada"], group_allow=["ada"])) as (daemon, chat):
+        for number, kind in enumerate([PeerKind.GROUP, PeerKind.CHANNEL, PeerKind.DIRECT]):
+            address = Address(channel="loopback", kind=kind, peer="666")
+            inbound = Inbound(address=address, sender=EVE, event_id=f"e{number}", text="", sent_at=datetime.now(UTC))
+            verdict = await chat.submit(replace(inbound, **PATHS_IN[path]))  # type: ignore[arg-type] # As the fields are.
+            assert verdict is (Verdict.REFUSED if kind is PeerKind.DIRECT else Verdict.IGNORED)
+        if path != "nobody":
             assert "I do not know you yet" in await heard(chat, "666")
         await nothing_is_heard(chat)
         assert not daemon.wants_restart

@@ -23,7 +23,10 @@ from tests.http.serving import BEARER, TOKEN, Running, Time, serving
 async def mounted_routes(tmp_path: Path) -> list[Route]:
     """All routes that a daemon with every built-in channel mounts, and some made up to reach every rule."""
     token = {"token": "123456:made-up-by-this-test-0123456789abcd"}
-    channels = {point.name: token for point in entry_points(group="gatehouse.channels")}
+    channels: dict[str, dict[str, object]] = {
+        point.name: {**token} for point in entry_points(group="gatehouse.channels")
+    }
+    channels["telegram"] = {**token, "options": {"webhook_url": "https://bot.example.org"}}
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "daemon"}, "channels": channels})
     async with opened(settings, listen=False) as daemon:
         return [*EXAMPLES, *daemon.routes()]
@@ -58,6 +61,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/app.js"): Access.PUBLIC,
         ("GET", "/app.css"): Access.PUBLIC,
         ("GET", "/favicon.svg"): Access.PUBLIC,
+        ("POST", "/telegram/default/webhook"): Access.CHANNEL,
         ("GET", "/web/ws"): Access.OWNER,
         ("GET", "/terminal/ws"): Access.CONTROL,
         ("GET", "/example"): Access.OWNER,

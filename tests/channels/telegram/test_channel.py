@@ -22,6 +22,7 @@ from gateway.contract import (
     Outbound,
     OutboundKind,
     PeerKind,
+    Reacts,
     Receipt,
     ShowsTyping,
     Verdict,
@@ -245,6 +246,14 @@ async def test_buttons_hold_their_commands(channel: Channel, api: FakeBotApi) ->
     assert (await api.called("sendMessage")).json("reply_markup") == {
         "inline_keyboard": [[{"text": "2 Trip", "callback_data": "/session resume 2"}]]
     }
+
+
+async def test_a_sign_is_a_reaction_on_the_message(channel: Channel, api: FakeBotApi) -> None:
+    assert isinstance(channel, Reacts)
+    await channel.react(THERE, "5", "👀")
+    reaction = await api.called("setMessageReaction")
+    assert (reaction.fields["chat_id"], reaction.fields["message_id"]) == (THERE.peer, "5")
+    assert reaction.json("reaction") == [{"type": "emoji", "emoji": "👀"}]
 
 
 @pytest.mark.usefixtures("channel")
