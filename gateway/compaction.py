@@ -145,7 +145,8 @@ class Compactions:
     def _note(self, key: str, done: Compacted) -> None:
         if not done.failure:
             self._resting.pop(key, None)
-            log.info("session_compacted", session=key, messages=done.messages, kept=done.kept)
+            if done.messages:
+                log.info("session_compacted", session=key, messages=done.messages, kept=done.kept)
             return
         failures = self._resting.pop(key, (0, 0.0))[0] + 1
         rest = min(_REST * 2 ** min(failures - 1, 10), _LONGEST_REST)

@@ -27,6 +27,7 @@ Shorten = Callable[[], Awaitable[Sequence[Message]]]
 _MARGIN = 0.95
 """How much of the room is used: an estimate is an estimate."""
 _AFTER_OVERFLOW = 0.7
+_LEAST = 0.2
 _MOST_OUTPUT = 0.25
 """How much of its context a model is left for its answer, at most."""
 _BIG = 200_000
@@ -38,13 +39,18 @@ class _Request:
     prompt: Prompt
     measured: Measure
     tokens: int
+    fixed: int
+    """Those of the system prompt and the tools, which cannot be shortened."""
 
 
 def budget_of(info: ModelInfo, calibration: Calibration) -> int:
     """Return how many tokens a request may have, by our estimate."""
     room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MOST_OUTPUT))
     budget = round(room * _MARGIN)
-    return budget if calibration.ceiling is None else min(budget, round(calibration.ceiling * _AFTER_OVERFLOW))
+    if calibration.ceiling is None:
+        return budget
+    # One strange refusal must not leave a model without any context.
+    return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _LEAST)))
 
 
 class Metered:
@@ -68,6 +74,8 @@ class Metered:
         self.before = 0
         """How many messages of a prompt are from before the turn, and may be left out."""
         self._instead: Sequence[Message] | None = None
+        self._room: int | None = None
+        """Tokens that messages may have, once a request was too long."""
         self._shorten = shorten
         self.tokens = 0
         """What the last request and its answer came to: how full the context is."""
@@ -87,6 +95,7 @@ class Metered:
         except ContextTooLong:
             log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
             self._calibrations[self._info.name].too_long(request.tokens)
+            self._room = round((request.tokens - request.fixed) * _AFTER_OVERFLOW)
             if self._shorten is not None:
                 self._instead = await self._shorten()
         async with aclosing(self._ask(await self._request(prompt))) as chunks:
@@ -100,22 +109,25 @@ class Metered:
         await self._measure([*before, *turn])
         calibration = self._calibrations[self._info.name]
         tools = [self._measures.of_tool(tool) for tool in prompt.tools]
-        fixed = total([ONE_REQUEST, measure(prompt.system), *tools])
+        always = total([ONE_REQUEST, measure(prompt.system), *tools])
+        fixed = calibration.estimate(always)
+        budget = min(self.budget - fixed, self._room or self.budget)
         known = list(map(self._measures.known, (*before, *turn)))
-        measured = total([fixed, *(each.measure for each in known)])
-        if calibration.estimate(measured) > self.budget:
+        measured = total([always, *(each.measure for each in known)])
+        if calibration.estimate(measured) > budget + fixed:
             messages = fit(
                 before,
                 turn,
                 size=lambda message: calibration.estimate(self._measures.known(message).measure),
-                budget=self.budget - calibration.estimate(fixed),
+                budget=budget,
             )
             known = list(map(self._measures.known, messages))
-            measured = total([fixed, *(each.measure for each in known)])
+            measured = total([always, *(each.measure for each in known)])
         return _Request(
             prompt=replace(prompt, messages=[each.sent for each in known]),
             measured=measured,
             tokens=calibration.estimate(measured),
+            fixed=fixed,
         )
 
     async def _measure(self, messages: Sequence[Message]) -> None:

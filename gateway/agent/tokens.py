@@ -8,6 +8,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Sequence
 from string import ascii_letters, digits
+from time import monotonic
 
 from gateway.agent.provider import ToolSpec
 from gateway.dialogue import AssistantMessage, Message, ToolMessage, UserMessage
@@ -44,6 +45,7 @@ _FADING = 0.92
 _NOISE = 0.02
 _SCALE_DOUBT = 0.3
 """How much of a report it takes to believe that all weights are off by the same factor."""
+_CEILING_HOLDS = 3_600.0
 _LIMITS = (0.2, 5.0)
 """No weight leaves these multiples of its default, whatever a provider reports."""
 _CREDIBLE = (0.1, 10.0)
@@ -115,8 +117,7 @@ class Calibration:
         self._prior = tuple(_within(weight, usual) for weight, usual in zip(weights, DEFAULT_WEIGHTS, strict=True))
         self._reports: deque[tuple[Measure, int]] = deque(maxlen=_KEPT)
         self.weights = self._prior
-        self.ceiling: int | None = None
-        """The estimate of the smallest request that was too long for the model, whatever its settings say."""
+        self._ceiling: tuple[int, float] | None = None
 
     def estimate(self, measured: Measure) -> int:
         return round(_dot(measured, self.weights))
@@ -129,8 +130,13 @@ class Calibration:
         self._reports.append((measured, tokens))
         self.weights = self._fitted()
 
+    @property
+    def ceiling(self) -> int | None:
+        """The estimate of a request that was too long for the model lately, whatever its settings say."""
+        return self._ceiling[0] if self._ceiling and monotonic() < self._ceiling[1] else None
+
     def too_long(self, estimate: int) -> None:
-        self.ceiling = min(estimate, self.ceiling or estimate)
+        self._ceiling = (min(estimate, self.ceiling or estimate), monotonic() + _CEILING_HOLDS)
 
     def _fitted(self) -> tuple[float, ...]:
         """Return the weights that explain the reports best, and stay near to the prior where the reports are silent.

@@ -1,0 +1,66 @@
+"""A gateway whose agents ask a model that speaks the real wire format, from a server on this machine."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from channels.loopback import LoopbackChannel
+from config import Settings
+from gateway.contract import PeerKind, Sender
+from gateway.daemon import Daemon
+from tests.agent.wire.openai import OPENAI
+from tests.agent.wire.server import Reply, WireServer, serving
+from tests.daemon.test_conversation import gateway, settings
+
+__all__ = ["ADA", "ask", "asked", "modelled", "said", "talking", "transcript"]
+
+ADA = Sender(id="ada", name="Ada")
+SMALL = {"context_tokens": 8_000, "max_output_tokens": 2_000, "input_price": 1.0, "output_price": 10.0}
+"""A request may have 5,700 tokens, and from 4,275 on the conversation is summed up."""
+
+
+def modelled(folder: Path, server: WireServer, **tables: Any) -> Settings:  # noqa: ANN401 - tables of any shape.
+    agents = {"main": {"provider": "house", "model": "small", "tools": []}, **tables.pop("agents", {})}
+    provider = server.table(models={"small": SMALL, "other": {}})
+    channels = {
+        "web": {"enabled": False},
+        "terminal": {"enabled": False},
+        "loopback": {"dm_policy": "open", "group_policy": "open"},
+    }
+    return settings(folder, providers={"house": provider}, agents=agents, channels=channels, **tables)
+
+
+@asynccontextmanager
+async def talking(
+    folder: Path,
+    *script: Reply,
+    **tables: Any,  # noqa: ANN401 - as above.
+) -> AsyncIterator[tuple[WireServer, LoopbackChannel, Daemon]]:
+    async with serving(OPENAI, *script) as server, gateway(modelled(folder, server, **tables)) as (daemon, chat):
+        yield server, chat, daemon
+
+
+async def ask(chat: LoopbackChannel, text: str, *, sender: Sender | None = None, group: str | None = None) -> str:
+    """Say something, by default as the owner in a direct chat, and return the next finished message."""
+    kind = PeerKind.GROUP if group else PeerKind.DIRECT
+    await chat.say(text, peer=group or (sender.id if sender else "owner"), kind=kind, sender=sender)
+    return (await chat.hear_message()).text
+
+
+async def asked(server: WireServer, times: int) -> None:
+    """Wait until the model was asked so many times."""
+    while len(server.requests) < times:  # noqa: ASYNC110 - the server has no event for it.
+        await asyncio.sleep(0)
+
+
+def said(server: WireServer, number: int = -1) -> list[str]:
+    """Return the texts of a request, its system prompt first."""
+    return [message["content"] for message in server.requests[number].body["messages"]]
+
+
+def transcript(folder: Path) -> list[dict[str, Any]]:
+    (file,) = (folder / "data/sessions/transcripts").glob("*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
