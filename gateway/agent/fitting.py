@@ -1,6 +1,6 @@
 """Making a conversation fit into a model's context. Pure: messages and a budget in, messages out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gateway.dialogue import Message, ToolMessage, ToolOutcome, UserMessage
@@ -53,21 +53,28 @@ def _shortened(turn: Sequence[Message], *, size: Size, budget: int) -> list[Mess
     messages = list(turn)
     results = [at for at, message in enumerate(messages) if isinstance(message, ToolMessage)]
     total = sum(map(size, messages))
-    for width in (_LONG_LEFT, _SHORT_LEFT):
-        for together in _by_age(results):
-            if total <= budget:
-                return messages
-            for at in together:
-                total -= size(messages[at])
-                messages[at] = _cut(messages[at], width)
-                total += size(messages[at])
+    for width, together in _in_order(results):
+        if total <= budget:
+            break
+        for at in together:
+            total -= size(messages[at])
+            messages[at] = _cut(turn[at], width)
+            total += size(messages[at])
     return messages
 
 
+def _in_order(results: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Say which results are to be shortened to what: all others before the newest."""
+    older, newest = results[:-1], results[-1:]
+    for group in (older, newest):
+        for width in (_LONG_LEFT, _SHORT_LEFT):
+            yield from ((width, together) for together in _by_age(group))
+
+
 def _by_age(results: list[int]) -> list[list[int]]:
-    """Put the old ones together, and let each of the newest stand alone."""
-    old, new = results[:-_STRIDE], results[-_STRIDE:]
-    return [*(old[first : first + _STRIDE] for first in range(0, len(old), _STRIDE)), *([each] for each in new)]
+    """Put the old ones together, and let each of the newer stand alone."""
+    old, newer = results[:-_STRIDE], results[-_STRIDE:]
+    return [*(old[first : first + _STRIDE] for first in range(0, len(old), _STRIDE)), *([each] for each in newer)]
 
 
 def _cut(message: Message, width: int) -> Message:

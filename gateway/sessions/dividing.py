@@ -33,7 +33,7 @@ def older_part(
     `first` is the seq of the session's first message. None when nothing is old enough.
     """
     summary = standing_summary(entries)
-    spoken = [entry for entry in counted(entries) if is_spoken(entry) and not _is_covered(entry, summary)]
+    spoken = [entry for entry in counted(entries) if _is_shown(entry) and not _is_covered(entry, summary)]
     grouped = _by_turn(spoken)
     turns = [as_messages(turn) for turn in grouped]
     kept = _newest(turns, keep_tokens, keep_messages, size)
@@ -59,18 +59,26 @@ def is_still(older: Older, entries: Sequence[Entry]) -> bool:
     )
 
 
+def _is_shown(entry: Entry) -> bool:
+    """Tell whether the model sees anything of it."""
+    return is_spoken(entry) or isinstance(entry, e.Edit)
+
+
 def _is_covered(entry: Entry, summary: e.Summary | None) -> bool:
     return summary is not None and summary.from_seq <= entry.seq <= summary.covers
 
 
 def _by_turn(spoken: Sequence[Entry]) -> list[list[Entry]]:
+    """Put together what must not be parted: a turn from its first to its last entry, and a question and its answer."""
+    ends = {entry.turn: at for at, entry in enumerate(spoken) if entry.turn is not None}
     turns: list[list[Entry]] = []
-    for entry in spoken:
-        goes_on = turns and turns[-1][-1].turn == entry.turn and (entry.turn or not isinstance(entry, e.User))
-        if goes_on:
-            turns[-1].append(entry)
-        else:
-            turns.append([entry])
+    goes_on_until = -1
+    for at, entry in enumerate(spoken):
+        begins = at > goes_on_until and (entry.turn is not None or not turns or isinstance(entry, e.User))
+        if begins:
+            turns.append([])
+        turns[-1].append(entry)
+        goes_on_until = max(goes_on_until, ends.get(entry.turn, at) if entry.turn else at)
     return turns
 
 
@@ -87,6 +95,6 @@ def _newest(turns: list[list[Message]], tokens: int, messages: int, size: Callab
 
 
 def _end(entries: Sequence[Entry], turn: list[Entry]) -> int:
-    """Return the seq of the last entry of a turn, which need not be spoken."""
-    name = turn[-1].turn
-    return max(entry.seq for entry in entries if entry is turn[-1] or (name is not None and entry.turn == name))
+    """Return the seq of the last entry of a turn, which need not be one that the model sees."""
+    names = {entry.turn for entry in turn if entry.turn is not None}
+    return max(turn[-1].seq, *(entry.seq for entry in entries if entry.turn in names))

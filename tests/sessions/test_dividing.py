@@ -2,9 +2,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialogue import Message
+from gateway.dialogue import Message, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.dividing import is_still, older_part
+from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry
 from gateway.sessions.fold import fold, history, standing_summary
 from tests.sessions.samples import conversation, header, marks, sealed
@@ -24,7 +24,7 @@ def one(_message: Message) -> int:
     return 1
 
 
-def divided(entries: list[Entry], keep: int = 2):  # type: ignore[no-untyped-def]  # noqa: ANN201 - as `older_part`.
+def divided(entries: list[Entry], keep: int = 2) -> Older | None:
     return older_part(entries, first=fold(entries).first, keep_tokens=10_000, keep_messages=keep, size=one)
 
 
@@ -65,7 +65,7 @@ def test_the_next_part_begins_where_the_summary_ends() -> None:
     again = divided(entries)
     assert again is not None
     assert again.earlier == "so far"
-    assert [message.text for message in again.messages if hasattr(message, "text")][0] == "question 3"  # noqa: RUF015 - it is the first of many.
+    assert again.messages[0] == UserMessage(text="question 3")
     assert again.from_seq == older.from_seq
 
 
