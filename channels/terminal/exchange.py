@@ -11,6 +11,7 @@ from gateway.text import clean
 __all__ = ["Exchange", "Outcome", "subject"]
 
 REFUSED = "The gateway refused this message."
+_YES_OR_NO = {"yes", "y", "no", "n"}
 REASON_DEADLINE = 5.0
 """How long the reason of a refusal may take: it comes as a message of its own."""
 
@@ -78,11 +79,12 @@ class Exchange:
             self._settle(Outcome(is_answer=self._is_answered_by(self._answer), text=self._answer.text))
 
     def _is_answered_by(self, message: Message) -> bool:
-        """Tell an answer from a word that there will be none: only commands are answered by notices."""
-        if message.is_failure:
+        """Tell an answer from a word that there will be none: notices answer commands, and a yes or no."""
+        if message.is_failure or message.is_question:
             return False
         is_command = self.text.lstrip().startswith(("/", "!")) and not self.text.lstrip().startswith("//")
-        return message.kind == OutboundKind.REPLY or is_command
+        is_yes_or_no = self.text.strip().rstrip(".!").lower() in _YES_OR_NO
+        return message.kind == OutboundKind.REPLY or is_command or is_yes_or_no
 
     def _settle(self, outcome: Outcome) -> None:
         if not self._outcome.done():
