@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import commands, first_token, gateway, sessions, spool, start
+from bench import commands, first_token, gateway, models, sessions, spool, start
 from bench.table import show
 
 PARTS = {
@@ -10,6 +10,7 @@ PARTS = {
     "start": start,
     "first_token": first_token,
     "gateway": gateway,
+    "models": models,
     "spool": spool,
     "sessions": sessions,
 }

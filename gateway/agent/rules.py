@@ -55,8 +55,10 @@ What I can do:
 - keep notes: `remember that the key is under the mat`, `what do you remember`
 - look back in this conversation: `what did I say first`, `what is my name`, `how many messages`
 
-Real answers need a language model, and this version of Gatehouse has none yet: models come with a later one. Until \
-then everything else can be tried with me: channels, sessions, commands, tools."""
+Real answers need a language model. Whoever runs this Gatehouse can add one by four lines of configuration \
+(`kind` and `api_key` or `base_url` of a provider, `provider` and `model` of the agent), with a key of OpenAI, \
+Anthropic or OpenRouter, or without any by a local Ollama. Until then everything else can be tried with me: \
+channels, sessions, commands, tools."""
 
 _REMINDER = (
     "I am the offline responder, not a language model, so I cannot say anything clever about it. Say `help` to see \

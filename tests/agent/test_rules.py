@@ -78,12 +78,13 @@ def test_other_talk_is_answered_without_a_tool_and_honestly(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["help", "hi", "Hello!", "who are you?", "what can you do", "Tell me of Rome"])
-def test_it_says_what_it_is_and_that_models_come_later(text: str) -> None:
+def test_it_says_what_it_is_and_how_to_get_a_model(text: str) -> None:
     said = answer(text)
     assert isinstance(said, str)
     assert "**offline responder**" in said
     assert "*not* a language model" in said
-    assert "models come with a later one" in said
+    assert "Anthropic or OpenRouter" in said
+    assert "Ollama" in said
     assert "README" not in said
 
 
@@ -92,7 +93,7 @@ def test_it_introduces_itself_at_length_only_once() -> None:
     assert isinstance(said, str)
     assert said.startswith("You said:\n\n> And of Carthage\n\n")
     assert "`help`" in said
-    assert "later" not in said
+    assert "Ollama" not in said
 
 
 @pytest.mark.parametrize(

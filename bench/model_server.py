@@ -1,0 +1,104 @@
+"""A model in a process of its own, so that its work is not counted as ours: it speaks OpenAI's format at once."""
+
+import asyncio
+import json
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from time import monotonic
+
+from aiohttp import web
+
+__all__ = ["CHUNKS", "CHUNKS_A_SECOND", "STEPS", "served"]
+
+STEPS = 40
+"""Calls of a tool before the answer, at `/steps`."""
+CHUNKS = 60
+CHUNKS_A_SECOND = 20
+"""How many there are and how fast they come, at `/paced`."""
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """Run it; give its address, to which the name of what it shall do is added."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _run(pipe: Connection) -> None:
+    asyncio.run(_serve(pipe))
+
+
+async def _serve(pipe: Connection) -> None:
+    app = web.Application(client_max_size=64 << 20)
+    for name, handler in (("steps", _steps), ("clock", _clock), ("paced", _paced)):
+        app.router.add_post(f"/{name}/chat/completions", handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    pipe.send(runner.addresses[0][1])
+    await asyncio.Event().wait()
+
+
+async def _steps(request: web.Request) -> web.StreamResponse:
+    done = sum(message["role"] == "tool" for message in (await request.json())["messages"])
+    if done >= STEPS:
+        return await _stream(request, [_said("Done."), _ended("stop")])
+    function = {"name": "current_time", "arguments": "{}"}
+    call = {"index": 0, "id": f"call_{done:016}", "type": "function", "function": function}
+    return await _stream(request, [_chunk({"tool_calls": [call]}), _ended("tool_calls")])
+
+
+async def _clock(request: web.Request) -> web.StreamResponse:
+    """Say what time it is; a clock that all processes share."""
+    await request.read()
+    response = await _begun(request)
+    await response.write(_said(repr(monotonic())))
+    await asyncio.sleep(0.1)
+    await response.write(_ended("stop"))
+    return response
+
+
+async def _paced(request: web.Request) -> web.StreamResponse:
+    await request.read()
+    response = await _begun(request)
+    for _ in range(CHUNKS):
+        await response.write(_said("word "))
+        await asyncio.sleep(1 / CHUNKS_A_SECOND)
+    await response.write(_ended("stop"))
+    return response
+
+
+async def _begun(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    return response
+
+
+async def _stream(request: web.Request, chunks: list[bytes]) -> web.StreamResponse:
+    response = await _begun(request)
+    await response.write(b"".join(chunks))
+    return response
+
+
+def _said(text: str) -> bytes:
+    return _chunk({"content": text})
+
+
+def _ended(reason: str) -> bytes:
+    return _chunk({}, reason) + b"data: [DONE]\n\n"
+
+
+def _chunk(delta: dict[str, object], reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    shape = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return f"data: {json.dumps(shape)}\n\n".encode()
