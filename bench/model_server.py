@@ -53,7 +53,7 @@ async def _steps(request: web.Request) -> web.StreamResponse:
     done = sum(message["role"] == "tool" for message in (await request.json())["messages"])
     if done >= STEPS:
         return await _stream(request, [_said("Done."), _ended("stop")])
-    function = {"name": "current_time", "arguments": "{}"}
+    function = {"name": "count", "arguments": f'{{"number": {done}}}'}
     call = {"index": 0, "id": f"call_{done:016}", "type": "function", "function": function}
     return await _stream(request, [_chunk({"tool_calls": [call]}), _ended("tool_calls")])
 

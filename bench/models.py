@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter
-from typing import Any, cast
+from typing import cast
 
 import structlog
 
@@ -18,13 +18,14 @@ from bench.model_server import CHUNKS, CHUNKS_A_SECOND, STEPS, served
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import ProviderSettings, Settings
+from gateway.agent.events import Done
 from gateway.agent.loop import converse
 from gateway.agent.openai import OpenAIProvider
 from gateway.agent.provider import Prompt
 from gateway.agent.providers import Providers
 from gateway.agent.shapes import to_openai
 from gateway.agent.toolbox import BUILT_IN
-from gateway.agent.tools import Toolbox, ToolContext
+from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.daemon import opened
 from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
@@ -38,6 +39,15 @@ FIRST_LIMIT_MS = 5
 STREAMS = 50
 LAG_LIMIT_MS = 50
 SIZE_LIMIT = 4_000
+
+
+@tool
+async def count(_context: ToolContext, number: int) -> str:
+    """Say a number."""
+    return str(number)
+
+
+TOOLBOX = Toolbox([*BUILT_IN, count])
 
 
 def rows() -> Iterator[Row]:
@@ -104,10 +114,8 @@ async def _steps(url: str) -> tuple[float, float]:
             began = perf_counter()
             await _by_the_sdk(bare)
             between = perf_counter()
-            events = converse(
-                _prompt(0), provider=provider, toolbox=Toolbox(BUILT_IN), context=context, max_iterations=STEPS + 1
-            )
-            assert [event async for event in events]
+            events = converse(_prompt(0), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=STEPS + 1)
+            assert [event async for event in events][-1] == Done(text="Done.", steps=STEPS + 1)
             sdk.append((between - began) * 1000 / (STEPS + 1))
             ours.append((perf_counter() - between) * 1000 / (STEPS + 1))
     await providers.aclose()
@@ -124,18 +132,20 @@ async def _by_the_sdk(bare: OpenAIProvider) -> None:
                 {"type": "function", "function": {"name": each.name, "parameters": each.schema}}
                 for each in prompt.tools
             ]
-            body: Any = {"model": "m", "messages": to_openai(prompt.messages), "tools": tools, "stream": True}
-            async with await client.chat.completions.create(**body) as stream:
+            body = {"messages": to_openai(prompt.messages), "tools": tools}
+            async with await client.chat.completions.create(
+                model="m", messages=[], stream=True, extra_body=body
+            ) as stream:
                 assert [chunk async for chunk in stream]
 
 
 def _prompt(steps: int) -> Prompt:
     messages: list[Message] = [UserMessage(text="hello")]
     for step in range(steps):
-        call = ToolCall(id=f"call_{step:016}", name="current_time", input={})
-        outcome = ToolOutcome(id=call.id, output=datetime.now(UTC).isoformat())
+        call = ToolCall(id=f"call_{step:016}", name="count", input={"number": step})
+        outcome = ToolOutcome(id=call.id, output=str(step))
         messages += [AssistantMessage(text="", tool_calls=(call,)), ToolMessage(outcomes=(outcome,))]
-    return Prompt(system="", messages=messages, tools=Toolbox(BUILT_IN).specs(), model="m")
+    return Prompt(system="", messages=messages, tools=TOOLBOX.specs(), model="m")
 
 
 @asynccontextmanager

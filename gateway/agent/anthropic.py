@@ -6,6 +6,9 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, convert
+from msgspec.structs import asdict
+
 from config import ModelSettings, ProviderSettings
 from gateway.agent.calls import Pieces
 from gateway.agent.connection import Connection, http_client
@@ -20,7 +23,6 @@ from gateway.errors import ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
-    from anthropic.types import RawMessageStreamEvent
 
 __all__ = ["AnthropicProvider", "open_anthropic"]
 
@@ -107,9 +109,11 @@ def _errors() -> tuple[type[Exception], ...]:
     return (anthropic.AnthropicError, httpx2.HTTPError)
 
 
-async def _begun(client: AsyncAnthropic, body: dict[str, Any]) -> AsyncStream[RawMessageStreamEvent]:
-    stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(**body)
-    return stream
+async def _begun(client: AsyncAnthropic, body: dict[str, Any]) -> AsyncStream[object]:
+    """Send `body` as it is, and take events as they are: see the provider of OpenAI."""
+    from anthropic import AsyncStream  # noqa: PLC0415 - as above
+
+    return await client.post("/v1/messages", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
 
 
 def _marked(messages: list[Shape]) -> list[Shape]:
@@ -139,6 +143,48 @@ def _thinking(settings: ModelSettings, max_output: int) -> dict[str, Any]:
     return {"thinking": {"type": "adaptive"}} if settings.thinking else {}
 
 
+class _Counts(Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Message(Struct):
+    usage: _Counts | None = None
+
+
+class _Block(Struct):
+    type: str
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] | None = None  # What the tool takes.
+
+
+class _Delta(Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _Event(Struct):
+    """Of an event of any kind, what we look at."""
+
+    type: str
+    index: int = 0
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Counts | None = None
+
+
 class _Answer:
     """Puts the events of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
 
@@ -149,17 +195,17 @@ class _Answer:
         self._reason = ""
         self._counts: dict[str, int] = {}
 
-    def take(self, event: RawMessageStreamEvent) -> Iterator[TextDelta]:
-        match event.type:
-            case "message_start":
-                self._count(event.message.usage)
-            case "message_delta":
-                self._count(event.usage)
-                self._reason = event.delta.stop_reason or self._reason
-            case "content_block_start":
-                yield from self._start(event.index, event.content_block)
-            case "content_block_delta":
-                yield from self._add(event.index, event.delta)
+    def take(self, raw: object) -> Iterator[TextDelta]:
+        match convert(raw, _Event):
+            case _Event(type="message_start", message=_Message(usage=_Counts() as counts)):
+                self._count(counts)
+            case _Event(type="message_delta", delta=delta, usage=counts):
+                self._count(counts or _Counts())
+                self._reason = (delta and delta.stop_reason) or self._reason
+            case _Event(type="content_block_start", index=index, content_block=_Block() as block):
+                yield from self._start(index, block)
+            case _Event(type="content_block_delta", index=index, delta=_Delta() as delta):
+                yield from self._add(index, delta)
 
     def end(self, model: str) -> Iterator[Chunk]:
         if not self._reason:
@@ -171,7 +217,7 @@ class _Answer:
         yield from calls.values()
         yield self._usage()
 
-    def _start(self, index: int, block: Any) -> Iterator[TextDelta]:  # noqa: ANN401 - one of many kinds, by `type`.
+    def _start(self, index: int, block: _Block) -> Iterator[TextDelta]:
         match block.type:
             case "text":
                 if self._text():
@@ -186,7 +232,7 @@ class _Answer:
                 self._blocks[index] = {"type": "tool_use", "input": block.input}
                 self._calls[index] = Pieces(id=block.id, name=block.name)
 
-    def _add(self, index: int, delta: Any) -> Iterator[TextDelta]:  # noqa: ANN401 - as above
+    def _add(self, index: int, delta: _Delta) -> Iterator[TextDelta]:
         match delta.type:
             case "text_delta":
                 yield from self._say(index, delta.text)
@@ -235,10 +281,8 @@ class _Answer:
                 content.append(block)
         yield Thought(model=self._name, shape={"content": content})
 
-    def _count(self, usage: Any) -> None:  # noqa: ANN401 - of the start or of the end, with much the same fields.
-        for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
-            if (count := getattr(usage, name, None)) is not None:
-                self._counts[name] = count
+    def _count(self, told: _Counts) -> None:
+        self._counts |= {name: count for name, count in asdict(told).items() if count is not None}
 
     def _usage(self) -> Usage:
         """Count as input all that was read: the API counts apart what came from its cache or was put there."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, convert
+
 from config import ProviderSettings
 from gateway.agent.calls import Pieces
 from gateway.agent.connection import Connection, http_client
@@ -19,8 +21,6 @@ from gateway.errors import ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, AsyncStream
-    from openai.types.chat import ChatCompletionChunk
-    from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 
 __all__ = ["OpenAIProvider", "open_openai"]
 
@@ -61,7 +61,7 @@ class OpenAIProvider:
         for rest in answer.end(model):
             yield rest
 
-    async def _ask(self, client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[ChatCompletionChunk]:
+    async def _ask(self, client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[object]:
         """Begin a stream. Usage is asked for until the endpoint turns out not to know of it."""
         import openai  # noqa: PLC0415 - imported in a thread by now; see `_connect`.
 
@@ -117,9 +117,59 @@ def _errors() -> tuple[type[Exception], ...]:
     return (openai.OpenAIError, httpx2.HTTPError)
 
 
-async def _begun(client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[ChatCompletionChunk]:
-    stream: AsyncStream[ChatCompletionChunk] = await client.chat.completions.create(**body)
-    return stream
+async def _begun(client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[object]:
+    """Send `body` as it is, and take chunks as they are.
+
+    The SDK's typed way would take the one apart and put the other together field by field, on the event loop: tens of
+    milliseconds for a long conversation, and half of the work for each chunk.
+    """
+    from openai import AsyncStream  # noqa: PLC0415 - as above
+
+    return await client.post(
+        "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+    )
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Piece(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Piece] | None = None
+    reasoning_content: str | None = None
+    reasoning_details: list[Any] | None = None  # Whatever the endpoint wants back.
+
+
+class _Choice(Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Chunk(Struct):
+    """Of a chunk, what we look at. Endpoints leave out the rest at will, and add to it."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
 
 
 class _Answer:
@@ -128,27 +178,20 @@ class _Answer:
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: list[Pieces] = []
-        self._by_index: dict[int, Pieces] = {}
+        self._by_index: dict[int | None, Pieces] = {}
         self._thinking: list[str] = []
         self._details: list[Json] = []
         self._has_text = False
         self._reason = ""
-        self._usage = Usage(input_tokens=0, output_tokens=0, model=name)
+        self._usage = _Usage()
 
-    def take(self, chunk: ChatCompletionChunk) -> Iterator[TextDelta]:
-        if chunk.usage:
-            self._usage = _usage(chunk, self._name)
+    def take(self, raw: object) -> Iterator[TextDelta]:
+        chunk = convert(raw, _Chunk)
+        self._usage = chunk.usage or self._usage
         for choice in (chunk.choices or ())[:1]:
             self._reason = choice.finish_reason or self._reason
-            delta: ChoiceDelta | None = choice.delta  # The SDK checks nothing, and not every endpoint sends one.
-            if delta is None:
-                continue
-            self._think(delta)
-            for piece in delta.tool_calls or ():
-                self._add(piece)
-            if text := delta.content or delta.refusal:
-                self._has_text = self._has_text or bool(text.strip())
-                yield TextDelta(text=text)
+            if choice.delta:
+                yield from self._add(choice.delta)
 
     def end(self, model: str) -> Iterator[Chunk]:
         if not self._reason:
@@ -162,29 +205,28 @@ class _Answer:
         yield from self._thoughts()
         for call in self._calls:
             yield call.whole()
-        yield self._usage
+        yield self._counted()
 
-    def _add(self, piece: ChoiceDeltaToolCall) -> None:
+    def _add(self, delta: _Delta) -> Iterator[TextDelta]:
+        if delta.reasoning_content:
+            self._thinking.append(delta.reasoning_content)
+        self._details += delta.reasoning_details or ()
+        for piece in delta.tool_calls or ():
+            self._add_to_call(piece)
+        if text := delta.content or delta.refusal:
+            self._has_text = self._has_text or bool(text.strip())
+            yield TextDelta(text=text)
+
+    def _add_to_call(self, piece: _Piece) -> None:
         """Add to the call that the piece belongs to. Some endpoints give no index, or the same to several calls."""
-        index: int | None = piece.index  # As above.
-        last = self._calls[-1] if self._calls else None
-        call = last if index is None else self._by_index.get(index)
+        call = self._by_index.get(piece.index)
         if call is None or (piece.id and call.id and piece.id != call.id):
-            call = Pieces()
+            call = self._by_index[piece.index] = Pieces()
             self._calls.append(call)
-            self._by_index[piece.index] = call
         call.id = call.id or piece.id or ""
         if piece.function:
             call.name = call.name or piece.function.name or ""
             call.add(piece.function.arguments or "")
-
-    def _think(self, delta: ChoiceDelta) -> None:
-        """Keep what a model thinks, under the names that endpoints have given to it."""
-        extra = delta.model_extra or {}
-        if isinstance(text := extra.get("reasoning_content"), str):
-            self._thinking.append(text)
-        if isinstance(details := extra.get("reasoning_details"), list):
-            self._details += details
 
     def _thoughts(self) -> Iterator[Thought]:
         shape: dict[str, Json] = {}
@@ -195,14 +237,12 @@ class _Answer:
         if shape and self._calls:
             yield Thought(model=self._name, shape=shape)
 
-
-def _usage(chunk: ChatCompletionChunk, name: str) -> Usage:
-    told = chunk.usage
-    details = told.prompt_tokens_details if told else None
-    return Usage(
-        input_tokens=(told and told.prompt_tokens) or 0,
-        output_tokens=(told and told.completion_tokens) or 0,
-        cache_read_tokens=(details and details.cached_tokens) or 0,
-        cache_write_tokens=(details and details.cache_write_tokens) or 0,
-        model=name,
-    )
+    def _counted(self) -> Usage:
+        details = self._usage.prompt_tokens_details or _Details()
+        return Usage(
+            input_tokens=self._usage.prompt_tokens or 0,
+            output_tokens=self._usage.completion_tokens or 0,
+            cache_read_tokens=details.cached_tokens or 0,
+            cache_write_tokens=details.cache_write_tokens or 0,
+            model=self._name,
+        )
