@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ import pytest
 
 from gateway.contract import Address, Button, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED, Delivery
-from gateway.errors import ChannelError, Transient, Undeliverable
+from gateway.errors import ChannelError, Refused, Transient, Undeliverable
 from gateway.spool import OutboxState, Sending, Spool
 
 ADDRESS = Address(channel="wire", kind=PeerKind.DIRECT, peer="ada")
@@ -65,12 +65,21 @@ class Time:
         await asyncio.sleep(0)
 
 
+FilePath = Callable[[str], Awaitable[Path]]
+
+
+async def nothing_kept(ref: str) -> Path:
+    raise Refused(f"{ref} is not kept.")
+
+
 class Post:
     """A delivery over a real spool."""
 
-    def __init__(self, spool: Spool, channels: dict[tuple[str, str], Channel], time: Time) -> None:
+    def __init__(
+        self, spool: Spool, channels: dict[tuple[str, str], Channel], time: Time, file_path: FilePath = nothing_kept
+    ) -> None:
         self.spool = spool
-        self.delivery = Delivery(channels, spool, now=time, sleep=time.sleep)
+        self.delivery = Delivery(channels, spool, now=time, sleep=time.sleep, file_path=file_path)
 
     async def say(self, message: Outbound, key: str, turn: str | None = None) -> None:
         parts = self.delivery.compose(message, key=key, turn=turn)
@@ -86,10 +95,12 @@ class Post:
 
 
 @asynccontextmanager
-async def posting(folder: Path, *channels: Channel, time: Time | None = None) -> AsyncIterator[Post]:
+async def posting(
+    folder: Path, *channels: Channel, time: Time | None = None, file_path: FilePath = nothing_kept
+) -> AsyncIterator[Post]:
     by_identity = {(channel.name, channel.account): channel for channel in channels}
     async with asyncio.timeout(30), await Spool.open(folder) as spool, asyncio.TaskGroup() as tasks:
-        post = Post(spool, by_identity, time or Time())
+        post = Post(spool, by_identity, time or Time(), file_path)
         post.delivery.chats.open(tasks)
         yield post
         post.delivery.chats.stop_all("")

@@ -1,24 +1,27 @@
 """Files that come with messages and go with answers, through the whole gateway."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from channels.loopback import Heard, LoopbackChannel
 from config import Settings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, TextDelta
+from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Attachment, AttachmentKind
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, UserMessage
 from gateway.errors import ProviderFailed
+from gateway.sessions import shown
 from gateway.sessions.entries import SentFile, User, decode
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import PATIENCE, gateway, settings
 from tests.files.samples import PHOTO, offered, png
+from tests.files.test_transcription import serving
 
 OK: Sequence[Chunk] = [TextDelta(text="ok")]
 SEES = ModelInfo(name="eyes", sees_images=True)
@@ -264,3 +267,92 @@ async def test_a_file_that_is_too_large_for_the_chat_is_told_in_words(tmp_path: 
         await chat.say("send it")
         text = (await chat.hear_message()).text
     assert text == "ok\n\n(There is a file for you, a.txt, 4 bytes, but this chat cannot take it.)"
+
+
+async def test_a_file_that_was_sent_before_a_crash_still_goes_with_the_answer_once(tmp_path: Path) -> None:
+    """The model hangs after its tool has run; the next start goes on from there."""
+    hasty = settings(tmp_path, gateway={"data_dir": tmp_path / "data", "shutdown_timeout": 0})
+    hangs = asyncio.Event()
+
+    class Hanging(ScriptedProvider):
+        async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            if self.prompts:
+                hangs.set()
+                await asyncio.Event().wait()
+            async for chunk in super().stream(prompt):
+                yield chunk
+
+    async with gateway(hasty, using(Hanging(sending("a.txt")))) as (_, chat):
+        path = tmp_path / "data/workspace/main/a.txt"
+        path.write_text("first")
+        await chat.say("send it")
+        await hangs.wait()
+        path.write_text("changed since")
+    async with gateway(settings(tmp_path), using(ScriptedProvider(OK))) as (_, chat):
+        _, file = await heard_until_file(chat)
+        assert file.content == b"first"
+        await chat.say("/status")
+        assert (await chat.hear_message()).file is None
+    assert len([entry for entry in transcript(tmp_path) if isinstance(entry, SentFile)]) == 1
+
+
+async def test_a_voice_message_is_heard(tmp_path: Path) -> None:
+    async def transcribe(request: web.Request) -> web.Response:
+        await request.read()
+        return web.json_response({"text": "Buy milk."})
+
+    voice = offered(name="voice.ogg", media_type="audio/ogg", kind=AttachmentKind.VOICE)
+    async with serving(transcribe) as url:
+        listens = settings(
+            tmp_path,
+            providers={"ears": {"kind": "openai", "base_url": url, "api_key": "k"}},
+            transcription={"provider": "ears"},
+        )
+        asked = await asked_about(tmp_path, voice, content={"F": b"OggS\0"}, configured=listens, text="")
+    assert asked.text == "[voice: voice.ogg, transcribed:] Buy milk."
+    (user,) = users(tmp_path)
+    assert shown(user) == "[voice: “Buy milk.”]"
+
+
+async def test_messages_that_are_answered_together_bring_their_files(tmp_path: Path) -> None:
+    channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"busy": "collect"}}
+    provider = ScriptedProvider(OK)
+
+    def before(daemon: Daemon) -> None:
+        waiting(daemon)
+        using(provider)(daemon)
+
+    async with gateway(settings(tmp_path, channels=channels), before) as (_, chat):
+        chat.files["F"] = b"buy milk"
+        await chat.say("look", attachments=[PHOTO])
+        await chat.say("and this", attachments=[offered()])
+        await chat.say("and that", attachments=[offered()])
+        chat.files["photo"] = png()
+        await chat.hear_message()
+        await chat.hear_message()
+    assert len(provider.prompts) == 2
+    assert "buy milk" in last_asked(provider).text
+
+
+async def test_files_of_a_session_that_was_deleted_meanwhile_are_removed_at_the_start(tmp_path: Path) -> None:
+    await asked_about(tmp_path, PHOTO, content={"photo": png()})
+    orphan = tmp_path / "data/files/of-a-deleted-session"
+    orphan.mkdir()
+    (orphan / "x").write_bytes(b"x")
+    async with gateway(settings(tmp_path)):
+        pass
+    assert not orphan.exists()
+    assert len(list((tmp_path / "data/files").rglob("*cat.jpg"))) == 1
+
+
+async def test_an_export_names_the_files(tmp_path: Path) -> None:
+    provider = ScriptedProvider(sending("a.txt"), OK)
+    async with gateway(settings(tmp_path), using(provider)) as (_, chat):
+        (tmp_path / "data/workspace/main/a.txt").write_text("x")
+        chat.files["photo"] = png()
+        await chat.say("look", attachments=[PHOTO])
+        await heard_until_file(chat)
+        await chat.say("/session export")
+        text = (await chat.hear_message()).text
+    assert "look\n[image: cat.jpg]" in text
+    assert "[file: a.txt]" in text

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from time import time
@@ -47,7 +47,8 @@ DROP: tuple[int, Json] = (0, {})
 class FakeBotApi:
     """`scripted[method]` are answers given, first in first out, before the method works; `lacks` are unknown to it.
 
-    `files` are what people have sent, by file id; what the bot sends is in the fields of its call, as Latin-1 text.
+    `files` are what people have sent, by file id, and None is one without end; what the bot sends is in the fields of
+    its call, as Latin-1 text.
     """
 
     url: str = ""
@@ -58,7 +59,7 @@ class FakeBotApi:
     webhook_failure: str = ""
     pending: list[Json] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, bytes | None] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _next_update: int = 500
     _next_message: int = 100
@@ -113,13 +114,14 @@ class FakeBotApi:
         text = body if isinstance(body, str) else json.dumps(body)
         return web.Response(status=status or 500, text=text, content_type="application/json")
 
-    async def serve_file(self, request: web.Request) -> web.Response:
+    async def serve_file(self, request: web.Request) -> web.StreamResponse:
         if self.scripted["file"]:
             status, _ = self.scripted["file"].popleft()
             return web.Response(status=status)
         if request.match_info["token"] != TOKEN:
             return web.Response(status=401)
-        return web.Response(body=self.files[request.match_info["name"]])
+        content = self.files[request.match_info["name"]]
+        return await _endless(request) if content is None else web.Response(body=content)
 
     async def _answer(self, method: str, fields: dict[str, str], token: str) -> tuple[int, Any]:
         if self.scripted[method]:
@@ -197,6 +199,15 @@ async def bot_api() -> AsyncIterator[FakeBotApi]:
         yield fake
     finally:
         await runner.cleanup()
+
+
+async def _endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        while True:
+            await response.write(bytes(65_536))
+    return response
 
 
 def _field(value: object) -> str:

@@ -4,14 +4,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from config import GatewaySettings, HttpSettings, Settings
+from config import FileSettings, GatewaySettings, HttpSettings, Settings
+from gateway.agent.models import ModelInfo
+from gateway.agent.provider import TextDelta
 from gateway.daemon import Daemon, opened
+from gateway.dialogue import UserMessage
+from tests.agent.scripted import ScriptedProvider
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
 from tests.daemon.test_approvals import Rocket, agent, launch, scripted
+from tests.files.samples import png
 from tests.running import DEFAULTS, Running, write_config
 
 PATIENCE = 120
@@ -228,3 +234,22 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotAp
     files = [file for file in daemon.data.rglob("*") if file.is_file()]
     assert files
     assert not [file for file in files if TOKEN.encode() in file.read_bytes()]
+
+
+async def test_a_photo_reaches_the_model_and_an_endless_file_does_not(tmp_path: Path, api: FakeBotApi) -> None:
+    configured = settings(tmp_path, api).model_copy(update={"files": FileSettings(max_bytes=300_000)})
+    provider = ScriptedProvider([TextDelta(text="A dot.")])
+    api.files["P"] = png()
+    api.files["E"] = None
+    async with gateway(configured) as daemon:
+        sees = ModelInfo(name="eyes", sees_images=True)
+        daemon.roster.replace("main", lambda main: replace(main, provider=provider, info=sees))
+        await api.say("", photo=[{"file_id": "P", "file_unique_id": "U", "width": 1, "height": 1}], caption="look")
+        assert (await heard(api, 1)).fields["text"] == "A dot."
+        await api.say("", document={"file_id": "E", "file_unique_id": "U", "file_name": "../x", "file_size": 10})
+        await heard(api, 2)
+    first, second = [prompt.messages[-1] for prompt in provider.prompts]
+    assert isinstance(first, UserMessage)
+    assert [picture.data for picture in first.pictures] == [png()]
+    assert isinstance(second, UserMessage)
+    assert second.text == "[file: _x, 10 bytes; it is not available: it is too large; files of up to 300 kB are taken]"

@@ -1,0 +1,80 @@
+"""How files of an answer reach their chat, or why they do not."""
+
+from pathlib import Path
+
+from gateway.contract import Enclosure, Outbound, Receipt
+from gateway.delivery import POSSIBLY_REPEATED
+from gateway.errors import ChannelError, Refused, Transient, Undeliverable
+from tests.test_delivery import HELLO, Post, Wire, posting
+
+REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=1500, ref="s/report.pdf")
+
+
+class FileWire(Wire):
+    """A channel that also takes files, and fails with these first, in their order."""
+
+    max_file_bytes = 2_000
+
+    def __init__(self, *file_failures: ChannelError) -> None:
+        super().__init__()
+        self.file_failures = list(file_failures)
+        self.files: list[tuple[str, str, Path]] = []
+
+    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
+        if self.file_failures:
+            raise self.file_failures.pop(0)
+        self.files.append((key, message.text, path))
+        return Receipt(message_id=key)
+
+
+async def store(ref: str) -> Path:
+    if ref != REPORT.ref:
+        raise Refused("The file is not kept any more.")
+    return Path("/kept") / ref
+
+
+async def send(post: Post, *files: Enclosure) -> None:
+    parts = post.delivery.compose(HELLO, key="k", turn="k", files=files)
+    await post.spool.commit(*parts)
+    post.delivery.post(parts)
+    await post.arrived()
+
+
+async def test_a_file_goes_behind_the_words_under_a_key_of_its_own(tmp_path: Path) -> None:
+    wire = FileWire()
+    async with posting(tmp_path, wire, file_path=store) as post:
+        await send(post, REPORT)
+        assert await post.states() == {}
+    assert wire.texts == ["hello"]
+    assert wire.files == [("k.file1", "", Path("/kept/s/report.pdf"))]
+
+
+async def test_a_file_whose_first_send_may_have_arrived_is_marked(tmp_path: Path) -> None:
+    wire = FileWire(Transient("the answer was lost", may_have_arrived=True))
+    async with posting(tmp_path, wire, file_path=store) as post:
+        await send(post, REPORT)
+    assert [text for _, text, _ in wire.files] == [POSSIBLY_REPEATED]
+
+
+async def test_a_refused_file_is_told_in_its_place(tmp_path: Path) -> None:
+    wire = FileWire(Undeliverable("Telegram found the message too large."))
+    async with posting(tmp_path, wire, file_path=store) as post:
+        await send(post, REPORT)
+        assert await post.states() == {}
+    assert wire.texts[1] == ("(The file report.pdf, 1.5 kB, could not be sent: Telegram found the message too large.)")
+
+
+async def test_a_file_that_is_not_kept_any_more_is_told(tmp_path: Path) -> None:
+    wire = FileWire()
+    async with posting(tmp_path, wire) as post:
+        await send(post, REPORT)
+    assert "report.pdf" in wire.texts[1]
+    assert wire.files == []
+
+
+async def test_a_channel_that_sends_no_files_says_that_there_is_one(tmp_path: Path) -> None:
+    wire = Wire()
+    async with posting(tmp_path, wire, file_path=store) as post:
+        await send(post, REPORT)
+    assert "".join(wire.texts).startswith("hello")
+    assert "report.pdf, 1.5 kB" in " ".join(wire.texts)
