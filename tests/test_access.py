@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from config import ChannelSettings, DmPolicy, GatewaySettings, GroupPolicy, Settings
-from gateway.access import is_owner, may_talk
+from gateway.access import are_same_person, is_owner, may_talk
 from gateway.contract import Address, PeerKind, Sender
 from gateway.guests import Guest, Person
 from gateway.live import Live
@@ -103,3 +103,11 @@ def test_a_servers_id_lets_all_of_its_channels_in() -> None:
     assert may_talk(rules, GROUP, Sender(id="42"), "500")
     assert not may_talk(rules, GROUP, Sender(id="42"), "600")
     assert not may_talk(rules, GROUP, Sender(id="42"))
+
+
+def test_ids_are_one_persons_when_they_are_equal_or_linked() -> None:
+    linked = Settings.model_validate({"session": {"identity_links": {"ada": ["telegram:42", "discord:7"]}}})
+    assert are_same_person(Live(linked), ("telegram", "42"), ("discord", "7"))
+    assert are_same_person(Live(Settings()), ("telegram", "42"), ("telegram", "42"))
+    assert not are_same_person(Live(Settings()), ("telegram", "42"), ("discord", "42"))
+    assert not are_same_person(Live(linked), ("telegram", "42"), ("discord", "8"))

@@ -15,6 +15,7 @@ from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage
 from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd, decode
+from gateway.sessions.fold import INTERRUPTED
 from gateway.spool import InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import gateway, settings
@@ -258,3 +259,54 @@ async def test_many_answers_at_once_are_one_answer(tmp_path: Path) -> None:
     assert texts.count("That was answered already, with yes.") == 7
     assert rocket.launched == ["Mars"]
     assert decisions(tmp_path) == [None, "approved"]
+
+
+async def test_what_was_allowed_and_cut_off_is_said_to_be_uncertain_and_asked_about_again(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def launch_slowly(_context: ToolContext, target: str) -> str:
+        """Launch."""
+        begun.set()
+        await asyncio.Event().wait()
+        return target
+
+    hanging = replace(tool(asks=True)(launch_slowly), spec=replace(tool(launch_slowly).spec, name="launch"))
+
+    def slow(daemon: Daemon) -> None:
+        provider = scripted([launch("Mars")])
+        daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=Toolbox([hanging])))
+
+    async with gateway(house(tmp_path, shutdown_timeout=0.0), slow) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        first = await asked(chat)
+        await chat.say("yes", sender=ADA, peer="ada")
+        await begun.wait()
+    assert await states(tmp_path) == [InboxState.RUNNING]
+    rocket, provider = Rocket(), scripted([launch("Mars", 2)])
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        second = await asked(chat)
+        assert second.buttons != first.buttons
+        outcome = provider.prompts[0].messages[-1]
+        assert isinstance(outcome, ToolMessage)
+        assert outcome.outcomes[0].output == INTERRUPTED
+        assert rocket.launched == []
+        await chat.say("yes", sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Yes: launch may run.", "Done."}
+    assert rocket.launched == ["Mars"]
+
+
+async def test_a_decision_that_a_crash_came_after_is_not_asked_for_again(tmp_path: Path) -> None:
+    """The answer is committed, and the daemon ends before the tool runs: it has not run, so it runs now."""
+    rocket, provider = Rocket(), scripted([launch("Mars"), launch("Io", 2)])
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        first = await asked(chat)
+        await chat.say(first.buttons[0].command, sender=ADA, peer="ada")
+        heard = [await chat.hear_message(), await chat.hear_message()]
+        (second,) = [message for message in heard if message.buttons]
+    assert rocket.launched == []
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say(second.buttons[0].command, sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Yes: launch may run.", "Done."}
+    assert rocket.launched == ["Mars", "Io"]
+    assert decisions(tmp_path).count("approved") == 2

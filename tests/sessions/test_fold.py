@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gateway.dialogue import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, SessionStatus
-from gateway.sessions.fold import INTERRUPTED, fold, history, last_turn, lines
+from gateway.sessions.fold import INTERRUPTED, fold, history, last_turn, lines, step_at_hand
 from tests.sessions.samples import START, conversation, dialogue, header, marks, sealed
 
 transcripts = st.lists(conversation | conversation | marks, max_size=60).map(lambda said: sealed([header(), *said]))
@@ -247,3 +247,28 @@ def test_what_models_used_adds_up_over_undoing_clearing_and_summing_up() -> None
         )
     )
     assert (state.input_tokens, state.cached_tokens, state.output_tokens, state.cost_micros) == (200, 80, 20, 14)
+
+
+def test_the_step_at_hand_has_its_own_calls_and_what_was_asked_about_them() -> None:
+    """A model may give the same id in two steps: what was allowed then is not allowed now."""
+    use = e.ToolUse(tool_use_id="c", name="shell", input={}, turn="t")
+    other = e.ToolUse(tool_use_id="d", name="shell", input={"x": 1}, turn="t")
+    asked = e.Approval(approval_id="q", tool_use_id="c", question="May I?", turn="t")
+    entries: list[Entry] = [
+        e.Assistant(content="first", turn="t"),
+        use,
+        e.Approval(approval_id="p", tool_use_id="c", question="May I?", turn="t"),
+        e.Approval(approval_id="p", tool_use_id="c", decision="approved", turn="t"),
+        e.ToolResult(tool_use_id="c", output="done", turn="t"),
+        e.Assistant(content="second", turn="t"),
+        use,
+        other,
+        asked,
+        e.Approval(approval_id="q", tool_use_id="c", decision="denied", turn="other"),
+    ]
+    calls, approvals = step_at_hand(entries, "t")
+    assert list(calls) == ["c", "d"]
+    assert approvals == {"c": asked}
+    denied = e.Approval(approval_id="q", tool_use_id="c", decision="denied", turn="t")
+    late = e.Approval(approval_id="q", tool_use_id="c", decision="approved", turn="t")
+    assert step_at_hand([*entries, denied, late], "t")[1] == {"c": denied}
