@@ -8,13 +8,16 @@ from gateway.spool import InboxRow, InboxState
 
 __all__ = ["Job"]
 
+SUSPECTED_AFTER = 2
+"""Crashes during a turn after which it runs beside no other suspect, so that the next one tells which it was."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Bound to the session it will be answered in.
 
-    `is_resumed`: its turn had begun when the daemon ended; `is_waiting`: and waited for an approval. `collected`: later
-    messages that the same turn answers.
+    `is_resumed`: its turn had begun when the daemon ended; `is_waiting`: and waited for an approval; `is_suspect`: and
+    may be what ended it, for the second time. `collected`: later messages that the same turn answers.
     """
 
     turn: str
@@ -25,6 +28,7 @@ class Job:
     number: int
     is_resumed: bool = False
     is_waiting: bool = False
+    is_suspect: bool = False
     collected: tuple["Job", ...] = ()
 
     @classmethod
@@ -39,5 +43,6 @@ class Job:
             number=row.number,
             is_resumed=row.state is not InboxState.RECEIVED,
             is_waiting=row.state is InboxState.WAITING,
+            is_suspect=row.state is InboxState.RUNNING and row.attempts >= SUSPECTED_AFTER,
             collected=tuple(cls.found(each) for each in collected),
         )

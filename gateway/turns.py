@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from datetime import datetime
 from functools import partial
 
@@ -76,6 +76,7 @@ class Turns:
         self._now = now
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
+        self._suspects = asyncio.Lock()
         self._started = now()
         self._known: dict[str, None] = {}
         self._running: set[str] = set()
@@ -98,7 +99,10 @@ class Turns:
             self._running.add(job.turn)
             limit = self._live.settings.gateway.turn_timeout
             try:
-                async with Allowance(self._slots, limit) as allowance:
+                async with (
+                    self._suspects if job.is_suspect else nullcontext(),
+                    Allowance(self._slots, limit) as allowance,
+                ):
                     await self._answer(course, allowance)
             except asyncio.CancelledError as stop:
                 if not self._is_suspending:

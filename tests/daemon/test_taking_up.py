@@ -21,10 +21,10 @@ from tests.daemon.test_conversation import gateway, settings
 SCOPE = "agent:main:loopback:direct:ada"
 
 
-def inbound(event_id: str, text: str) -> Inbound:
+def inbound(event_id: str, text: str, peer: str = "ada") -> Inbound:
     return Inbound(
-        address=Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada"),
-        sender=Sender(id="ada", name="Ada", is_owner=True),
+        address=Address(channel="loopback", kind=PeerKind.DIRECT, peer=peer),
+        sender=Sender(id=peer, name=peer.title(), is_owner=True),
         event_id=event_id,
         text=text,
         sent_at=datetime.now(UTC),
@@ -37,22 +37,24 @@ async def leave(folder: Path, *operations: Accept | Begin) -> None:
         await spool.commit(*operations)
 
 
-def accepted(turn: str, text: str, *, at: datetime | None = None) -> Accept:
+def accepted(turn: str, text: str, *, peer: str = "ada", at: datetime | None = None) -> Accept:
+    scope = SCOPE.replace("ada", peer)
     return Accept(
         turn=turn,
-        inbound=inbound(turn, text),
-        scope=SCOPE,
-        session=SCOPE,
+        inbound=inbound(turn, text, peer),
+        scope=scope,
+        session=scope,
         number=1,
         agent="main",
         at=at or datetime.now(UTC),
     )
 
 
-async def begin_a_session(folder: Path) -> None:
+async def begin_a_session(folder: Path, *peers: str) -> None:
     async with gateway(settings(folder)) as (_, chat):
-        await chat.say("hello", peer="ada")
-        await chat.hear_message()
+        for peer in peers or ("ada",):
+            await chat.say("hello", peer=peer)
+            await chat.hear_message()
 
 
 async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> None:
@@ -85,6 +87,45 @@ async def test_a_turn_that_crashed_the_daemon_three_times_is_set_aside(tmp_path:
     async with await Spool.open(tmp_path / "data") as spool:
         (row,) = (await spool.listing()).inbox
         assert row.turn == "t1"
+
+
+class Counting:
+    """A model that answers once so many turns have asked at the same time, and tells how many those were."""
+
+    def __init__(self, together: int) -> None:
+        self.now = self.most = 0
+        self._together = together
+        self._enough = asyncio.Event()
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now == self._together:
+            self._enough.set()
+        await self._enough.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.now -= 1
+        yield TextDelta(text="Here.")
+
+
+@pytest.mark.parametrize(("crashes", "together"), [(1, 3), (2, 1)])
+async def test_turns_that_crashed_the_daemon_twice_run_one_at_a_time(
+    tmp_path: Path, crashes: int, together: int
+) -> None:
+    """The next crash then sets aside the turn that caused it, and not those that merely ran beside it."""
+    peers, model = ("ada", "bob", "eve"), Counting(together)
+    await begin_a_session(tmp_path, *peers)
+    for peer in peers:
+        await leave(tmp_path, accepted(peer, "boom", peer=peer), *[Begin(turn=peer)] * crashes)
+
+    def counted(daemon: Daemon) -> None:
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+
+    async with gateway(settings(tmp_path), before=counted) as (_, chat):
+        heard = {(await chat.hear_message()).address.peer for _ in peers}
+    assert heard == set(peers)
+    assert model.most == together
 
 
 async def test_a_repeated_event_is_recognised_after_a_restart(tmp_path: Path) -> None:
