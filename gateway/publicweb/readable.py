@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import re
 import sys
 
 from gateway.publicweb.client import Page, WebFailed
@@ -12,13 +13,17 @@ __all__ = ["readable"]
 _HTML = {"text/html", "application/xhtml+xml"}
 _TEXT = {"application/json", "application/xml", "application/javascript", "application/x-ndjson", "application/yaml"}
 
+_CHARSETS = re.compile(
+    r"ascii|utf-.*|iso8859-.*|cp\d+|koi8-.*|mac-.*|gb.*|big5.*|shift_jis.*|euc_.*|iso2022_.*|tis-620"
+)
+
 
 async def readable(page: Page) -> str:
     """Return the page as text; raise `WebFailed` when it is something else. The caller sets the deadline."""
     if page.media_type in _HTML:
         return await _from_html(page)
     if page.media_type.startswith("text/") or page.media_type in _TEXT or page.media_type.endswith(("+json", "+xml")):
-        return page.body.decode(_known(page.charset) or "utf-8", errors="replace")
+        return await asyncio.to_thread(page.body.decode, _known(page.charset) or "utf-8", "replace")
     raise WebFailed(f"{page.url} is not text but {page.media_type}, which cannot be shown.")
 
 
@@ -42,7 +47,9 @@ async def _from_html(page: Page) -> str:
 
 
 def _known(charset: str | None) -> str:
+    """Return Python's name of a charset that pages are written in; it has codecs that are something else, and slow."""
     try:
-        return codecs.lookup(charset).name if charset else ""
-    except LookupError:
+        name = codecs.lookup(charset).name if charset else ""
+    except (LookupError, ValueError):
         return ""
+    return name if _CHARSETS.fullmatch(name) else ""

@@ -1,5 +1,6 @@
 """Tools in the whole gateway, asked for by a model that does whatever it is told, by whomever."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from config import ConfigError, load
 from gateway.contract import Sender
+from tests.agent.toolbox.test_shell import needs_sandbox, processes_with
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
 from tests.daemon.test_conversation import gateway, settings
 from tests.daemon.test_models import ask, configured, transcript
@@ -47,6 +49,35 @@ async def test_a_model_that_obeys_every_text_gets_at_nothing_of_ours(tmp_path: P
     assert "canary" not in "".join(result["output"] for result in results)
     assert secret.read_text() == "canary"
     assert not (tmp_path / "data" / "gatehouse.toml").exists()
+
+
+@needs_sandbox
+async def test_a_command_sees_nothing_of_ours_and_stops_with_its_turn(tmp_path: Path) -> None:
+    look = Call("shell", [json.dumps({"command": f"cat {tmp_path}/data/*; cat ../../*; echo done > seen; ls /"})])
+    hang = Call("shell", [json.dumps({"command": "echo > begun; exec sleep 86399"})])
+    script = [OPENAI.answer(calls=[look]), OPENAI.answer(calls=[hang]), OPENAI.answer("Yes?")]
+    agent = {"provider": "fake", "model": "m", "ask": []}
+    workspace = tmp_path / "data" / "workspace" / "main"
+    async with serving(OPENAI, *script) as server:
+        tables = {
+            "providers": {"fake": server.table()},
+            "tools": {"shell": {"enabled": True}},
+            "agents": {"main": agent},
+        }
+        async with gateway(settings(tmp_path, **tables)) as (_, chat):
+            (tmp_path / "data" / "secret.txt").write_text("canary")
+            await chat.say("look around")
+            while not (workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
+                await asyncio.sleep(0.01)
+            await chat.say("/stop")
+            heard = [await chat.hear_message(), await chat.hear_message()]
+            reply = await ask(chat, "still there?")
+    assert any("Stopped" in each.text for each in heard)
+    assert reply.text == "Yes?"
+    assert (workspace / "seen").read_text() == "done\n"
+    assert "canary" not in transcript(tmp_path)
+    assert not processes_with("86399")
+    assert not server.complaints
 
 
 async def test_notes_of_one_chat_are_not_recalled_in_another(tmp_path: Path) -> None:

@@ -296,6 +296,11 @@ async def test_a_page_made_to_be_slow_is_given_up() -> None:
             await readable(html(b"<b><p>" * 300_000))
 
 
+@pytest.mark.parametrize("charset", ["punycode", "base64", "undefined", "idna", "a\0b", "x" * 1000])
+async def test_a_charset_that_is_none_does_no_harm(charset: str) -> None:
+    assert await readable(html(b"hello", charset, media_type="text/plain")) == "hello"
+
+
 async def test_json_is_text_and_a_picture_is_not() -> None:
     assert await readable(html(b'{"a": 1}', media_type="application/json")) == '{"a": 1}'
     with pytest.raises(WebFailed, match="not text but image/png"):

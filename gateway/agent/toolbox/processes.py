@@ -47,14 +47,17 @@ class _Running:
         self._sweep = sweep
 
     def stop(self, reason: str) -> None:
-        self.stopped_for = self.stopped_for or reason
-        self._kill(self.process.pid)
+        if self.process.returncode is None:
+            self.stopped_for = self.stopped_for or reason
+            self._kill(self.process.pid)
 
     async def end(self) -> None:
-        """Kill what is left, and what has got away; then let nothing become a zombie."""
-        self._kill(self.process.pid)
-        if self._sweep:
-            await asyncio.to_thread(self._sweep)
+        """Kill what is left, and what has got away, once; then let nothing become a zombie."""
+        sweep, self._sweep = self._sweep, None
+        if sweep or self.process.returncode is None:  # Its number may be another's by now, unless it left its group.
+            self._kill(self.process.pid)
+        if sweep:
+            await asyncio.to_thread(sweep)
         await self.process.wait()
 
 

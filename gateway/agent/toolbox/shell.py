@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,9 @@ log = structlog.get_logger()
 
 _GRACE = 30.0
 """Seconds beyond the command's own limit, in which a slow machine can find and end everything."""
+_SIDE_BY_SIDE = 8
+"""Commands of one agent, whatever the number of its conversations."""
+_QUEUE_SECONDS = 10.0
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _MARK = "GATEHOUSE_SHELL"
 _SWEEPS = 20
@@ -30,28 +34,46 @@ _SWEEPS = 20
 
 def make_shell(settings: ShellSettings) -> Tool:
     """Make the tool as `settings` want it."""
+    slots = asyncio.Semaphore(_SIDE_BY_SIDE)
     limits = Limits(memory_bytes=settings.memory_mb * 1024**2, processes=settings.max_processes)
 
     @tool
     async def shell(context: ToolContext, command: str) -> str:
         """Run a shell command in the workspace."""
-        try:
-            argv = await asyncio.to_thread(sandboxed, command, context.workspace, limits, network=settings.network)
-        except ToolFailed:
-            if not settings.allow_unsandboxed:
-                raise
-            return _told(await _unguarded(command, context.workspace, limits, settings))
-        ended = await run(
-            argv,
-            env=_environment(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
-            cwd=Path("/"),
-            bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
-            kill=kill_sandbox,
-            watch=partial(excess, limits=limits),
-        )
-        return _told(ended)
+        async with _turn_of(slots):
+            return _told(await _run(command, context.workspace, limits, settings))
 
     return replace(shell, deadline=settings.timeout + _GRACE)
+
+
+@asynccontextmanager
+async def _turn_of(slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_QUEUE_SECONDS):
+            await slots.acquire()
+    except TimeoutError as late:
+        raise ToolFailed("Too many commands are running at the moment. Try again in a while.") from late
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+async def _run(command: str, workspace: Path, limits: Limits, settings: ShellSettings) -> Ended:
+    try:
+        argv = await asyncio.to_thread(sandboxed, command, workspace, limits, network=settings.network)
+    except ToolFailed:
+        if not settings.allow_unsandboxed:
+            raise
+        return await _unguarded(command, workspace, limits, settings)
+    return await run(
+        argv,
+        env=_environment(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
+        cwd=Path("/"),
+        bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
+        kill=kill_sandbox,
+        watch=partial(excess, limits=limits),
+    )
 
 
 async def _unguarded(command: str, workspace: Path, limits: Limits, settings: ShellSettings) -> Ended:

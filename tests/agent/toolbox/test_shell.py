@@ -36,7 +36,7 @@ async def run(command: str, context: ToolContext, **changes: object) -> ToolOutc
         return await Toolbox([make_shell(settings)]).run(call, context)
 
 
-def _processes_with(word: str) -> list[str]:
+def processes_with(word: str) -> list[str]:
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -128,14 +128,14 @@ async def test_a_command_ends_at_its_deadline_with_all_that_it_started(command: 
     outcome = await run(command.replace("$N", number), context, timeout=1.0)
     assert outcome.is_error
     assert "[The command was stopped: it took longer than 1 seconds.]" in outcome.output
-    assert not _processes_with(number)
+    assert not processes_with(number)
 
 
 @needs_sandbox
 async def test_what_a_command_leaves_behind_ends_with_it(context: ToolContext) -> None:
     outcome = await run("(setsid sleep 86312 &); sleep 86312 & echo left", context)
     assert (outcome.output, outcome.is_error) == ("left", False)
-    assert not _processes_with("86312")
+    assert not processes_with("86312")
 
 
 @needs_sandbox
@@ -146,7 +146,7 @@ async def test_stopping_the_turn_ends_the_command(context: ToolContext) -> None:
             await asyncio.sleep(0.01)
         turn.cancel()
     assert turn.cancelled()
-    assert not _processes_with("86313")
+    assert not processes_with("86313")
 
 
 @needs_sandbox
@@ -171,7 +171,7 @@ async def test_a_flood_of_processes_is_ended(context: ToolContext) -> None:
     """The kernel refuses the 33rd; for root, whom it does not limit, we look ourselves."""
     outcome = await run("for each in $(seq 300); do sleep 86314 & done; wait", context, timeout=20.0)
     assert "fork" in outcome.output or "more than 32 processes" in outcome.output
-    assert not _processes_with("86314")
+    assert not processes_with("86314")
 
 
 @needs_sandbox
@@ -225,7 +225,7 @@ async def test_without_a_sandbox_but_allowed_it_runs_with_limits_and_without_sec
     assert "canary-in-the-environment" not in outcome.output
     assert f"{context.workspace}\n" in outcome.output
     assert outcome.output.endswith("said")
-    assert not _processes_with("86315")
+    assert not processes_with("86315")
 
 
 async def test_no_descriptor_of_ours_is_handed_on(context: ToolContext, tmp_path: Path) -> None:
