@@ -222,5 +222,7 @@ def _of_files(data_dir: Path, allowed: Allowed) -> Iterator[str]:
     for problem in report.problems:
         if problem.kind != "set_aside" or not allowed.deaths:
             yield f"{problem.kind} {problem.where}: {problem.detail}"
-    leftovers = [path.name for path in data_dir.rglob(".*")] + [path.name for path in data_dir.rglob("*.corrupt-*")]
+    # What is not whole yet has a name, or lies in a folder, that starts with a dot.
+    half_written = [path for path in data_dir.rglob("*") if path.is_file() and "/." in f"/{path.relative_to(data_dir)}"]
+    leftovers = [path.name for path in (*half_written, *data_dir.rglob("*.corrupt-*"))]
     yield from (f"left behind: {name}" for name in leftovers)
