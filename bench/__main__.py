@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import commands, first_token, gateway, models, sessions, spool, start
+from bench import commands, context, first_token, gateway, models, sessions, spool, start
 from bench.table import show
 
 PARTS = {
@@ -13,6 +13,7 @@ PARTS = {
     "models": models,
     "spool": spool,
     "sessions": sessions,
+    "context": context,
 }
 
 show(row for name, part in PARTS.items() if name in (sys.argv[1:] or PARTS) for row in part.rows())

@@ -1,0 +1,100 @@
+"""How long it takes to put together what a model is given: history, notes and prompt, measured and made to fit."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import structlog
+
+from bench.table import Row
+from config import SessionSettings, Settings
+from gateway.agent.models import ModelInfo
+from gateway.agent.provider import Chunk, Prompt
+from gateway.briefing import brief
+from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.jobs import Job
+from gateway.live import Live
+from gateway.meter import Meter
+from gateway.roster import Agent, Roster
+from gateway.sessions import SessionManager, entries
+from gateway.spool import Spool
+
+__all__ = ["rows"]
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
+SCOPE = "agent:main:web:direct:ann"
+MESSAGES = 50
+TEXT = "What did we say about the roof of the house in Lisbon, and who was to call the carpenter? " * 5
+TIMES = 300
+LIMIT_MS = 1.0
+
+
+class Told:
+    """A model that notes when it was asked, and says nothing."""
+
+    asked_at = 0.0
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.asked_at = perf_counter()
+        nothing: tuple[Chunk, ...] = ()
+        for chunk in nothing:
+            yield chunk
+
+
+def rows() -> Iterator[Row]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    took, first = asyncio.run(_measured())
+    yield Row(
+        what=f"context of a full window, {MESSAGES} messages",
+        measured=f"{took:.2f} ms",
+        baseline=f"the first time: {first:.2f} ms",
+        target=f"< {LIMIT_MS:g} ms",
+        is_met=took < LIMIT_MS,
+    )
+
+
+async def _measured() -> tuple[float, float]:
+    with TemporaryDirectory() as folder:
+        async with _session(Path(folder)) as (sessions, meter, agent, job):
+            times = [await _took_ms(sessions, meter, agent, job, Path(folder) / "notes") for _ in range(TIMES)]
+    return median(times), times[0]
+
+
+async def _took_ms(sessions: SessionManager, meter: Meter, agent: Agent, job: Job, notes: Path) -> float:
+    told = Told()
+    began = perf_counter()
+    metered = meter.metered(replace(agent, provider=told), meter.bill("ann", agent))
+    briefing = await brief(job, agent, sessions, notes=notes, today=date(2026, 3, 1), is_shared=False)
+    metered.before = briefing.before
+    async for _ in metered.stream(briefing.prompt):
+        pass
+    return (told.asked_at - began) * 1000
+
+
+@asynccontextmanager
+async def _session(folder: Path) -> AsyncIterator[tuple[SessionManager, Meter, Agent, Job]]:
+    settings = Settings.model_validate({"gateway": {"data_dir": folder}})
+    agent = replace(Roster(settings)["main"], info=ModelInfo(name="house/model"))
+    async with await Spool.open(folder) as spool:
+        sessions = await SessionManager.open(folder / "sessions", SessionSettings(), lambda: NOW, journal=spool)
+        await sessions.recover()
+        session = await sessions.start_new(SCOPE, agent="main", origin=ANN)
+        for number in range(MESSAGES):
+            question = entries.User(content=TEXT, turn=f"t{number}")
+            await sessions.append(session.key, [question, entries.Assistant(content=TEXT, turn=question.turn)])
+        await sessions.append(session.key, [entries.User(content=TEXT, turn="now")])
+        yield sessions, Meter(Live(settings), spool, now=lambda: NOW), agent, _job(session.key)
+        await sessions.close()
+
+
+def _job(session: str) -> Job:
+    inbound = Inbound(address=ANN, sender=Sender(id="ann", name="Ann"), event_id="e", text=TEXT, sent_at=NOW)
+    return Job(turn="now", inbound=inbound, agent="main", scope=SCOPE, session=session, number=1)
