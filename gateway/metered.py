@@ -27,6 +27,8 @@ Shorten = Callable[[], Awaitable[Sequence[Message]]]
 _MARGIN = 0.95
 """How much of the room is used: an estimate is an estimate."""
 _AFTER_OVERFLOW = 0.7
+"""How much of what was too long once is tried again, in other turns; and in the one at hand, which has one try."""
+_SECOND_TRY = 0.5
 _LEAST = 0.2
 _MOST_OUTPUT = 0.25
 """How much of its context a model is left for its answer, at most."""
@@ -95,7 +97,7 @@ class Metered:
         except ContextTooLong:
             log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
             self._calibrations[self._info.name].too_long(request.tokens)
-            self._room = round((request.tokens - request.fixed) * _AFTER_OVERFLOW)
+            self._room = round((request.tokens - request.fixed) * _SECOND_TRY)
             if self._shorten is not None:
                 self._instead = await self._shorten()
         async with aclosing(self._ask(await self._request(prompt))) as chunks:

@@ -16,12 +16,13 @@ FULL = OPENAI.answer("Hello.", tokens=(5_000, 10))
 SUMMARY = OPENAI.answer("Ada likes tea.", tokens=(300, 20))
 TOO_LONG = OPENAI.refusal(400, "context_length_exceeded", "This model's maximum context length is 8000 tokens.")
 BROKEN = OPENAI.refusal(400, "bad_request")
+MUCH = " and much to say" * 100
 TOLD = "[Summary of the earlier conversation]\n\nAda likes tea."
 
 
-async def chatted(chat: LoopbackChannel, turns: int) -> None:
+async def chatted(chat: LoopbackChannel, turns: int, more: str = "") -> None:
     for number in range(turns):
-        await ask(chat, f"message {number}")
+        await ask(chat, f"message {number}{more}")
 
 
 async def test_compact_sums_up_the_older_part_and_says_so(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ async def test_a_window_that_is_full_is_summed_up_before_anything_leaves_it(tmp_
 
 async def test_after_an_overflow_it_is_summed_up_and_asked_once_more(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 6, TOO_LONG, SUMMARY, HELLO) as (server, chat, _):
-        await chatted(chat, 6)
+        await chatted(chat, 6, MUCH)
         assert await ask(chat, "too much") == "Hello."
         assert said(server)[1] == TOLD
         assert said(server)[-1] == "too much"
@@ -112,15 +113,13 @@ async def test_after_an_overflow_it_is_summed_up_and_asked_once_more(tmp_path: P
 
 
 async def test_when_that_fails_too_the_oldest_is_left_out(tmp_path: Path) -> None:
-    long = "much to say " * 100
     async with talking(tmp_path, *[HELLO] * 4, TOO_LONG, BROKEN, HELLO) as (server, chat, _):
-        for number in range(4):
-            await ask(chat, f"{number} {long}")
+        await chatted(chat, 4, MUCH)
         assert await ask(chat, "too much") == "Hello."
         seen = said(server)
     assert seen[-1] == "too much"
     assert 1 < len(seen) < 1 + 8 + 1
-    assert not seen[1].startswith("0 ")
+    assert not seen[1].startswith("message 0")
     assert not [entry for entry in transcript(tmp_path) if entry["type"] == "summary"]
 
 

@@ -1,0 +1,54 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.briefing import Facts, system_prompt
+
+FACTS = Facts(
+    agent="main",
+    channel="telegram",
+    chat="a direct chat",
+    sender="Ada",
+    workspace="house",
+    date="Sunday, 2026-03-01",
+)
+
+
+def test_what_the_prompt_has_no_place_for_is_told_after_it() -> None:
+    assert system_prompt("Be brief.", FACTS) == (
+        'Be brief.\n\nThis is a direct chat on telegram with "Ada". Your workspace is the folder "house". '
+        "Today is Sunday, 2026-03-01 (UTC)."
+    )
+
+
+def test_what_the_prompt_has_a_place_for_is_told_there_and_not_again() -> None:
+    told = system_prompt("You are {{agent}}, talking to {{ sender }} on {{channel}}. {{date}}. {{workspace}}.", FACTS)
+    assert told.startswith("You are main, talking to Ada on telegram. Sunday, 2026-03-01. house.")
+    assert told.count("2026-03-01") == told.count("house") == told.count("Ada") == 1
+
+
+def test_braces_that_are_no_places_stay_as_they_are() -> None:
+    text = 'Answer as {"a": {"b": 1}} or {{unknown}} or {date}.'
+    assert system_prompt(text, FACTS).startswith(text)
+
+
+@given(st.text())
+def test_a_name_that_looks_like_a_place_is_not_filled_in(name: str) -> None:
+    facts = Facts(agent="{{date}}", channel="c", chat="a group", sender=name, workspace="{{sender}}", date="today")
+    assert system_prompt("{{agent}} {{workspace}}", facts).startswith("{{date}} {{sender}}\n\n")
+
+
+def test_only_the_newest_notes_are_told_and_the_rest_is_counted() -> None:
+    notes = [f"note {number}: {'x' * 190}" for number in range(30)]
+    told = system_prompt("Be brief.", FACTS, notes)
+    assert "note 29" in told
+    assert "note 0:" not in told
+    assert "older ones can be recalled" in told
+    assert len(told) < 2_600
+
+
+@given(st.lists(st.text(min_size=1, max_size=80), max_size=12))
+def test_a_note_cannot_be_more_than_one_quoted_line(notes: list[str]) -> None:
+    quoted = [line[2:] for line in system_prompt("", FACTS, notes).split("\n") if line.startswith('- "')]
+    assert [json.loads(line) for line in quoted] == notes

@@ -1,0 +1,195 @@
+"""A meter on a model whose tokeniser is its own secret."""
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from config import LimitSettings
+from gateway.agent.calibrations import Calibrations
+from gateway.agent.measures import Measures
+from gateway.agent.models import ModelInfo, Prices
+from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
+from gateway.dialogue import AssistantMessage, Message, UserMessage
+from gateway.errors import ContextTooLong, ProviderFailed, Refused
+from gateway.metered import Metered
+from gateway.spool import Spool
+from gateway.usage import Bill, Spending
+from tests.agent.scripted import ScriptedProvider
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+INFO = ModelInfo(
+    name="house/model",
+    context_tokens=4_000,
+    max_output_tokens=1_000,
+    prices=Prices(input=1, output=10, cached_input=0.1, cache_write=1),
+)
+
+
+def true_tokens(text: str) -> float:
+    """Count as no tokeniser does that we know of."""
+    return 3 + sum(1.7 if character.isalpha() else 0.2 for character in text) / 4
+
+
+class Counting:
+    """Counts what it is given, refuses what is too long, and says yes to the rest."""
+
+    def __init__(self, limit: float = 1e9) -> None:
+        self.limit = limit
+        self.counted: list[int] = []
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        texts = [message.text for message in prompt.messages if not hasattr(message, "outcomes")]
+        tokens = round(true_tokens(prompt.system) + sum(map(true_tokens, texts)))
+        self.counted.append(tokens)
+        if tokens > self.limit:
+            raise ContextTooLong("That was too long.")
+        yield TextDelta(text="yes")
+        yield Usage(input_tokens=tokens, output_tokens=1)
+
+
+@asynccontextmanager
+async def billed(folder: Path, **limits: int) -> AsyncIterator[tuple[Bill, Spending]]:
+    async with await Spool.open(folder) as spool:
+        spending = Spending(spool, lambda: NOW)
+        settings = LimitSettings.model_validate(limits)
+        yield (
+            Bill("ann", spending=spending, limits=settings, about=lambda _model: INFO, now=lambda: NOW),
+            spending,
+        )
+
+
+async def told(metered: Metered, messages: Sequence[Message]) -> list[Chunk]:
+    async with aclosing(metered.stream(Prompt(system="Be brief.", messages=messages))) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def metered(provider: Counting | ScriptedProvider, bill: Bill, info: ModelInfo = INFO, **more: object) -> Metered:
+    parts: dict[str, object] = {"calibrations": Calibrations(), "measures": Measures(names_senders=False), **more}
+    return Metered(provider, info=info, bill=bill, **parts)  # type: ignore[arg-type]  # They are what they are.
+
+
+def words(rng: random.Random) -> str:
+    return " ".join("".join(rng.choices("abcdefgh", k=rng.randint(2, 9))) for _ in range(rng.randint(3, 60)))
+
+
+async def test_after_three_turns_the_budget_is_kept_within_15_percent(tmp_path: Path) -> None:
+    """More is said than fits, so each request shows what the meter takes for the budget."""
+    rng = random.Random(0)  # noqa: S311 - nothing secret
+    provider, calibrations = Counting(), Calibrations()
+    said: list[Message] = []
+    async with billed(tmp_path) as (bill, _):
+        for _ in range(40):
+            said.append(UserMessage(text=words(rng)))
+            model = metered(provider, bill, calibrations=calibrations)
+            model.before = len(said) - 1
+            await told(model, said)
+            said.append(AssistantMessage(text=words(rng)))
+    budget = round(0.95 * 3_000)
+    assert provider.counted[-1] > 0.8 * budget
+    assert max(provider.counted) < 1.15 * budget
+
+
+async def test_what_was_too_long_is_asked_once_more_and_shorter(tmp_path: Path) -> None:
+    provider = Counting(limit=700)
+    said = [UserMessage(text="a message that is not too short " * 5) for _ in range(20)]
+    async with billed(tmp_path) as (bill, _):
+        model = metered(provider, bill)
+        model.before = 19
+        assert await told(model, said) == [
+            TextDelta(text="yes"),
+            Usage(input_tokens=provider.counted[1], output_tokens=1),
+        ]
+        first, second = provider.counted
+    assert second < 700 < first
+
+
+async def test_what_takes_its_place_is_used_for_the_rest_of_the_turn(tmp_path: Path) -> None:
+    async def shorten() -> Sequence[Message]:
+        return [UserMessage(text="in short", is_ours=True)]
+
+    script = ScriptedProvider([ContextTooLong("no")], [TextDelta(text="yes")])
+    said = [UserMessage(text="long ago " * 50), UserMessage(text="now")]
+    async with billed(tmp_path) as (bill, _):
+        model = metered(script, bill, shorten=shorten)
+        model.before = 1
+        await told(model, said)
+        await told(model, [*said, AssistantMessage(text="a step")])
+    texts = [[message.text for message in prompt.messages if hasattr(message, "text")] for prompt in script.prompts]
+    assert texts == [["long ago " * 50, "now"], ["in short", "now"], ["in short", "now", "a step"]]
+
+
+async def test_a_second_refusal_is_the_end(tmp_path: Path) -> None:
+    script = ScriptedProvider([ContextTooLong("It is too long.")])
+    async with billed(tmp_path) as (bill, _):
+        with pytest.raises(ContextTooLong):
+            await told(metered(script, bill), [UserMessage(text="now")])
+        assert len(script.prompts) == 2
+        assert bill.due == []
+
+
+async def test_a_provider_that_does_not_count_is_counted_for(tmp_path: Path) -> None:
+    script = ScriptedProvider([TextDelta(text="so many words " * 10)])
+    async with billed(tmp_path) as (bill, spending):
+        await spending.today("ann")
+        *_, usage = await told(metered(script, bill), [UserMessage(text="go")])
+        assert isinstance(usage, Usage)
+        assert 20 < usage.output_tokens < 60
+        assert (await spending.today("ann")).tokens == usage.input_tokens + usage.output_tokens
+
+
+async def test_what_is_known_to_be_free_is_not_counted(tmp_path: Path) -> None:
+    free = ModelInfo(name="rules", prices=Prices(input=0, output=0, cached_input=0, cache_write=0))
+    async with billed(tmp_path) as (bill, _):
+        said = await told(metered(ScriptedProvider([TextDelta(text="hi")]), bill, free), [UserMessage(text="go")])
+        assert said == [TextDelta(text="hi")]
+        assert bill.due == []
+
+
+async def test_what_failed_before_a_word_costs_nothing_and_after_one_it_does(tmp_path: Path) -> None:
+    async with billed(tmp_path) as (bill, _):
+        with pytest.raises(ProviderFailed):
+            await told(metered(ScriptedProvider([ProviderFailed("no")]), bill), [UserMessage(text="go")])
+        assert bill.due == []
+        cut = ScriptedProvider([TextDelta(text="half"), ProviderFailed("cut")])
+        with pytest.raises(ProviderFailed):
+            await told(metered(cut, bill), [UserMessage(text="go")])
+        (spend,) = bill.due
+    assert spend.input_tokens > 0
+
+
+async def test_a_bill_names_the_model_that_answered_and_what_it_cost(tmp_path: Path) -> None:
+    usage = Usage(input_tokens=1_000, output_tokens=100, cache_read_tokens=400, model="other/fallback")
+    async with billed(tmp_path) as (bill, _):
+        bill.charge(usage, model="house/model")
+        (spend,) = bill.due
+        assert (spend.model, spend.day, spend.person) == ("other/fallback", "2026-03-01", "ann")
+        assert spend.cost_micros == 600 + 40 + 1_000
+        assert bill.noted is not None
+        assert bill.noted.cost_micros == spend.cost_micros
+        bill.settled([spend])
+        assert not bill.due
+        assert bill.noted is None
+
+
+async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
+    async with billed(tmp_path, tokens_per_user_per_day=0, tokens_per_turn=0) as (bill, _):
+        bill.charge(Usage(input_tokens=10**9, output_tokens=0), model="m")
+        await bill.check()
+
+
+async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
+    today = [NOW]
+    async with await Spool.open(tmp_path) as spool:
+        spending = Spending(spool, lambda: today[0])
+        limits = LimitSettings(tokens_per_user_per_day=100, tokens_per_turn=0)
+        bill = Bill("ann", spending=spending, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
+        await bill.check()
+        bill.charge(Usage(input_tokens=100, output_tokens=0), model="m")
+        with pytest.raises(Refused, match="You have used 100 tokens today"):
+            await bill.check()
+        today[0] = datetime(2026, 3, 2, tzinfo=UTC)
+        await bill.check()
