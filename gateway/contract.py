@@ -254,7 +254,10 @@ class Drafts(Protocol):
 
 @runtime_checkable
 class DropsRepeats(Protocol):
-    """Shows a message once, however often it is sent with the same key."""
+    """Shows a message once, however often it is sent with the same key.
+
+    One that can also edit then shows the text that was sent last: a draft and its whole answer have the same key.
+    """
 
     @property
     def repeats_dropped_for(self) -> float:

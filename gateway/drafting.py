@@ -130,8 +130,12 @@ class Easel:
             await self.sleep(pause)
 
     async def _first(self, message: Outbound) -> Receipt:
-        """Send the message that will be edited, and have its receipt kept."""
-        receipt = await self.channel.send(message, key=f"{self.key}.draft")
+        """Send the message that will be edited, and have its receipt kept.
+
+        Where repeats are dropped, the answer's own key finds the message again when its receipt is lost in a crash.
+        """
+        key = self.key if self.abilities.repeats_dropped_for else f"{self.key}.draft"
+        receipt = await self.channel.send(message, key=key)
         await self.keep(receipt)
         return receipt
 

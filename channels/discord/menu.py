@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from gateway.contract import CommandInfo, SessionInfo
@@ -21,6 +22,7 @@ WIDTH = 100
 NUMBER = "number"
 """The argument that names a session; Discord completes it."""
 
+_DEEPEST = 2
 _NAME = re.compile(r"[a-z0-9_-]{1,32}")
 _ARGUMENT = re.compile(r"(?P<bracket>[\[<])(?P<name>[a-z0-9_-]{1,32})[\]>]")
 _COMPARED = ("type", "name", "description", "required", "autocomplete")
@@ -28,11 +30,14 @@ _COMPARED = ("type", "name", "description", "required", "autocomplete")
 
 def menu(commands: Iterable[CommandInfo]) -> list[Json]:
     """Return the commands in Discord's words; a name of two words is a command and its subcommand."""
+    commands = list(commands)
+    groups = {command.name.partition(" ")[0] for command in commands if " " in command.name}
     entries: dict[str, Json] = {}
     for command in commands:
-        first, _, second = command.name.partition(" ")
-        if not _NAME.fullmatch(first) or (second and not _NAME.fullmatch(second)):
+        name = _menu_name(command, groups)
+        if name is None:
             continue
+        first, _, second = name.partition(" ")
         described = {"description": excerpt(command.summary, WIDTH), "options": _options(command)}
         if second:
             group = entries.setdefault(first, {"type": 1, "name": first, "description": first.title(), "options": []})
@@ -40,6 +45,15 @@ def menu(commands: Iterable[CommandInfo]) -> list[Json]:
         else:
             entries[first] = {"type": 1, "name": first, **described}
     return list(entries.values())
+
+
+def _menu_name(command: CommandInfo, groups: AbstractSet[str]) -> str | None:
+    """Find a name that Discord can hold. One with subcommands is no command itself, but an alias of it may be."""
+    for name in (command.name, *command.aliases):
+        words = name.split(" ")
+        if len(words) <= _DEEPEST and all(map(_NAME.fullmatch, words)) and name not in groups:
+            return name
+    return None
 
 
 def is_same(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
@@ -52,7 +66,8 @@ def typed(data: Mapping[str, Any], commands: Iterable[CommandInfo]) -> str:
     name, options = str(data["name"]), list(data.get("options") or ())
     if options and options[0].get("type") == SUBCOMMAND:
         name, options = f"{name} {options[0]['name']}", list(options[0].get("options") or ())
-    order = [argument["name"] for command in commands if command.name == name for argument in _arguments(command)]
+    called = [command for command in commands if name in (command.name, *command.aliases)]
+    order = [argument["name"] for command in called for argument in _arguments(command)]
     given = {str(option["name"]): str(option.get("value", "")) for option in options}
     values = [given.pop(argument) for argument in order if argument in given]
     return " ".join([f"/{name}", *values, *given.values()]).strip()

@@ -53,9 +53,14 @@ class Outlet:
         self._direct.put(user, int(channel))
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        """Send with a nonce made of `key`, by which Discord knows a repetition."""
+        """Send with a nonce made of `key`, by which Discord knows a repetition: then it shows what was sent first."""
         letter, bare = await self._letters(message)
-        return await self._post(message.address, replace(letter, nonce=_nonce(key)), replace(bare, nonce=_nonce(key)))
+        nonce = _nonce(key)
+        receipt = await self._post(message.address, replace(letter, nonce=nonce), replace(bare, nonce=nonce))
+        shown = self._shown.get(receipt.message_id)
+        if shown is not None and shown.text not in {letter.text.strip(), bare.text.strip()}:
+            await self.edit(receipt, message)
+        return receipt
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
         name = message.file.name if message.file else path.name
@@ -66,14 +71,14 @@ class Outlet:
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
         """Change a message, unless it looks like that already."""
         letter, bare = await self._letters(message)
-        if self._shown.get(receipt.message_id) == letter:
+        if self._shown.get(receipt.message_id) == replace(letter, text=letter.text.strip()):
             return
         channel, _, number = receipt.message_id.partition(":")
         try:
             await self._api.edit(int(channel), int(number), letter)
         except FormRefused:
             await self._api.edit(int(channel), int(number), bare)
-        self._shown.put(receipt.message_id, letter)
+        self._shown.put(receipt.message_id, replace(letter, text=letter.text.strip()))
 
     async def show_typing(self, address: Address) -> None:
         await self._api.show_typing(await self._place(address))
@@ -91,8 +96,7 @@ class Outlet:
         except AuthRejected as refusal:  # The gateway hears the same and retires the channel; what is to be said waits.
             raise Transient(str(refusal)) from refusal
         receipt = Receipt(message_id=f"{channel}:{number}")
-        if shown == letter.text:  # A repetition shows what was sent first.
-            self._shown.put(receipt.message_id, replace(letter, nonce=""))
+        self._shown.put(receipt.message_id, replace(letter, nonce="", text=shown.strip()))
         return receipt
 
     async def _letters(self, message: Outbound) -> tuple[Letter, Letter]:

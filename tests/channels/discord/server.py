@@ -29,6 +29,8 @@ LOST = (0, "lost")
 """As a scripted answer: the request is done, and its answer is lost on the way."""
 CUT = (0, "cut")
 """As a scripted answer: the connection is cut before anything is done."""
+DONE, UNDONE = (0, "done"), (0, "undone")
+"""As scripted answers: there is none as long as the bot waits, though the request was done, or was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +154,12 @@ class FakeDiscord:
         if files:
             body = {**body, "files": files}
         scripted = self.scripted[name].popleft() if self.scripted[name] else None
-        answer = scripted if scripted and scripted != LOST else self._do(name, request, body)
+        answer = scripted if scripted and scripted not in (LOST, DONE) else self._do(name, request, body)
         async with self.gateway.changed:
             self.calls.append(Call(name=name, path=request.path, body=body))
             self.gateway.changed.notify_all()
+        if scripted in (DONE, UNDONE):
+            await asyncio.Event().wait()
         if scripted in (LOST, CUT) and request.transport is not None:
             request.transport.abort()
         return _response(*answer)
@@ -202,7 +206,7 @@ class FakeDiscord:
         if body.get("enforce_nonce") and key in self._nonces and not self.forgets_nonces:
             return 200, self._nonces[key]
         extras = {name: body[name] for name in ("components", "message_reference", "flags", "files") if name in body}
-        self._nonces[key] = self.written(text, channel=channel, author=BOT, **extras)
+        self._nonces[key] = self.written(text.strip(), channel=channel, author=BOT, **extras)
         return 200, self._nonces[key]
 
     def _do_edit(self, path: dict[str, str], body: Json) -> tuple[int, Any]:

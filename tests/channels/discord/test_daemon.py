@@ -1,0 +1,262 @@
+"""A Discord bot from end to end: the real daemon, the real discord.py, a server that speaks Discord's protocols."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from config import GatewaySettings, HttpSettings, Settings
+from gateway.daemon import Daemon, opened
+from tests.channels.discord.server import (
+    ADA,
+    ADAS,
+    BOB,
+    BOBS,
+    CHANNEL,
+    CUT,
+    DONE,
+    GUILD,
+    THREAD,
+    TOKEN,
+    UNDONE,
+    FakeDiscord,
+    Json,
+    discord_server,
+    refusal,
+)
+from tests.running import DEFAULTS, Running, write_config
+
+PATIENCE = 60
+
+
+@pytest.fixture
+async def discord() -> AsyncIterator[FakeDiscord]:
+    async with discord_server() as discord:
+        yield discord
+
+
+def settings(
+    folder: Path, discord: FakeDiscord, tables: Mapping[str, object] | None = None, **more: object
+) -> Settings:
+    channel = {"token": TOKEN, "api_base": discord.url, "allow": [ADA["id"]], "group_allow": [GUILD], **more}
+    return Settings.model_validate(
+        {
+            "gateway": GatewaySettings(data_dir=folder / "data"),
+            "http": HttpSettings(port=0),
+            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "discord": channel},
+            **(tables or {}),
+        }
+    )
+
+
+@asynccontextmanager
+async def gateway(discord: FakeDiscord, configured: Settings) -> AsyncIterator[Daemon]:
+    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+        started, sessions = asyncio.Event(), len(discord.gateway.sessions)
+        tasks.create_task(daemon.run(started.set), name="daemon")
+        await started.wait()
+        await discord.until(lambda: len(discord.gateway.sessions) > sessions)
+        yield daemon
+        daemon.stop()
+
+
+def long_file(data: Path) -> str:
+    """Put a file of many words where the agent can read it, so that its answer takes a while; return the last word."""
+    workspace = data / "workspace" / "main"
+    workspace.mkdir(parents=True)
+    (workspace / "long.txt").write_text(" ".join(f"word{number}" for number in range(250)))
+    return "word249"
+
+
+async def shown(discord: FakeDiscord, end: str, channel: str = CHANNEL) -> Json:
+    """Wait until a message of the bot shows its end."""
+    found: list[Json] = []
+
+    def is_shown() -> bool:
+        found[:] = [message for message in discord.sent(channel) if end in message["content"]]
+        return bool(found)
+
+    await discord.until(is_shown)
+    return found[0]
+
+
+async def test_a_direct_message_is_answered(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with gateway(discord, settings(tmp_path, discord)):
+        await discord.say("hello")
+        await shown(discord, "offline", ADAS)
+        assert discord.calls_of("typing")
+
+
+async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with gateway(discord, settings(tmp_path, discord)):
+        await discord.say("hello")
+        await shown(discord, "offline", ADAS)
+        await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
+        await shown(discord, "Started session 2", ADAS)
+        await discord.act(2, {"name": "session", "options": [{"type": 1, "name": "list"}]})
+        listed = await shown(discord, "newest first", ADAS)
+        buttons = listed["components"][0]["components"]
+        assert [button["custom_id"] for button in buttons] == ["/session resume 2", "/session resume 1"]
+        await discord.act(3, {"custom_id": buttons[1]["custom_id"]}, message={"id": listed["id"]})
+        await shown(discord, "Back in session 1", ADAS)
+        await discord.act(3, {"custom_id": "/session resume 7"}, message={"id": listed["id"]})
+        await shown(discord, "no session 7", ADAS)
+
+
+async def test_numbers_are_completed_for_those_who_may_talk_and_nobody_else(
+    tmp_path: Path, discord: FakeDiscord
+) -> None:
+    begun = {"type": 4, "name": "number", "value": "", "focused": True}
+    data = {"name": "session", "options": [{"type": 1, "name": "resume", "options": [begun]}]}
+    async with gateway(discord, settings(tmp_path, discord, {"session": {"dm_scope": "main"}})):
+        await discord.say("/new Secret plans")
+        await shown(discord, "Started session", ADAS)
+        await discord.act(4, data, author=BOB, channel=BOBS)
+        assert (await discord.called("answer_interaction")).body["data"]["choices"] == []
+        await discord.act(4, data)
+        offered = (await discord.called("answer_interaction", times=2)).body["data"]["choices"]
+    assert [choice["name"] for choice in offered] == ["1 Secret plans"]
+
+
+async def test_in_a_server_it_answers_who_calls_it_and_nobody_else(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with gateway(discord, settings(tmp_path, discord)):
+        await discord.say("just talking", channel=CHANNEL, author=BOB)
+        asked = await discord.call_bot("/whoami", channel=THREAD)
+        answer = await shown(discord, "You are", THREAD)
+    assert answer["message_reference"]["message_id"] == int(asked["id"])
+    assert not discord.sent(CHANNEL)
+
+
+async def test_in_a_server_that_is_not_allowed_a_command_is_turned_down_in_private(
+    tmp_path: Path, discord: FakeDiscord
+) -> None:
+    async with gateway(discord, settings(tmp_path, discord, group_allow=["1"])):
+        await discord.act(2, {"name": "whoami"}, channel=CHANNEL, author=BOB)
+        assert "do not answer you here" in (await discord.called("tell_interaction")).body["content"]
+    assert not discord.sent(CHANNEL)
+
+
+async def test_a_binding_by_server_is_what_a_completion_sees_too(tmp_path: Path, discord: FakeDiscord) -> None:
+    tables = {"agents": {"main": {}, "helper": {}}, "bindings": [{"agent": "helper", "guild": GUILD}]}
+    begun = {"type": 4, "name": "number", "value": "", "focused": True}
+    async with gateway(discord, settings(tmp_path, discord, tables)):
+        await discord.call_bot("/new Ours")
+        await shown(discord, "Started session")
+        data = {"name": "session", "options": [{"type": 1, "name": "resume", "options": [begun]}]}
+        await discord.act(4, data, channel=CHANNEL, author=BOB)
+        offered = (await discord.called("answer_interaction")).body["data"]["choices"]
+    assert [choice["name"] for choice in offered] == ["1 Ours"]
+
+
+async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: FakeDiscord) -> None:
+    end = long_file(tmp_path / "data")
+    async with gateway(discord, settings(tmp_path, discord)):
+        await discord.call_bot("read long.txt")
+        await shown(discord, end)
+    assert len(discord.sent(CHANNEL)) == 1
+    texts = [call.body["content"] for call in discord.calls_of("edit")]
+    assert len(texts) >= 2
+    assert len(texts) == len(set(texts))
+
+
+async def test_a_refused_token_retires_discord_and_readiness_says_so(tmp_path: Path, discord: FakeDiscord) -> None:
+    discord.gateway.refusals.append(4004)
+    configured = settings(tmp_path, discord)
+    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+        started = asyncio.Event()
+        tasks.create_task(daemon.run(started.set), name="daemon")
+        await started.wait()
+        (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "channel:discord:default"]
+        await running
+        health = daemon.health()
+        daemon.stop()
+    assert not health.ready
+    assert (health.channels[0].state, "Developer Portal" in health.channels[0].reason) == ("retired", True)
+
+
+async def test_two_bots_talk_at_once(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with discord_server() as other:
+        accounts = {"work": {"token": TOKEN, "api_base": other.url, "allow": [ADA["id"]]}}
+        async with gateway(discord, settings(tmp_path, discord, accounts=accounts)):
+            await other.until(lambda: other.gateway.sessions)
+            await discord.say("/whoami")
+            await other.say("/status")
+            await shown(discord, "You are", ADAS)
+            await other.heard(1)
+    assert len(discord.sent()) == len(other.sent()) == 1
+
+
+def config(discord: FakeDiscord, extra: str = "") -> str:
+    table = f'token = "{TOKEN}"\napi_base = "{discord.url}"\nallow = ["42"]\ngroup_allow = ["{GUILD}"]\n'
+    return f"{DEFAULTS.replace('[gateway]', f'[gateway]{extra}')}\n[channels.discord]\n{table}"
+
+
+@asynccontextmanager
+async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[Running]:
+    """Start a daemon, and go on when it is connected; leaving kills it on the spot."""
+    sessions = len(discord.gateway.sessions)
+    with Running(folder) as daemon:
+        await asyncio.to_thread(daemon.ready)
+        await discord.until(lambda: len(discord.gateway.sessions) > sessions)
+        yield daemon
+        daemon.process.kill()
+
+
+async def test_killed_three_times_it_answers_everything_once_and_comes_back(
+    tmp_path: Path, discord: FakeDiscord
+) -> None:
+    """While the model works, just after a message came, while a send is under way that arrives or does not."""
+    end = long_file(tmp_path / "data")
+    write_config(tmp_path, config(discord))
+    asked = []
+    async with process(tmp_path, discord):
+        asked.append(await discord.call_bot("read long.txt"))
+        await discord.called("edit")
+    async with process(tmp_path, discord):
+        await shown(discord, end)
+        asked.append(await discord.call_bot("just arrived"))
+    asked.append(await discord.call_bot("written while nobody is there"))
+    discord.scripted["send"].append(DONE)
+    sent = len(discord.calls_of("send"))
+    async with process(tmp_path, discord):
+        await discord.called("send", times=sent + 1)
+        asked += [await discord.call_bot(f"waiting {number}") for number in range(4)]
+    discord.scripted["send"].append(UNDONE)
+    async with process(tmp_path, discord):
+        await discord.called("send", times=sent + 2)
+    async with process(tmp_path, discord) as daemon:
+        await discord.until(lambda: len(answers(discord)) >= len(asked))
+        assert await asyncio.to_thread(is_ready, daemon.url)
+        assert await asyncio.to_thread(daemon.stop) == 0
+    assert answers(discord) == {int(message["id"]): 1 for message in asked}
+    assert not [message for message in discord.sent(CHANNEL) if "repeated" in message["content"]]
+
+
+def answers(discord: FakeDiscord) -> dict[int, int]:
+    return dict(Counter(message["message_reference"]["message_id"] for message in discord.sent(CHANNEL)))
+
+
+def is_ready(url: str) -> bool:
+    with urlopen(f"{url}/readyz") as answer:  # noqa: S310 - our own server.
+        return bool(answer.status == 200)
+
+
+async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, discord: FakeDiscord) -> None:
+    discord.scripted["gateway"].append(refusal(503, 0, f"no {TOKEN}"))
+    discord.scripted["send"] += [CUT, refusal(503, 0, TOKEN)]
+    (tmp_path / "token").write_text(TOKEN)
+    write_config(tmp_path, config(discord, '\nlog_level = "debug"').replace(f'"{TOKEN}"', '"file:token"'))
+    with Running(tmp_path) as daemon:
+        await asyncio.to_thread(daemon.wait_for, "channel_up", channel="discord")
+        await discord.say("hello")
+        await asyncio.to_thread(daemon.wait_for, "message_handled")
+        assert await asyncio.to_thread(daemon.stop) == 0
+        assert TOKEN not in json.dumps(daemon.log) + daemon.errors()
+    files = [file for file in daemon.data.rglob("*") if file.is_file()]
+    assert files
+    assert not [file for file in files if TOKEN.encode() in file.read_bytes()]

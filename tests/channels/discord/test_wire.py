@@ -1,0 +1,129 @@
+"""Recorded shapes of what Discord sends, as our messages."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.discord.wire import BotIdentity, Place, components, read, when
+from gateway.contract import AttachmentKind, Button, Inbound, PeerKind
+from tests.channels.discord.server import ADA, BOB, BOT
+
+BOT_IDENTITY = BotIdentity(channel="discord", account="default", id="900")
+DIRECT = Place(channel="601")
+GUILD_CHANNEL = Place(channel="501", guild="500")
+THREAD = Place(channel="502", guild="500", parent="501")
+
+
+def message(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 - what Discord sends is of any shape.
+    return {"id": "1571765967107653632", "channel_id": "601", "author": ADA, "content": "hello", "type": 0, **fields}
+
+
+def taken(place: Place = GUILD_CHANNEL, **fields: Any) -> Inbound:  # noqa: ANN401 - as above.
+    inbound = read(message(**fields), place, BOT_IDENTITY)
+    assert inbound is not None
+    return inbound
+
+
+def test_the_address_has_what_a_reply_needs() -> None:
+    direct, channel, thread = (taken(place) for place in (DIRECT, GUILD_CHANNEL, THREAD))
+    assert (direct.address.kind, direct.address.peer, direct.guild) == (PeerKind.DIRECT, "42", None)
+    assert (channel.address.kind, channel.address.peer, channel.guild) == (PeerKind.CHANNEL, "501", "500")
+    assert (thread.address.peer, thread.address.thread, thread.guild) == ("501", "502", "500")
+
+
+def test_an_id_tells_its_time() -> None:
+    assert when("175928847299117063").isoformat() == "2016-04-30T11:18:25.796000+00:00"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"mentions": [BOT]}, True),
+        ({"mentions": [BOB]}, False),
+        ({"type": 19, "referenced_message": {"author": BOT}}, True),
+        ({"type": 19, "referenced_message": {"author": BOB}}, False),
+        ({"type": 19, "referenced_message": None}, False),
+    ],
+)
+def test_in_a_server_it_must_be_called_or_replied_to(fields: dict[str, Any], *, expected: bool) -> None:
+    assert taken(**fields).is_addressed is expected
+    assert taken(DIRECT, **fields).is_addressed
+
+
+def test_where_no_mention_is_needed_everything_is_for_the_bot() -> None:
+    bot = BotIdentity(channel="discord", account="default", id="900", must_be_mentioned=False)
+    inbound = read(message(), GUILD_CHANNEL, bot)
+    assert inbound is not None
+    assert inbound.is_addressed
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<@900> /new", "/new"),
+        ("<@!900>, hello", "hello"),
+        ("hello <@900>", "hello @gate"),
+        ("ask <@77> or <@5>", "ask @bob or <@5>"),
+        ("<@77> hello", "@bob hello"),
+        ("  spaces", "spaces"),
+    ],
+)
+def test_names_stand_for_ids_and_its_own_is_dropped_from_the_start(text: str, expected: str) -> None:
+    assert taken(content=text, mentions=[BOT, BOB]).text == expected
+
+
+@pytest.mark.parametrize("fields", [{"author": BOT}, {"webhook_id": "1"}, {"type": 7}, {"content": ""}])
+def test_what_no_person_said_is_skipped(fields: dict[str, Any]) -> None:
+    assert read(message(**fields), DIRECT, BOT_IDENTITY) is None
+
+
+def test_the_name_is_what_the_server_shows() -> None:
+    assert taken(member={"nick": "The Countess"}).sender.name == "The Countess"
+    assert taken(author=BOB).sender.name == "bob"
+
+
+def test_a_forwarded_message_is_anothers() -> None:
+    snapshot = {"message": {"content": "/restart", "attachments": [{"id": "1", "filename": "a.png"}]}}
+    inbound = taken(content="", message_reference={"type": 1}, message_snapshots=[snapshot])
+    assert (inbound.text, inbound.forwarded_from) == ("/restart", "")
+    assert len(inbound.attachments) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "kind"),
+    [
+        ({"content_type": "image/png"}, 0, AttachmentKind.IMAGE),
+        ({"content_type": "audio/ogg"}, 1 << 13, AttachmentKind.VOICE),
+        ({"content_type": "audio/ogg"}, 0, AttachmentKind.AUDIO),
+        ({"content_type": "video/mp4"}, 0, AttachmentKind.VIDEO),
+        ({}, 0, AttachmentKind.FILE),
+    ],
+)
+def test_files_are_attachments(file: dict[str, Any], flags: int, kind: AttachmentKind) -> None:
+    inbound = taken(content="", flags=flags, attachments=[{"id": "8", "filename": "../x", "size": 3, **file}])
+    (attachment,) = inbound.attachments
+    assert (attachment.kind, attachment.size, attachment.ref) == (kind, 3, f"501:{inbound.message_id}:8")
+    assert "/" not in attachment.name
+
+
+def test_what_is_no_file_is_a_note() -> None:
+    poll = {"question": {"text": "Where?"}, "answers": [{"poll_media": {"text": "Here"}}]}
+    assert taken(content="", sticker_items=[{"name": "Wave"}]).text == "[sticker Wave]"
+    assert taken(content="", poll=poll).text == "[poll: Where?, Here]"
+
+
+def test_labels_and_commands_fit() -> None:
+    rows = components([Button(label="x" * 200, command="/a"), Button(label="", command="/b" * 51)])
+    assert len(rows) == 1
+    assert len(rows[0]["components"]) == 1
+    assert len(rows[0]["components"][0]["label"]) <= 80
+    assert components([]) == []
+
+
+@given(st.text(), st.integers(min_value=0, max_value=2**63 - 1))
+def test_whatever_is_written_is_read_or_skipped(text: str, number: int) -> None:
+    inbound = read(message(content=text, id=str(number)), DIRECT, BOT_IDENTITY)
+    assert (inbound is None) == (not text.strip())
