@@ -4,9 +4,6 @@ import asyncio
 import os
 import stat
 from pathlib import PurePath
-from typing import Annotated
-
-from msgspec import Meta
 
 from gateway.agent.toolbox.inside import opened
 from gateway.agent.tools import ToolContext, ToolFailed, tool
@@ -16,10 +13,7 @@ __all__ = ["send_file"]
 
 
 @tool
-async def send_file(
-    context: ToolContext,
-    path: Annotated[str, Meta(description="The file, relative to the workspace.")],
-) -> str:
+async def send_file(context: ToolContext, path: str) -> str:
     """Send a file of the workspace to the person, along with your answer."""
     descriptor = await asyncio.to_thread(_open, context, path)
     try:

@@ -1,0 +1,59 @@
+"""Sending a file, with what lets it go played by the test."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.agent.toolbox import send_file
+from gateway.agent.tools import ToolContext, ToolFailed
+from gateway.errors import Refused
+
+
+def context(workspace: Path, sent: list[tuple[str, bytes]] | None) -> ToolContext:
+    async def send(descriptor: int, name: str) -> None:
+        if sent is None:
+            raise Refused("10 files are the most that can go with one answer")
+        sent.append((name, os.pread(descriptor, 100, 0)))
+
+    return ToolContext(
+        workspace=workspace, notes=workspace.parent / "notes", now=lambda: datetime.now(UTC), send_file=send
+    )
+
+
+async def test_a_file_goes_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.txt").write_bytes(b"hello")
+    sent: list[tuple[str, bytes]] = []
+    told = await send_file.run(context(tmp_path, sent), {"path": "out/a.txt"})
+    assert told == "a.txt goes to the person with your answer."
+    assert sent == [("a.txt", b"hello")]
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [("..", "out of the workspace"), ("link", "out of the workspace"), ("none", "There is no"), (".", "not a file")],
+)
+async def test_what_is_no_file_of_the_workspace_is_not_sent(tmp_path: Path, path: str, sentence: str) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (tmp_path / "secret").write_text("x")
+    (workspace / "link").symlink_to(tmp_path / "secret")
+    sent: list[tuple[str, bytes]] = []
+    with pytest.raises(ToolFailed, match=sentence):
+        await send_file.run(context(workspace, sent), {"path": path})
+    assert sent == []
+
+
+async def test_a_refusal_is_told_to_the_model(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"hello")
+    with pytest.raises(ToolFailed, match="was not sent: 10 files are the most"):
+        await send_file.run(context(tmp_path, None), {"path": "a.txt"})
+
+
+async def test_where_nothing_can_be_sent_the_model_learns_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"hello")
+    bare = ToolContext(workspace=tmp_path, notes=tmp_path / "notes", now=lambda: datetime.now(UTC))
+    with pytest.raises(ToolFailed, match="no files can be sent from here"):
+        await send_file.run(bare, {"path": "a.txt"})
