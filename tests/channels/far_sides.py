@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
 
 from aiohttp import ClientWebSocketResponse
 
@@ -13,25 +12,8 @@ from channels.terminal import open_channel as open_terminal
 from channels.web import open_channel as open_web
 from gateway.contract import Address, Channel, HasRoutes, OpenChannel, PeerKind
 from gateway.errors import Transient
+from gateway.testing import NOT_TAKEN, FarSide
 from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, serving
-
-NOT_TAKEN = "not taken"
-
-
-class FarSide(Protocol):
-    """What somebody does and sees on the platform; `address` is where they are."""
-
-    @property
-    def channel(self) -> Channel: ...
-
-    @property
-    def address(self) -> Address: ...
-
-    async def say(self, text: str, event_id: str) -> str:
-        """Say something; return the verdict, or `NOT_TAKEN` when it was not acknowledged."""
-
-    async def hear(self) -> str:
-        """Return the text of the next whole message."""
 
 
 class LoopbackFarSide:

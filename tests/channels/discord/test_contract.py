@@ -8,31 +8,10 @@ import pytest
 
 from gateway.contract import Address, Channel, Inbound, PeerKind, Verdict
 from gateway.errors import Transient
+from gateway.testing import NOT_TAKEN, Core, FarSide
+from gateway.testing.suite import ChannelContract
 from tests.channels.discord.running import Beats, opened, running
 from tests.channels.discord.server import ADA, ADAS, FakeDiscord, discord_server
-from tests.channels.far_sides import NOT_TAKEN, FarSide
-from tests.channels.sockets.serving import Core
-from tests.channels.test_contract import (
-    core,
-    test_a_repeated_event_has_the_same_id,
-    test_it_is_acknowledged_only_once_the_core_has_it,
-    test_it_says_who_it_is_and_what_fits,
-    test_order_is_kept,
-    test_text_arrives_as_it_is,
-    test_what_is_said_reaches_the_core_with_all_that_a_reply_needs,
-    test_what_is_sent_is_heard_and_receipted,
-)
-
-__all__ = [
-    "core",
-    "test_a_repeated_event_has_the_same_id",
-    "test_it_is_acknowledged_only_once_the_core_has_it",
-    "test_it_says_who_it_is_and_what_fits",
-    "test_order_is_kept",
-    "test_text_arrives_as_it_is",
-    "test_what_is_said_reaches_the_core_with_all_that_a_reply_needs",
-    "test_what_is_sent_is_heard_and_receipted",
-]
 
 
 class DiscordFarSide:
@@ -66,10 +45,11 @@ class DiscordFarSide:
         return re.sub(r"\\([^\w\s])", r"\1", shown)
 
 
-@pytest.fixture
-async def far_side(core: Core) -> AsyncIterator[FarSide]:
-    beats = Beats()
-    async with discord_server() as discord:
-        side = DiscordFarSide(discord, opened(discord, beats), core)
-        async with running(side.channel, side.deliver, beats):
-            yield side
+class TestDiscord(ChannelContract):
+    @pytest.fixture
+    async def far_side(self, core: Core) -> AsyncIterator[FarSide]:
+        beats = Beats()
+        async with discord_server() as discord:
+            side = DiscordFarSide(discord, opened(discord, beats), core)
+            async with running(side.channel, side.deliver, beats):
+                yield side

@@ -1,0 +1,86 @@
+"""The pigeon channel in the suite that holds every channel of Gatehouse."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from gatehouse_pigeon import open_channel
+
+from config import ChannelSettings
+from gateway.contract import Address, Channel, Inbound, PeerKind, Verdict
+from gateway.errors import CannotStart, Transient
+from gateway.testing import NOT_TAKEN, Core, FarSide, StubBrowser, StubPulse, context, running
+from gateway.testing.suite import ChannelContract
+
+PATIENCE = 30
+ADA = Address(channel="pigeon", kind=PeerKind.DIRECT, peer="ada")
+
+
+def opened(loft: Path, pulse: StubPulse) -> Channel:
+    settings = ChannelSettings(options={"loft": str(loft)})
+    return open_channel(context("pigeon", StubBrowser(), pulse, settings))
+
+
+class Ada:
+    """Somebody who has pigeons. What the core made of each letter is known by listening in on `deliver`."""
+
+    address = ADA
+
+    def __init__(self, loft: Path, channel: Channel, core: Core) -> None:
+        self.channel = channel
+        self._loft = loft
+        self._core = core
+        self._outcomes: asyncio.Queue[str] = asyncio.Queue()
+
+    async def deliver(self, inbound: Inbound) -> Verdict:
+        try:
+            verdict = await self._core.deliver(inbound)
+        except Transient:
+            await self._outcomes.put(NOT_TAKEN)
+            raise
+        await self._outcomes.put(verdict)
+        return verdict
+
+    async def say(self, text: str, event_id: str) -> str:
+        letter = self._loft / "in" / f"{event_id}.json"
+        if not letter.exists():
+            unfinished = letter.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps({"from": "ada", "text": text}))
+            unfinished.replace(letter)
+        async with asyncio.timeout(PATIENCE):
+            outcome = await self._outcomes.get()
+            # It is acknowledged when it is gone.
+            while outcome != NOT_TAKEN and letter.exists():  # noqa: ASYNC110 - a folder tells nobody.
+                await asyncio.sleep(0)
+        return outcome
+
+    async def hear(self) -> str:
+        (letter,) = (self._loft / "out").glob("*.json")
+        return str(json.loads(letter.read_text())["text"])
+
+
+class TestPigeon(ChannelContract):
+    @pytest.fixture
+    async def far_side(self, core: Core, tmp_path: Path) -> AsyncIterator[FarSide]:
+        pulse = StubPulse()
+        ada = Ada(tmp_path, opened(tmp_path, pulse), core)
+        async with running(ada.channel, ada.deliver, pulse):
+            yield ada
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b'{"text": "x"}', b'{"from": "", "text": "x"}', b"x" * 200_000])
+async def test_what_is_no_letter_is_moved_away_and_holds_up_no_other(tmp_path: Path, raw: bytes) -> None:
+    core, pulse = Core(), StubPulse()
+    channel = opened(tmp_path, pulse)
+    async with asyncio.timeout(PATIENCE), running(channel, core.deliver, pulse):
+        (tmp_path / "in" / "0.json").write_bytes(raw)
+        while not (tmp_path / "in" / "refused" / "0.json").exists():  # noqa: ASYNC110 - as above.
+            await asyncio.sleep(0)
+    assert not core.taken
+
+
+def test_a_loft_is_needed() -> None:
+    with pytest.raises(CannotStart, match=r"options\.loft"):
+        open_channel(context("pigeon", StubBrowser(), StubPulse()))

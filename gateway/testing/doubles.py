@@ -1,0 +1,110 @@
+"""Stand-ins for what the core gives to a channel: they take what they are told to, and remember what they got."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from config import ChannelSettings
+from gateway.contract import (
+    Address,
+    Browser,
+    ChannelContext,
+    CommandInfo,
+    Deliver,
+    Inbound,
+    Line,
+    OpenQuestion,
+    Pulse,
+    Sender,
+    SessionInfo,
+    Verdict,
+)
+from gateway.notebook import LooseLeaf
+
+__all__ = ["Core", "StubBrowser", "StubPulse", "context", "running"]
+
+
+@dataclass(slots=True)
+class StubBrowser:
+    """Shows what it was given."""
+
+    infos: list[SessionInfo] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    open_questions: list[OpenQuestion] = field(default_factory=list)
+    asked_for: list[tuple[Address, Sender]] = field(default_factory=list)
+
+    def sessions(self, address: Address, sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
+        self.asked_for.append((address, sender))
+        return self.infos
+
+    async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
+        self.asked_for.append((address, sender))
+        return self.lines[-limit:]
+
+    def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
+        return self.open_questions
+
+    def commands(self) -> list[CommandInfo]:
+        return [CommandInfo(name="new", arguments="[title]", summary="Start a new conversation")]
+
+
+@dataclass(slots=True)
+class StubPulse:
+    """Tells when the channel is up; that it is down is a failure of the test."""
+
+    beats: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def up(self) -> None:
+        self.beats.set()
+
+    def down(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+@dataclass(slots=True)
+class Core:
+    """Takes every message, or what `verdict` says; `gate` holds a message back until it is set."""
+
+    taken: list[Inbound] = field(default_factory=list)
+    verdict: Verdict | Exception = Verdict.ACCEPTED
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    has_arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def deliver(self, inbound: Inbound) -> Verdict:
+        self.taken.append(inbound)
+        self.has_arrived.set()
+        await self.gate.wait()
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict
+
+
+def context(name: str, browser: Browser, pulse: Pulse, settings: ChannelSettings | None = None) -> ChannelContext:
+    """Return what a channel is opened with; its notebook lasts as long as the test."""
+    return ChannelContext(
+        name=name,
+        account="default",
+        settings=settings or ChannelSettings(),
+        browser=browser,
+        notebook=LooseLeaf(),
+        pulse=pulse,
+    )
+
+
+class _Runs(Protocol):
+    async def run(self, deliver: Deliver) -> None: ...
+
+
+@asynccontextmanager
+async def running(channel: _Runs, deliver: Deliver, pulse: StubPulse) -> AsyncIterator[None]:
+    """Let `channel` read its platform while inside; it is up when the block starts."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(channel.run(deliver), name="channel")
+        await pulse.beats.wait()
+        yield
+        task.cancel()

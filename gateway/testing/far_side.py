@@ -1,0 +1,28 @@
+"""The far side of a channel: a person's client on the platform, as the contract suite uses it."""
+
+from typing import Protocol
+
+from gateway.contract import Address, Channel
+
+__all__ = ["NOT_TAKEN", "FarSide"]
+
+NOT_TAKEN = "not taken"
+
+
+class FarSide(Protocol):
+    """What somebody does and sees on the platform; `address` is where they are."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+    @property
+    def address(self) -> Address: ...
+
+    async def say(self, text: str, event_id: str) -> str:
+        """Say something; return the verdict, or `NOT_TAKEN` when it was not acknowledged.
+
+        `event_id` is `e` and a number; the same one again is the same event, which the platform repeats.
+        """
+
+    async def hear(self) -> str:
+        """Return the text of the next whole message."""
