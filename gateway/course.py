@@ -58,7 +58,8 @@ class Course:
 
     @property
     def model(self) -> str:
-        return (self.prepared.agent.model or "") if self.prepared else ""
+        """Name the model that has answered: a fallback, perhaps."""
+        return (self.prepared.bill.model or self.prepared.agent.model or "") if self.prepared else ""
 
     @property
     def sees(self) -> bool:

@@ -80,6 +80,8 @@ class Bill:
         self._now = now
         self._due: list[tuple[Spend, entries.Usage]] = []
         self._tokens = 0
+        self.model = ""
+        """Which model was charged last: a fallback, perhaps."""
 
     async def check(self) -> None:
         """Refuse another step to one who has used up what there is."""
@@ -112,6 +114,7 @@ class Bill:
         )
         self._due.append((spend, _noted(usage, cost)))
         self._spending.add(spend)
+        self.model = model
         self._tokens += usage.input_tokens + usage.output_tokens
 
     @property
