@@ -188,7 +188,7 @@ def _schema(arguments: type[msgspec.Struct]) -> dict[str, Json]:
 
 
 def _inlined(schema: Json, parts: dict[str, Json]) -> Json:
-    """Put each part in place of the reference to it, and leave out titles: models pay by the word."""
+    """Put each part in place of the reference to it, and leave out what says nothing: models pay by the word."""
     if isinstance(schema, list):
         return [_inlined(item, parts) for item in schema]
     if not isinstance(schema, dict):
@@ -196,4 +196,7 @@ def _inlined(schema: Json, parts: dict[str, Json]) -> Json:
     if isinstance(reference := schema.get("$ref"), str):
         return _inlined(parts[reference.rpartition("/")[2]], parts)
     is_struct = "properties" in schema and isinstance(schema.get("title"), str)
-    return {key: _inlined(value, parts) for key, value in schema.items() if not (is_struct and key == "title")}
+    idle = {"title"} if is_struct else set()
+    if schema.get("required") == []:
+        idle.add("required")
+    return {key: _inlined(value, parts) for key, value in schema.items() if key not in idle}

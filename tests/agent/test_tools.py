@@ -91,7 +91,6 @@ def test_a_tool_without_arguments_has_an_empty_object_as_its_schema() -> None:
     assert refusing.spec.schema == {
         "type": "object",
         "properties": {},
-        "required": [],
         "additionalProperties": False,
     }
 

@@ -31,7 +31,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @tool
-async def remember(context: ToolContext, text: Annotated[str, Meta(description="What to remember.")]) -> str:
+async def remember(context: ToolContext, text: str) -> str:
     """Keep a note, to be recalled in this or a later conversation with the same people."""
     text = text.strip()
     if not text:
@@ -46,7 +46,7 @@ async def remember(context: ToolContext, text: Annotated[str, Meta(description="
 @tool(concurrent=True)
 async def recall(
     context: ToolContext,
-    query: Annotated[str, Meta(description="Words that the note must contain; all notes when left out.")] = "",
+    query: Annotated[str, Meta(description="Words that are in the note; all notes without it.")] = "",
 ) -> str:
     """Look up the notes that were kept, newest first."""
     with _trouble_told("The notes cannot be read"):
