@@ -348,7 +348,9 @@ class AccountSettings(_Table):
     group_policy: GroupPolicy = Field(
         default=GroupPolicy.ALLOWLIST, description="In which groups it answers: those in group_allow, all, or none."
     )
-    group_allow: tuple[Id, ...] = Field(default=(), description="The ids of the groups it answers in.")
+    group_allow: tuple[Id, ...] = Field(
+        default=(), description="The ids of the groups it answers in; a server's id stands for its channels."
+    )
     require_mention: Flag = Field(default=True, description="Whether it answers in groups only when it is named.")
     rate_limit: Whole = Field(
         default=60, ge=0, description="How many messages a minute one person may send, but for owners; 0: any number."

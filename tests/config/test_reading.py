@@ -335,7 +335,14 @@ def test_the_example_loads_with_everything_in_it_switched_on(tmp_path: Path) -> 
     (tmp_path / "telegram-work.token").write_text("123:abc", encoding="utf-8")
     lines = [_switched_on(line) for line in EXAMPLE.read_text(encoding="utf-8").splitlines()]
     lines.remove('system_prompt = "You are a helpful assistant."')  # Excludes prompt_file.
-    variables = ("GATEHOUSE_TOKEN", "OPENAI_API_KEY", "TELEGRAM_TOKEN", "WEBHOOK_SECRET", "SEARCH_API_KEY")
+    variables = (
+        "GATEHOUSE_TOKEN",
+        "OPENAI_API_KEY",
+        "TELEGRAM_TOKEN",
+        "DISCORD_TOKEN",
+        "WEBHOOK_SECRET",
+        "SEARCH_API_KEY",
+    )
     environ = dict.fromkeys((*variables, "TICKETS_AUTHORIZATION"), "a-value-of-good-length")
     read = load(written(tmp_path, "\n".join(lines)), environ).settings
     assert read.bindings[0].thread == "42"
