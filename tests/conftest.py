@@ -3,6 +3,11 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine, and about the others who work on it.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:

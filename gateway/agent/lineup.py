@@ -58,20 +58,23 @@ class Lineup:
         return self._candidate(model).info
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Run one step. When none can answer, the person is told what is wrong with the first; the log has the rest."""
         answer = Resumption()
-        *others, last = self._in_order(prompt.model)
-        for candidate in others:
+        first: ProviderFailed | None = None
+        *_, last = candidates = self._in_order(prompt.model)
+        for candidate in candidates:
+            patience = None if candidate is last else PATIENCE
             try:
-                async with aclosing(self._ask(candidate, prompt, answer, PATIENCE)) as chunks:
+                async with aclosing(self._ask(candidate, prompt, answer, patience)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             except (ProviderBusy, ModelUnavailable) as failure:
+                first = first or failure
+                if candidate is last:
+                    raise first from failure
                 self._rest(candidate, failure)
             else:
                 return
-        async with aclosing(self._ask(last, prompt, answer, None)) as chunks:
-            async for chunk in chunks:
-                yield chunk
 
     async def _ask(
         self, candidate: Candidate, prompt: Prompt, answer: Resumption, patience: float | None

@@ -46,10 +46,11 @@ async def test_what_another_model_cannot_mend_is_not_tried_on_it(failure: Provid
     assert heard.prompts == []
 
 
-async def test_the_last_ones_failure_is_told() -> None:
-    (first, _), (second, _) = candidate("a", [DOWN]), candidate("b", [ProviderBusy("busy")])
-    with pytest.raises(ProviderBusy):
+async def test_the_first_ones_failure_is_told() -> None:
+    (first, _), (second, asked) = candidate("a", [ProviderBusy("busy")]), candidate("b", [DOWN])
+    with pytest.raises(ProviderBusy, match="busy"):
         await said(Lineup(first, [second], find=unknown))
+    assert len(asked.prompts) == 1
 
 
 async def test_the_next_goes_on_where_the_first_broke_off() -> None:

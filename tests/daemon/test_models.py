@@ -85,6 +85,18 @@ async def test_a_model_that_is_down_is_told_once_and_the_chat_goes_on(tmp_path: 
     assert reply.text == "Back again."
 
 
+async def test_the_transcript_says_which_model_has_answered(tmp_path: Path) -> None:
+    async with (
+        serving(OPENAI, OPENAI.refusal(404, "model_not_found")) as gone,
+        serving(ANTHROPIC, ANTHROPIC.answer("Here I am.")) as there,
+    ):
+        agents = {"main": {"provider": "first", "model": "m", "fallbacks": ["second/claude"]}}
+        providers = {"first": gone.table(), "second": there.table()}
+        async with gateway(settings(tmp_path, providers=providers, agents=agents)) as (_, chat):
+            assert (await ask(chat, "hello")).text == "Here I am."
+    assert '"second/claude"' in transcript(tmp_path)
+
+
 async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> None:
     never = asyncio.Event()
     script: list[Reply] = [[*OPENAI.answer("Once upon")[:2], never], OPENAI.answer("Yes?")]
