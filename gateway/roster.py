@@ -10,7 +10,7 @@ from config import AgentSettings, Backend, Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Provider
 from gateway.agent.providers import Providers
-from gateway.agent.toolbox import built_in
+from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.errors import CannotStart
 from gateway.sessions import SessionMeta
@@ -140,8 +140,9 @@ def _workspace(name: str, settings: Settings) -> Path:
 
 
 def _toolbox(name: str, agent: AgentSettings, settings: Settings) -> Toolbox:
-    known = {tool.spec.name: tool for tool in built_in(settings.tools)}
-    wanted = known if agent.tools is None else agent.tools
+    usual = {tool.spec.name: tool for tool in built_in(settings.tools)}
+    known = usual | {tool.spec.name: tool for tool in ON_REQUEST}
+    wanted = usual if agent.tools is None else agent.tools
     if unknown := [each for each in wanted if each not in known]:
         hint = " To have a shell, set tools.shell.enabled." if "shell" in unknown else ""
         raise CannotStart(

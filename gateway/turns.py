@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished, ToolStarted
+from gateway.agent.events import Done, Event, PlanMade, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.agent.loop import converse
 from gateway.agent.tools import ToolContext
 from gateway.agent.using import use
@@ -249,6 +249,9 @@ class Turns:
                 await self._write(course, [result, *map(sent_file, files)], also=self._going_on(course))
                 course.sent += files
                 course.calls.pop(outcome.id, None)
+            case PlanMade(steps=plan):
+                steps = [entries.PlanStep(content=step.content, status=step.status) for step in plan]
+                await self._write(course, [entries.Plan(steps=tuple(steps))])
             case Done(text=text):
                 course.streaming = text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gateway.agent.provider import TextDelta, Usage
 from gateway.dialogue import Thought, ToolCall, ToolOutcome
 
-__all__ = ["Done", "Event", "StepDone", "TextDelta", "ToolFinished", "ToolStarted"]
+__all__ = ["Done", "Event", "PlanMade", "PlanStep", "StepDone", "TextDelta", "ToolFinished", "ToolStarted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,21 @@ class ToolFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStep:
+    """`status` is `pending`, `in_progress` or `completed`."""
+
+    content: str
+    status: str = "pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade:
+    """The model has told its plan, or how far it is with it: all steps, each time."""
+
+    steps: tuple[PlanStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The last event: the answer, never empty. It is the last step's text, unless the loop had to end by itself."""
 
@@ -37,4 +52,4 @@ class Done:
     steps: int
 
 
-Event = TextDelta | StepDone | ToolStarted | ToolFinished | Done
+Event = TextDelta | StepDone | ToolStarted | ToolFinished | PlanMade | Done

@@ -2,7 +2,10 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from gateway.agent.events import ToolFinished, ToolStarted
+import msgspec
+
+from gateway.agent.events import PlanMade, PlanStep, ToolFinished, ToolStarted
+from gateway.agent.toolbox.planning import plan
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
 
@@ -19,7 +22,7 @@ async def nobody_to_ask(call: ToolCall) -> str | None:
 
 async def use(
     calls: Sequence[ToolCall], *, toolbox: Toolbox, context: ToolContext, permit: Permit
-) -> AsyncGenerator[ToolStarted | ToolFinished, None]:
+) -> AsyncGenerator[ToolStarted | ToolFinished | PlanMade, None]:
     """Run the calls of one step; what finishes comes in their order, also what was not allowed to start.
 
     Everything is asked before anything runs: while a turn waits for a person, nothing of its step has been done.
@@ -34,4 +37,7 @@ async def use(
             yield ToolStarted(call=call)
         ran = {outcome.id: outcome for outcome in await toolbox.run_all(allowed, context)}
         for call in batch:
-            yield ToolFinished(call=call, outcome=refused.get(call.id) or ran[call.id])
+            outcome = refused.get(call.id) or ran[call.id]
+            yield ToolFinished(call=call, outcome=outcome)
+            if call.name == plan.spec.name and not outcome.is_error:
+                yield PlanMade(steps=msgspec.convert(call.input["steps"], tuple[PlanStep, ...]))

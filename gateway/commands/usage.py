@@ -3,7 +3,7 @@
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.models import answering
 from gateway.commands.wording import count, spent_in_words
-from gateway.sessions import SessionMeta
+from gateway.sessions import SessionMeta, plan_at_hand
 from gateway.usage import person_of
 
 __all__ = ["STATUS", "USAGE"]
@@ -17,8 +17,12 @@ async def _status(call: Call) -> Answer:
     agent = answering(call, session)
     questions = call.desk.approvals.of_scope(call.routed.scope)
     waits = [f"Waiting for an answer: may I use {question.call.name}?" for question in questions]
-    lines = [f"{here} Agent: {agent.name}. Model: {agent.info.name}.", *await _context(call, session), *waits]
-    return Answer(text="\n".join([*lines, call.desk.status()]))
+    lines = [
+        f"{here} Agent: {agent.name}. Model: {agent.info.name}.",
+        *await _context(call, session),
+        *await _plan(call, session),
+    ]
+    return Answer(text="\n".join([*lines, *waits, call.desk.status()]))
 
 
 async def _context(call: Call, session: SessionMeta | None) -> list[str]:
@@ -30,6 +34,13 @@ async def _context(call: Call, session: SessionMeta | None) -> list[str]:
     room = call.desk.meter.budget(agent)
     fill = f"Context: about {size:,} of {room:,} tokens ({100 * size // room} %)."
     return [fill, f"This session: {spent_in_words(session.spent)}."] if session.spent.tokens else [fill]
+
+
+async def _plan(call: Call, session: SessionMeta | None) -> list[str]:
+    """Show the plan of the turn that is running, if it has told one."""
+    plan = plan_at_hand((await call.desk.sessions.load(session.key)).entries) if session else None
+    marks = {"completed": "✓", "in_progress": "▸"}
+    return [f"  {marks.get(step.status, '·')} {step.content}" for step in plan.steps] if plan else []
 
 
 async def _usage(call: Call) -> Answer:

@@ -6,7 +6,18 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 from gateway.sessions import entries
 from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry, SessionStatus, TurnOutcome
-from gateway.sessions.fold import Spoken, history, interrupted, last_turn, lines, said, sent_files, shown, step_at_hand
+from gateway.sessions.fold import (
+    Spoken,
+    history,
+    interrupted,
+    last_turn,
+    lines,
+    plan_at_hand,
+    said,
+    sent_files,
+    shown,
+    step_at_hand,
+)
 from gateway.sessions.manager import SessionManager
 from gateway.sessions.meta import Session, SessionMeta, Undone
 from gateway.sessions.recovery import RecoveryReport
@@ -40,6 +51,7 @@ __all__ = [
     "last_turn",
     "lines",
     "older_part",
+    "plan_at_hand",
     "said",
     "sent_files",
     "shown",

@@ -33,6 +33,7 @@ __all__ = [
     "is_spoken",
     "last_turn",
     "lines",
+    "plan_at_hand",
     "said",
     "sent_files",
     "shortened",
@@ -177,6 +178,16 @@ def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
         return None
     of_turn = [entry for entry in counting if entry.turn == turn]
     return e.Undo(undone=turn, first=of_turn[0].seq, messages=sum(map(_is_visible, of_turn)))
+
+
+def plan_at_hand(entries: Sequence[Entry]) -> e.Plan | None:
+    """Return the newest plan of the turn that has not ended, if it has told one."""
+    for entry in reversed(entries):
+        if isinstance(entry, e.Plan):
+            return entry
+        if isinstance(entry, e.TurnEnd):
+            return None
+    return None
 
 
 def said(entries: Sequence[Entry], turn: str) -> list[str]:

@@ -4,9 +4,10 @@ from contextlib import aclosing
 
 import pytest
 
-from gateway.agent.events import Done, Event, StepDone, TextDelta, ToolFinished, ToolStarted
+from gateway.agent.events import Done, Event, PlanMade, PlanStep, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.agent.loop import converse
 from gateway.agent.provider import Chunk, Prompt, Usage
+from gateway.agent.toolbox import plan
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.dialogue import AssistantMessage, Json, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ProviderFailed
@@ -314,6 +315,20 @@ async def test_everything_is_asked_before_anything_of_the_step_runs(context: Too
         ToolOutcome(id="c2", output="launched a"),
         ToolOutcome(id="c3", output="No.", is_error=True),
     ]
+
+
+async def test_a_plan_is_told_after_the_call_that_made_it(context: ToolContext) -> None:
+    steps: list[Json] = [{"content": "Look", "status": "completed"}, {"content": "Leap"}]
+    toolbox = Toolbox([plan])
+    provider = ScriptedProvider([calls("plan", steps=steps), calls("plan", "call_2", steps=[{}])], says("Done."))
+    async with aclosing(
+        converse(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3)
+    ) as events:
+        told = [event for event in [each async for each in events] if isinstance(event, ToolFinished | PlanMade)]
+    assert [type(event) for event in told] == [ToolFinished, PlanMade, ToolFinished]
+    assert told[1] == PlanMade(
+        steps=(PlanStep(content="Look", status="completed"), PlanStep(content="Leap", status="pending"))
+    )
 
 
 async def test_a_tool_that_asks_does_not_run_where_there_is_nobody_to_ask(context: ToolContext) -> None:

@@ -6,6 +6,7 @@ from gateway.agent.toolbox.editing import edit_file, write_file
 from gateway.agent.toolbox.fetching import make_fetch
 from gateway.agent.toolbox.files import list_files, read_file
 from gateway.agent.toolbox.notes import recall, remember
+from gateway.agent.toolbox.planning import plan
 from gateway.agent.toolbox.searching import search_files
 from gateway.agent.toolbox.sending import send_file
 from gateway.agent.toolbox.shell import make_shell
@@ -13,10 +14,12 @@ from gateway.agent.tools import Tool
 
 __all__ = [
     "BUILT_IN",
+    "ON_REQUEST",
     "built_in",
     "current_time",
     "edit_file",
     "list_files",
+    "plan",
     "read_file",
     "recall",
     "remember",
@@ -27,6 +30,10 @@ __all__ = [
 
 BUILT_IN = (current_time, list_files, read_file, write_file, edit_file, search_files, remember, recall, send_file)
 """Those that nothing can be set about."""
+
+
+ON_REQUEST = (plan,)
+"""Those that only agents have which name them: a model that rarely needs one need not be told of it each time."""
 
 
 def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
