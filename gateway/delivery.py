@@ -67,7 +67,10 @@ class Delivery:
         self._now = now
         self._file_path = file_path
         self._sleep = sleep
-        self._drafts: dict[str, Receipt] = {}
+        self._drafts: dict[str, Receipt | None] = {}
+        """Of turns that are being drafted by editing a message; None until the platform has named it."""
+        self._lost_drafts: set[str] = set()
+        """Turns of an earlier run whose draft may be in the chat, and cannot be named."""
         self._parked: list[OutboxRow] = []
         self._marked: set[str] = set()
         """Keys of parts that are about to be sent for the first time, and were committed as such."""
@@ -145,9 +148,10 @@ class Delivery:
         for row in parked:
             self.resume(row)
 
-    def remember_drafts(self, drafts: Mapping[str, Receipt]) -> None:
+    def remember_drafts(self, drafts: Mapping[str, Receipt | None]) -> None:
         """Take over what was half streamed when the daemon ended."""
         self._drafts.update(drafts)
+        self._lost_drafts.update(turn for turn, receipt in drafts.items() if receipt is None)
 
     def drafting(self, template: Outbound, *, turn: str) -> AbstractAsyncContextManager[Draft]:
         """While inside, show the answer to `turn` as it grows."""
@@ -165,7 +169,7 @@ class Delivery:
         )
         return easel.drafting()
 
-    async def _keep_draft(self, turn: str, receipt: Receipt) -> None:
+    async def _keep_draft(self, turn: str, receipt: Receipt | None) -> None:
         self._drafts[turn] = receipt
         await self._spool.commit(KeepDraft(turn=turn, receipt=receipt, at=self._now()))
 
@@ -197,7 +201,7 @@ class Delivery:
         elif not repeats_are_dropped:
             await self.record(Sending(key=row.key, at=self._now()))
         message = row.message
-        if is_doubtful and not repeats_are_dropped:
+        if (is_doubtful and not repeats_are_dropped) or self._has_lost_its_draft(channel, row):
             message = replace(message, text=POSSIBLY_REPEATED + message.text)
         try:
             async with asyncio.timeout(SEND_DEADLINE if message.file is None else FILE_DEADLINE):
@@ -233,7 +237,7 @@ class Delivery:
         if draft is None or edits is None:
             return await channel.send(message, key=row.key)
         try:
-            await edits.edit(draft, row.message)
+            await edits.edit(draft, message if self._has_lost_its_draft(channel, row) else row.message)
         except Undeliverable:  # The draft is gone or too old to be edited.
             return await channel.send(message, key=row.key)
         return draft
@@ -251,14 +255,20 @@ class Delivery:
         text = f"{message.text}(The file {file.name}, {in_bytes(file.size)}, could not be sent: {reason})"
         return await channel.send(replace(message, text=text, file=None), key=key)
 
+    def _has_lost_its_draft(self, channel: Channel, row: OutboxRow) -> bool:
+        """Tell whether half of it may stand in the chat for ever; one sent anew under its key may be the same one."""
+        return row.key in self._lost_drafts and not abilities_of(channel).repeats_dropped_for
+
     def _draft_done(self, row: OutboxRow) -> list[Operation]:
-        if row.key != row.turn or self._drafts.pop(row.key, None) is None:
+        if row.key != row.turn or row.key not in self._drafts:
             return []
+        del self._drafts[row.key]
+        self._lost_drafts.discard(row.key)
         return [DropDraft(turn=row.key)]
 
     async def _bury(self, row: OutboxRow, reason: str) -> None:
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
-        await self.record(Bury(key=row.key, reason=reason))
+        await self.record(Bury(key=row.key, reason=reason), *self._draft_done(row))
 
     async def record(self, *operations: Operation) -> None:
         """Write down what has happened; on a full disk, wait for room, since it cannot be undone."""

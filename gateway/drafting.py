@@ -47,15 +47,15 @@ class Draft:
 class Easel:
     """Where one answer is drafted.
 
-    Where a draft is a message that gets edited, `keep` is awaited with the receipt of that message, so that it can be
-    brought to its final text whatever happens; `receipt` is one that was kept before a crash.
+    Where a draft is a message that gets edited, `keep` is awaited before that message is sent, and then with its
+    receipt, so that it can be brought to its final text whatever happens; `receipt` is one kept before a crash.
     """
 
     channel: Channel
     abilities: Abilities
     template: Outbound
     key: str
-    keep: Callable[[Receipt], Awaitable[None]]
+    keep: Callable[[Receipt | None], Awaitable[None]]
     receipt: Receipt | None
     sleep: Callable[[float], Awaitable[None]]
 
@@ -132,9 +132,12 @@ class Easel:
     async def _first(self, message: Outbound) -> Receipt:
         """Send the message that will be edited, and have its receipt kept.
 
-        Where repeats are dropped, the answer's own key finds the message again when its receipt is lost in a crash.
+        Where repeats are dropped, the answer's own key finds the message again when its receipt is lost in a crash;
+        elsewhere it is noted before that there may be one.
         """
         key = self.key if self.abilities.repeats_dropped_for else f"{self.key}.draft"
+        if not self.abilities.repeats_dropped_for:
+            await self.keep(None)
         receipt = await self.channel.send(message, key=key)
         await self.keep(receipt)
         return receipt

@@ -389,7 +389,7 @@ async def test_a_draft_that_a_crash_left_is_brought_to_its_final_text(tmp_path: 
     async with posting(tmp_path, slate) as post, post.delivery.drafting(HELLO, turn="t") as draft:
         draft.show("he")
         await slate.change()
-        while not (await post.spool.recover()).drafts:
+        while not any((await post.spool.recover()).drafts.values()):
             pass
     async with posting(tmp_path, slate) as post:
         post.delivery.remember_drafts((await post.spool.recover()).drafts)
@@ -410,6 +410,27 @@ class SlowSlate(Slate):
         receipt = await super().send(message, key=key)
         await self.may_answer.wait()
         return receipt
+
+
+async def test_an_answer_whose_draft_a_crash_has_made_unknown_says_so(tmp_path: Path) -> None:
+    """Nobody can name the message any more, so its beginning may stay in the chat."""
+    slate = SlowSlate()
+    async with posting(tmp_path, slate) as post, post.delivery.drafting(HELLO, turn="t") as draft:
+        draft.show("he")
+        await slate.change()
+        drafts = (await post.spool.recover()).drafts
+        slate.may_answer.set()
+    assert drafts == {"t": None}
+    anew = Slate()
+    async with posting(tmp_path, anew) as post:
+        post.delivery.remember_drafts(drafts)
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("he")
+            await anew.change()
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+        assert (await post.spool.recover()).drafts == {}
+    assert anew.edits == [("t.draft", f"{POSSIBLY_REPEATED}hello")]
 
 
 async def test_an_answer_that_is_done_before_its_first_words_arrived_is_one_message(tmp_path: Path) -> None:

@@ -140,10 +140,13 @@ class Revive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepDraft:
-    """The platform's id of a half-streamed answer, the newest in place of an older one."""
+    """The platform's id of a half-streamed answer, in place of what was known before.
+
+    None: it is about to be sent. Found so after a crash, it may be in the chat, and nobody can name it.
+    """
 
     turn: str
-    receipt: Receipt
+    receipt: Receipt | None
     at: datetime
 
 

@@ -18,10 +18,10 @@ from gateway.spool.rows import (
     OutboxRow,
     Spent,
     Stats,
+    draft_of,
     from_micros,
     inbound_of,
     outbound_of,
-    receipt_of,
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
 
@@ -200,11 +200,11 @@ def _outbox_row(row: Columns) -> OutboxRow:
     )
 
 
-def _drafts(connection: Connection) -> dict[str, Receipt]:
-    drafts: dict[str, Receipt] = {}
+def _drafts(connection: Connection) -> dict[str, Receipt | None]:
+    drafts: dict[str, Receipt | None] = {}
     for turn, receipt in connection.execute("SELECT turn, receipt FROM drafts"):
         try:
-            drafts[turn] = receipt_of(receipt)
+            drafts[turn] = draft_of(receipt)
         except msgspec.DecodeError:
-            continue  # A draft that cannot be named cannot be edited either; its answer is sent anew.
+            drafts[turn] = None  # A draft that cannot be named cannot be edited either; its answer is sent anew.
     return drafts

@@ -1,6 +1,6 @@
 """What the spool gives back: the rows of inbox and outbox, and how messages and times are stored in them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,11 +17,11 @@ __all__ = [
     "OutboxRow",
     "Spent",
     "Stats",
+    "draft_of",
     "encode",
     "from_micros",
     "inbound_of",
     "outbound_of",
-    "receipt_of",
     "to_micros",
 ]
 
@@ -31,7 +31,7 @@ _MICROSECOND = timedelta(microseconds=1)
 encode = msgspec.json.Encoder().encode
 inbound_of = msgspec.json.Decoder(Inbound).decode
 outbound_of = msgspec.json.Decoder(Outbound).decode
-receipt_of = msgspec.json.Decoder(Receipt).decode
+draft_of: Callable[[bytes], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode
 
 
 def to_micros(at: datetime) -> int:
@@ -84,7 +84,7 @@ class Found:
 
     inbox: tuple[InboxRow, ...]
     outbox: tuple[OutboxRow, ...]
-    drafts: Mapping[str, Receipt]
+    drafts: Mapping[str, Receipt | None]
     facts: Mapping[str, str]
     unreadable: tuple[str, ...] = ()
     set_aside: Path | None = None
