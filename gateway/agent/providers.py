@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import import_module
 from typing import cast
 
+import structlog
+
 from config import ProviderSettings
 from gateway.agent.lineup import Candidate, Lineup
 from gateway.agent.models import describe
@@ -12,6 +14,8 @@ from gateway.agent.provider import Closes, Provider
 from gateway.agent.retrying import Retrying
 
 __all__ = ["Providers", "open_provider"]
+
+log = structlog.get_logger()
 
 _KINDS = {
     "offline": "gateway.agent.offline:open_offline",
@@ -56,7 +60,10 @@ class Providers:
         """Do beforehand what takes long the first time."""
         for name in names:
             if isinstance(provider := self._opened[name], Closes):
-                await provider.warm_up()
+                try:
+                    await provider.warm_up()
+                except Exception:  # It will fail the turns that want it; the daemon and the other agents go on.
+                    log.exception("provider_broken", provider=name)
 
     async def aclose(self) -> None:
         """Close all connections, each as soon as no step runs on it."""

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from structlog.testing import capture_logs
 
 from config import ProviderKind, ProviderSettings
 from gateway.agent.offline import OfflineProvider
@@ -38,3 +39,11 @@ def test_no_sdk_is_imported_before_it_is_used() -> None:
         "sys.exit(bool({'openai', 'anthropic', 'httpx2', 'aiohttp', 'markdown_it'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+async def test_an_sdk_that_cannot_be_loaded_does_not_end_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
+    with capture_logs() as logged:
+        await Providers({"local": local}).warm_up(["local"])
+    assert [line["event"] for line in logged] == ["provider_broken"]
