@@ -447,6 +447,9 @@ class McpSettings(_Table):
     )
     env: dict[Text, Secret] = Field(default_factory=dict, description="The environment of the program.")
     headers: dict[Text, Secret] = Field(default_factory=dict, description="Sent with each request to the url.")
+    timeout: Seconds = Field(
+        default=60.0, ge=0.1, le=_DAY, description="Seconds that it gets to start, and to answer a call of a tool."
+    )
 
     @field_validator("url")
     @classmethod

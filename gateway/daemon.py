@@ -33,6 +33,7 @@ from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import also_hide
+from gateway.mcp.servers import McpServers
 from gateway.meanwhile import Meanwhile
 from gateway.meter import Meter
 from gateway.moves import MOVES, Moves
@@ -126,7 +127,8 @@ class Daemon:
         self._live = Live(settings)
         self._spool = spool
         self._sessions = sessions
-        self.roster = Roster(settings)
+        self._mcp = McpServers()
+        self.roster = Roster(settings, self._mcp.tools)
         self._moves = Moves(self._live, spool)
         self._approvals = Approvals(self._live, sessions)
         browser = SessionBrowser(self._live, sessions, self._approvals)
@@ -154,6 +156,7 @@ class Daemon:
             pairing=self._pairing,
             live=self._live,
             roster=lambda: self.roster,
+            mcp=self._mcp,
             meter=self._meter,
             compactions=self._compactions,
             commands=COMMANDS,
@@ -230,6 +233,7 @@ class Daemon:
             self._compactions.open(tasks)
             await self._meter.read()
             self._files.reception.open(tasks)
+            self._mcp.start(tasks, self._live.settings.mcp)
             sides = [
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
@@ -261,7 +265,7 @@ class Daemon:
     async def reload(self, settings: Settings) -> None:
         """Put new settings in force; raises with nothing changed when they cannot work."""
         settings = _with_what_is_fixed(self._live.settings, settings)
-        roster = await asyncio.to_thread(Roster, settings)
+        roster = await asyncio.to_thread(Roster, settings, self._mcp.tools)
         await roster.warm_up()
         await self.channels.reload(settings)
         old, self.roster = self.roster, roster
@@ -271,6 +275,7 @@ class Daemon:
         self._lanes.max_waiting = settings.gateway.max_queued_per_session
         self._lanes.max_in_all = settings.gateway.max_queued
         self._delivery.channels_changed()
+        await self._mcp.follow(settings.mcp)
         await old.aclose()
 
     async def _handle_reload(self, _request: web.Request, _caller: Caller) -> web.StreamResponse:
@@ -325,6 +330,7 @@ class Daemon:
             await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
         await self._sessions.flush()
         await self.channels.stop()
+        await self._mcp.stop()
         log.info("shutdown_finished", suspended=len(suspended))
 
     async def _until(self, done: Coroutine[None, None, None], seconds: float) -> None:

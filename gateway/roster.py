@@ -1,8 +1,7 @@
 """The roster: which agents there are, each with its provider, prompt, tools and workspace."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,14 +9,12 @@ from config import AgentSettings, Backend, Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Provider
 from gateway.agent.providers import Providers
-from gateway.agent.toolbox import ON_REQUEST, built_in
-from gateway.agent.tools import Tool, Toolbox
+from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart
 from gateway.sessions import SessionMeta
+from gateway.toolboxes import MoreTools, open_toolbox
 
-__all__ = ["Agent", "Roster", "agent_faults", "asks_about"]
-
-_OFF_UNTIL_ENABLED = "shell"
+__all__ = ["Agent", "Roster", "agent_faults"]
 
 DEFAULT_PROMPT = """\
 You are {name}, an assistant that people reach through Gatehouse, a gateway between chat platforms and you.
@@ -48,13 +45,15 @@ class Agent:
 class Roster:
     """Opens every agent at once, so that a mistake shows at the start and not at the first message."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, mcp_tools: MoreTools = tuple) -> None:
         if faults := agent_faults(settings):
             raise CannotStart("\n".join(faults))
         self._providers = Providers(settings.providers)
         self._repos = {repo.name: repo.path for repo in settings.repos}
         self._used = {provider for agent in settings.agents.values() for provider in _used(agent)}
-        self._agents = {name: _open(name, agent, settings, self._providers) for name, agent in settings.agents.items()}
+        self._agents = {
+            name: _open(name, agent, settings, self._providers, mcp_tools) for name, agent in settings.agents.items()
+        }
 
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
@@ -91,7 +90,7 @@ def agent_faults(settings: Settings) -> list[str]:
     """Return everything that keeps the agents from being opened, without leaving a trace anywhere."""
     faults = list(_missing_parts(settings))
     for name, agent in settings.agents.items():
-        for part in (_prompt, _toolbox):
+        for part in (_prompt, open_toolbox):
             try:
                 part(name, agent, settings)
             except CannotStart as fault:
@@ -99,7 +98,7 @@ def agent_faults(settings: Settings) -> list[str]:
     return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
 
 
-def _open(name: str, agent: AgentSettings, settings: Settings, providers: Providers) -> Agent:
+def _open(name: str, agent: AgentSettings, settings: Settings, providers: Providers, mcp_tools: MoreTools) -> Agent:
     lineup = providers.lineup(agent.provider, agent.model, agent.fallbacks)
     return Agent(
         name=name,
@@ -110,7 +109,7 @@ def _open(name: str, agent: AgentSettings, settings: Settings, providers: Provid
         is_choosable=agent.choosable,
         about=lineup.about,
         system=_prompt(name, agent, settings),
-        toolbox=_toolbox(name, agent, settings),
+        toolbox=open_toolbox(name, agent, settings, mcp_tools),
         workspace=_workspace(name, settings),
         max_iterations=agent.max_iterations,
     )
@@ -139,30 +138,6 @@ def _workspace(name: str, settings: Settings) -> Path:
     return workspace
 
 
-def _toolbox(name: str, agent: AgentSettings, settings: Settings) -> Toolbox:
-    usual = {tool.spec.name: tool for tool in built_in(settings.tools)}
-    known = usual | {tool.spec.name: tool for tool in ON_REQUEST}
-    wanted = usual if agent.tools is None else agent.tools
-    if unknown := [each for each in wanted if each not in known]:
-        hint = " To have a shell, set tools.shell.enabled." if "shell" in unknown else ""
-        raise CannotStart(
-            f"agents.{name}.tools: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.{hint}",
-        )
-    # A slip here would let something run that was to be asked about. Other servers' tools are not known yet.
-    if not settings.mcp and (unknown := [each for each in agent.ask if not _names_a_tool(each, known)]):
-        raise CannotStart(f"agents.{name}.ask: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.")
-    return Toolbox(replace(known[each], asks=known[each].asks or asks_about(each, agent)) for each in wanted)
-
-
-def asks_about(tool: str, agent: AgentSettings) -> bool:
-    """Tell whether somebody has to be asked before `agent` uses that tool."""
-    return any(fnmatchcase(tool, pattern) for pattern in agent.ask)
-
-
-def _names_a_tool(pattern: str, known: Mapping[str, Tool]) -> bool:
-    return pattern == _OFF_UNTIL_ENABLED or any(fnmatchcase(tool, pattern) for tool in known)
-
-
 def _prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:
     if agent.prompt_file is None:
         return agent.system_prompt or DEFAULT_PROMPT.format(name=name)
@@ -177,14 +152,15 @@ def _prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:
 
 def _missing_parts(settings: Settings) -> Iterator[str]:
     """Name the extras that configured but rare parts need."""
-    wanted = [(f"mcp.{name}", "mcp", "mcp") for name in settings.mcp]
-    wanted += [
-        (f"agents.{name}.backend", "acp", "acp")
-        for name, agent in settings.agents.items()
-        if agent.backend is Backend.ACP
-    ]
-    for key, module, extra in wanted:
-        if find_spec(module) is None:
-            yield f"{key} needs an extra that is not installed: pip install 'gatehouse[{extra}]'"
-        else:
-            yield f"{key}: this version of Gatehouse cannot use it yet. Remove it from the configuration."
+    for name in settings.mcp:
+        if find_spec("mcp") is None:
+            yield f"mcp.{name} needs an extra that is not installed: pip install 'gatehouse[mcp]'"
+    for name, agent in settings.agents.items():
+        if agent.backend is Backend.ACP:
+            yield _no_acp(f"agents.{name}.backend")
+
+
+def _no_acp(key: str) -> str:
+    if find_spec("acp") is None:
+        return f"{key} needs an extra that is not installed: pip install 'gatehouse[acp]'"
+    return f"{key}: this version of Gatehouse cannot use it yet. Remove it from the configuration."

@@ -68,6 +68,7 @@ CLIENTS = {
     "gateway/publicweb/client.py": "the guarded one, for addresses that somebody else has named",
     "gateway/control.py": "the control socket",
     "gateway/agent/connection.py": "providers, at the address in the configuration",
+    "gateway/mcp/opening.py": "an MCP server, at the address in the configuration",
     "gateway/files/transcription.py": "a provider's endpoint, at the address in the configuration",
     "channels/discord/api.py": "files of a message, at the address that the platform's own API gives",
 }

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,10 +48,27 @@ def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
     [
         ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: there is no tool shel\. There are: "),
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: there is no tool fly"),
-        ({"mcp": {"files": {"command": ["x"]}}}, r"mcp\.files .*gatehouse\[mcp\]"),
         ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_start(tmp_path: Path, tables: dict[str, object], sentence: str) -> None:
     with pytest.raises(CannotStart, match=sentence):
         Roster(settings(tmp_path, **tables))
+
+
+def test_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:
+    program = f"""
+import sys
+sys.modules["mcp"] = None  # As if it were not installed.
+from config import Settings
+from gateway.roster import agent_faults
+tables = {{"gateway": {{"data_dir": {str(tmp_path)!r}}}, "mcp": {{"files": {{"command": ["x"]}}}}}}
+print(*agent_faults(Settings.model_validate(tables)))
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert told == "mcp.files needs an extra that is not installed: pip install 'gatehouse[mcp]'\n"
+
+
+def test_nothing_of_mcp_is_loaded_before_a_server_is_configured() -> None:
+    program = "import sys, gateway.daemon; sys.exit('mcp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

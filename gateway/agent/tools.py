@@ -106,9 +106,17 @@ def _checked(name: str, arguments: type[msgspec.Struct], function: Callable[...,
 class Toolbox:
     """Runs tools by name. Every call ends in an outcome, within `deadline` seconds or the tool's own limit."""
 
-    def __init__(self, tools: Iterable[Tool], *, deadline: float = 60.0) -> None:
-        self._tools = {each.spec.name: each for each in tools}
+    def __init__(
+        self, tools: Iterable[Tool], *, deadline: float = 60.0, more: Callable[[], Iterable[Tool]] = tuple
+    ) -> None:
+        self._own = {each.spec.name: each for each in tools}
+        self._more = more
         self._deadline = deadline
+
+    @property
+    def _tools(self) -> dict[str, Tool]:
+        """Also those that come and go."""
+        return {**{each.spec.name: each for each in self._more()}, **self._own}
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(each.spec for each in self._tools.values())

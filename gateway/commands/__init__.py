@@ -8,6 +8,7 @@ from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
 from gateway.commands.models import AGENT, COMPACT, MODEL
 from gateway.commands.pairing import PAIR, PAIR_APPROVE, PAIR_DENY, PAIR_REVOKE
 from gateway.commands.sessions import LIST, NEW, RESUME
+from gateway.commands.tools import TOOLS
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
 from gateway.commands.usage import STATUS, USAGE
 from gateway.commands.workspaces import WORKSPACE
@@ -47,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     AGENT,
     MODEL,
     WORKSPACE,
+    TOOLS,
     APPROVE,
     DENY,
     STOP,

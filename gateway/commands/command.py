@@ -11,6 +11,7 @@ from gateway.contract import Button, Inbound, Outbound
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
+from gateway.mcp.servers import McpServers
 from gateway.meter import Meter
 from gateway.pairing import Pairing
 from gateway.roster import Roster
@@ -40,6 +41,7 @@ class Desk:
     pairing: Pairing
     live: Live
     roster: Callable[[], Roster]
+    mcp: McpServers
     meter: Meter
     compactions: Compactions
     commands: Sequence["Command"]

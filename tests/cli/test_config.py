@@ -123,7 +123,7 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
     path.write_text(
         f"""
         gateway.data_dir = "{tmp_path}/data"
-        mcp.files.command = ["x"]
+        agents.writer = {{ backend = "acp", command = ["x"] }}
         agents.coder = {{ tools = ["fly"] }}
         channels.carrier_pigeon = {{}}
         channels.telegram = {{}}
@@ -137,7 +137,7 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
     head, *mistakes = captured.err.splitlines()
     assert head == f"gatehouse: {path}: 4 mistakes"
     keys = [
-        "mcp.files",
+        "agents.writer.backend",
         "agents.coder.tools",
         "channels.carrier_pigeon",
         "channels.telegram.token",

@@ -1,0 +1,1 @@
+"""Servers of the Model Context Protocol, whose tools the agents may use. The SDK is loaded when one is configured."""

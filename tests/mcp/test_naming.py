@@ -1,0 +1,23 @@
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.mcp.naming import server_of, tool_name
+
+SERVERS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,63}", fullmatch=True)
+
+
+@given(SERVERS, st.text(max_size=100), SERVERS, st.text(max_size=100))
+def test_distinct_tools_have_distinct_names(one: str, first: str, other: str, second: str) -> None:
+    assert (tool_name(one, first) == tool_name(other, second)) is ((one, first) == (other, second))
+
+
+@given(SERVERS, st.text())
+def test_every_name_is_one_that_the_models_take(server: str, tool: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool_name(server, tool))
+
+
+def test_a_name_says_whose_tool_it_is() -> None:
+    assert server_of("files__read") == "files"
+    assert server_of("read_file") is None

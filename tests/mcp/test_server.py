@@ -1,0 +1,160 @@
+"""Servers of the official SDK, as processes of their own, under the agents' toolbox."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from config import McpSettings
+from gateway.agent.tools import Toolbox, ToolContext
+from gateway.dialogue import Json, ToolCall, ToolOutcome
+from gateway.mcp.servers import McpServers
+from tests.agent.wire import OPENAI, Call, Reply, serving
+from tests.daemon.test_conversation import gateway, settings
+
+PROGRAM = str(Path(__file__).parent / "program.py")
+PATIENCE = 60
+
+
+def program(**more: object) -> McpSettings:
+    return McpSettings.model_validate({"command": (sys.executable, PROGRAM), **more})
+
+
+@asynccontextmanager
+async def running(**settings: McpSettings) -> AsyncIterator[McpServers]:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        servers = McpServers()
+        servers.start(tasks, settings)
+        yield servers
+        await servers.stop()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - the state of a server is looked at, nobody waits for it
+        await asyncio.sleep(0.01)
+
+
+async def up(servers: McpServers) -> Toolbox:
+    await until(lambda: not any(server.trouble for server in servers))
+    return Toolbox([], more=servers.tools)
+
+
+async def call(toolbox: Toolbox, name: str, **arguments: Json) -> ToolOutcome:
+    context = ToolContext(workspace=Path(), notes=Path(), now=lambda: datetime.now(UTC))
+    return await toolbox.run(ToolCall(id="1", name=name, input=arguments), context)
+
+
+async def test_the_tools_of_a_program_are_ours_under_its_name() -> None:
+    async with running(sums=program()) as servers:
+        toolbox = await up(servers)
+        specs = {spec.name: spec for spec in toolbox.specs()}
+        assert specs["sums__add"].description == "Add two numbers."
+        assert specs["sums__add"].schema["required"] == ["a", "b"]
+        assert await call(toolbox, "sums__add", a=2, b=3) == ToolOutcome(id="1", output="5")
+
+
+async def test_what_a_tool_complains_of_is_its_result() -> None:
+    async with running(sums=program()) as servers:
+        toolbox = await up(servers)
+        refused = await call(toolbox, "sums__refuse")
+        assert refused.is_error
+        assert "refuse" in refused.output
+        wrong = await call(toolbox, "sums__add", a="x")
+        assert wrong.is_error
+        assert "b" in wrong.output
+
+
+async def test_a_program_is_given_what_its_table_says_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUR_SECRET", "canary-of-ours")
+    async with running(sums=program(env={"KEY": "for-the-program"})) as servers:
+        told = (await call(await up(servers), "sums__environment")).output
+    assert "KEY=for-the-program" in told
+    assert "canary-of-ours" not in told
+
+
+async def test_a_program_that_dies_is_started_again_and_its_tools_say_so_meanwhile() -> None:
+    async with running(sums=program()) as servers:
+        toolbox = await up(servers)
+        (server,) = servers
+        assert (await call(toolbox, "sums__die")).is_error
+        await until(lambda: bool(server.trouble))
+        assert "I have had enough" in server.trouble
+        meanwhile = await call(toolbox, "sums__add", a=1, b=1)
+        assert meanwhile.is_error
+        assert "sums cannot be used now" in meanwhile.output
+        await up(servers)
+        assert (await call(toolbox, "sums__add", a=1, b=1)).output == "2"
+
+
+async def test_a_call_that_hangs_ends_and_the_server_goes_on() -> None:
+    async with running(sums=program()) as servers:
+        toolbox = await up(servers)
+        impatient = Toolbox([], more=lambda: [replace(tool, deadline=0.2) for tool in servers.tools()])
+        hanging = await call(impatient, "sums__hang")
+        assert hanging.is_error
+        assert "did not finish" in hanging.output
+        assert (await call(toolbox, "sums__add", a=1, b=1)).output == "2"
+
+
+async def test_a_program_that_is_not_there_is_named() -> None:
+    async with running(sums=McpSettings(command=("/nowhere/at-all",))) as servers:
+        (server,) = servers
+        await until(lambda: "being started" not in server.trouble)
+        assert server.trouble == "there is no program /nowhere/at-all"
+        assert list(servers.tools()) == []
+
+
+async def test_new_settings_stop_start_and_leave_alone() -> None:
+    async with running(one=program(), two=program()) as servers:
+        await up(servers)
+        kept, _ = servers
+        await servers.follow({"one": program(), "three": program(env={"A": "b"})})
+        await up(servers)
+        assert [server.name for server in servers] == ["one", "three"]
+        assert next(iter(servers)) is kept
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    """Run the program as an HTTP server; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, PROGRAM, str(port), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_a_server_that_runs_already_is_reached_by_its_address() -> None:
+    async with served() as url:
+        settings = McpSettings.model_validate({"url": url, "headers": {"Authorization": "Bearer canary"}, "timeout": 5})
+        async with running(far=settings) as servers:
+            toolbox = await up(servers)  # It may need some tries until the server listens.
+            assert (await call(toolbox, "far__add", a=20, b=1)).output == "21"
+            assert (await call(toolbox, "far__headers")).output == "Bearer canary"
+
+
+async def test_an_agent_uses_the_tools_of_a_server_in_a_conversation(tmp_path: Path) -> None:
+    script: list[Reply] = [OPENAI.answer(calls=[Call("sums__add", ['{"a": 40, "b": 2}'])]), OPENAI.answer("It is 42.")]
+    async with serving(OPENAI, *script) as model:
+        tables = {"fake": model.table()}, {"main": {"provider": "fake", "model": "m", "tools": ["sums__*"]}}
+        configured = settings(tmp_path, providers=tables[0], agents=tables[1], mcp={"sums": program()})
+        async with gateway(configured) as (daemon, chat):
+            await until(lambda: bool(daemon.roster["main"].toolbox.specs()))
+            await chat.say("/tools")
+            assert "`sums__add` - Add two numbers." in (await chat.hear_message()).text
+            await chat.say("what is 40 and 2?")
+            assert (await chat.hear_message()).text == "It is 42."
+    first, second = (request.body for request in model.requests)
+    assert {tool["function"]["name"].partition("__")[0] for tool in first["tools"]} == {"sums"}
+    assert second["messages"][-1]["content"] == "42"
