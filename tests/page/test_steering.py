@@ -1,0 +1,42 @@
+"""Two messages and one answer, as busy mode `steer` has it, on the page of a real gateway."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from config import Settings
+from gateway.agent.provider import TextDelta
+from gateway.daemon import opened
+from tests.agent.scripted import ScriptedProvider
+from tests.daemon.test_steering import Gate, agent, call
+from tests.page.test_chat import write
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def page_url(tmp_path: Path, gate: Gate) -> AsyncIterator[str]:
+    tables = {"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}, "channels": {"web": {"busy": "steer"}}}
+    async with opened(Settings.model_validate(tables)) as daemon, asyncio.TaskGroup() as tasks:
+        agent(ScriptedProvider([call(1)], [TextDelta(text="Both.")]), gate)(daemon)
+        ready = asyncio.Event()
+        tasks.create_task(daemon.run(ready.set), name="daemon")
+        await ready.wait()
+        yield daemon.page
+        daemon.stop()
+
+
+async def test_one_answer_to_two_messages_leaves_nothing_awaited(page: Page, gate: Gate) -> None:
+    await write(page, "one")
+    await gate.entered.wait()
+    await write(page, "two")
+    await expect(page.locator(".user.taken")).to_have_count(2)
+    gate.leave.set()
+    await expect(page.locator(".reply:not(.live) .body")).to_have_text(["Both."])
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
