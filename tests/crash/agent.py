@@ -1,7 +1,7 @@
 """A model that does what the message says, word by word, and a tool that leaves a trace each time it runs.
 
 A message is its own id and then words: `tool` and `tools` are steps with one call and with two, `ask` and `asks` have
-calls that need consent, `long` makes the answer several parts long, `hang` never ends.
+calls that need consent, `long` makes the answer several parts long, `hang` never ends, `slow` waits for a file.
 """
 
 import asyncio
@@ -24,6 +24,9 @@ _LONG = 120
 
 
 class Obedient:
+    def __init__(self, gate: Path) -> None:
+        self._gate = gate
+
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         reach("model")
         words, outcomes = _asked(prompt.messages)
@@ -31,6 +34,8 @@ class Obedient:
         taken = sum(1 for message in _since_asked(prompt.messages) if isinstance(message, ToolMessage))
         if "hang" in words:
             await asyncio.Event().wait()
+        while "slow" in words and not self._gate.exists():  # noqa: ASYNC110 - another process makes it.
+            await asyncio.sleep(0.02)
         if taken < len(steps):
             yield TextDelta(text=f"step {taken} of {mid}")
             for number, name in enumerate(steps[taken]):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -62,10 +62,10 @@ class Daemons:
 
 
 @asynccontextmanager
-async def daemons(*before: str) -> AsyncIterator[Daemons]:
+async def daemons(*before: str, imports: Sequence[str] = ()) -> AsyncIterator[Daemons]:
     """Keep a process ready that forks daemons, run by the command `before`; those left at the end are killed."""
     house = await asyncio.create_subprocess_exec(
-        *(*before, sys.executable, "-m", "tests.crash.house"),
+        *(*before, sys.executable, "-m", "tests.crash.house", *imports),
         cwd=ROOT,
         # Hundreds of daemons that are killed have no coverage to tell, and would be slowed down by measuring it.
         env={name: value for name, value in os.environ.items() if not name.startswith("COV")},

@@ -1,7 +1,8 @@
 """The process that daemons under test are forked from, with everything imported already; and one such daemon.
 
-Run as `python -m tests.crash.house`. It reads orders, one a line, and writes the pid of each daemon it starts and the
-status with which one has ended. It has no threads and no event loop, so that forking it is safe.
+Run as `python -m tests.crash.house`, with the names of modules to import besides. It reads orders, one a line, and
+writes the pid of each daemon it starts and the status with which one has ended. It has no threads and no event loop, so
+that forking it is safe.
 """
 
 from tests.crash import points
@@ -9,6 +10,7 @@ from tests.crash import points
 points.install()  # Before anything of ours is imported: what is imported may keep `os.fsync` for itself.
 
 import asyncio  # noqa: E402 - as above
+import importlib  # noqa: E402 - as above
 import os  # noqa: E402 - as above
 import select  # noqa: E402 - as above
 import signal  # noqa: E402 - as above
@@ -20,6 +22,7 @@ from dataclasses import replace  # noqa: E402 - as above
 from datetime import UTC, datetime, timedelta  # noqa: E402 - as above
 from functools import partial  # noqa: E402 - as above
 from pathlib import Path  # noqa: E402 - as above
+from typing import Any  # noqa: E402 - as above
 
 from config import Settings  # noqa: E402 - as above
 from gateway.agent.tools import Toolbox  # noqa: E402 - as above
@@ -49,18 +52,19 @@ def settings(order: Order) -> Settings:
                 "owners": [f"{CHANNEL}:owner"],
             },
             "http": {"port": 0},
-            "channels": {
-                "web": {"enabled": False},
-                "terminal": {"enabled": False},
-                CHANNEL: {
-                    "dm_policy": "open",
-                    "rate_limit": 0,
-                    "busy": order.busy,
-                    "options": {"socket": str(order.socket), "flavour": order.flavour},
-                },
-            },
+            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, **channels(order)},
         }
     )
+
+
+def channels(order: Order) -> dict[str, Any]:  # Tables are of any shape.
+    scripted = {
+        "dm_policy": "open",
+        "rate_limit": 0,
+        "busy": order.busy,
+        "options": {"socket": str(order.socket), "flavour": order.flavour},
+    }
+    return order.channels or {CHANNEL: scripted}
 
 
 def tell_time(order: Order) -> datetime:
@@ -74,7 +78,7 @@ async def serve(order: Order) -> None:
     configure(configured.gateway.log_level, configured.gateway.log_format, frozenset(), sys.stdout)
     async with opened(configured, listen=False, now=partial(tell_time, order)) as daemon:
         toolbox = Toolbox(leaving_traces(order.effects))
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=Obedient(), toolbox=toolbox))
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=Obedient(order.gate), toolbox=toolbox))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
         await daemon.run(lambda: None)
 
@@ -140,6 +144,8 @@ def main() -> None:
     woken, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking)
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         offer_channel(Path(folder))
         say("ready")

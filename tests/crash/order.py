@@ -1,7 +1,8 @@
 """What a daemon under test is told: where it lives, how its channel behaves, and where it is to die."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,8 @@ class Order:
     max_backlog_age: float = 86_400.0
     max_parallel_turns: int = 64
     data: Path | None = None
+    channels: dict[str, Any] = field(default_factory=dict)
+    """Tables of channels, of any shape, to use instead of the scripted one."""
 
     @property
     def data_dir(self) -> Path:
@@ -45,6 +48,11 @@ class Order:
     def clock(self) -> Path:
         """Has the seconds that the daemon's clock is off, if it is there."""
         return self.home / "clock"
+
+    @property
+    def gate(self) -> Path:
+        """Lets the model answer what it was asked slowly, once it is there."""
+        return self.home / "gate"
 
     @property
     def log(self) -> Path:

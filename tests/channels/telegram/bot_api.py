@@ -47,6 +47,8 @@ DROP: tuple[int, Json] = (0, {})
 class FakeBotApi:
     """`scripted[method]` are answers given, first in first out, before the method works; `lacks` are unknown to it.
 
+    What is `held` gets no answer at all.
+
     `files` are what people have sent, by file id, and None is one without end; what the bot sends is in the fields of
     its call, as Latin-1 text.
     """
@@ -54,6 +56,7 @@ class FakeBotApi:
     url: str = ""
     scripted: defaultdict[str, deque[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(deque))
     lacks: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
     webhook: str = ""
     secret: str = ""
     webhook_failure: str = ""
@@ -108,6 +111,8 @@ class FakeBotApi:
         async with self._changed:
             self.calls.append(Call(method=method, fields=fields))
             self._changed.notify_all()
+        if method in self.held:
+            await asyncio.Event().wait()
         status, body = await self._answer(method, fields, request.match_info["token"])
         if (status, body) == DROP and request.transport is not None:
             request.transport.abort()
