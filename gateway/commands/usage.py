@@ -57,7 +57,7 @@ async def _usage(call: Call) -> Answer:
 async def _everybody(call: Call) -> list[str]:
     together, people = await call.desk.meter.spending.everybody(SHOWN_PEOPLE)
     rows = [f"  {person}: {spent_in_words(spent)}" for person, spent in people]
-    return [f"Everybody, today: {spent_in_words(together)}{'; most by' if rows else ''}.", *rows]
+    return [f"Everybody, today: {spent_in_words(together)}{'. Those who used most:' if rows else '.'}", *rows]
 
 
 STATUS = Command(name="status", summary="Show how the gateway and this session are doing", run=_status)
