@@ -1,8 +1,6 @@
 """A disk that refuses to write: entries wait in memory, in order, and nothing half-written is left."""
 
-import os
 import resource
-import subprocess
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.disk import Disk
 from gateway.sessions.names import file_name
+from tests.disks import small_disk
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
 from tests.sessions.samples import encoded, header, sealed
 
@@ -141,17 +140,8 @@ def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     if request.node.get_closest_marker("usefixtures") is None:
         yield tmp_path / "sessions"
         return
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)],  # noqa: S607 - wherever mount is.
-            capture_output=True,
-            check=False,
-        ).returncode
-    ):
-        pytest.skip("a tiny disk has to be mounted, which takes root")
-    yield tmp_path / "sessions"
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)  # noqa: S607 - as above.
+    with small_disk(tmp_path / "disk", 64 * 1024) as disk:
+        yield disk / "sessions"
 
 
 @pytest.mark.usefixtures("directory")
