@@ -45,7 +45,7 @@ async def test_one_that_is_stopped_in_a_pause_waits_for_no_place() -> None:
             paused.set()
             await asyncio.Event().wait()
 
-    async with asyncio.TaskGroup() as group, asyncio.timeout(10):
+    async with asyncio.TaskGroup() as group, asyncio.timeout(60):
         task = group.create_task(turn(), name="turn")
         await paused.wait()
         await places.acquire()

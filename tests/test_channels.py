@@ -34,7 +34,7 @@ async def test_every_account_is_a_channel_of_its_own(tmp_path: Path) -> None:
 async def test_a_reload_opens_closes_and_replaces(tmp_path: Path) -> None:
     channels = Channels(StubBrowser())
     channels.open(settings(tmp_path, loopback={"accounts": {"kept": {}, "gone": {}, "changed": {}}}))
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         channels.start(tasks, deliver)
         await asyncio.sleep(0)
         before = dict(channels.by_identity)
@@ -51,7 +51,7 @@ async def test_a_reload_opens_closes_and_replaces(tmp_path: Path) -> None:
 async def test_a_channel_is_closed_before_its_successor_starts(tmp_path: Path) -> None:
     channels = Channels(StubBrowser())
     channels.open(settings(tmp_path, loopback={}))
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         channels.start(tasks, deliver)
         await asyncio.sleep(0)
         old = channels.by_identity["loopback", "default"]

@@ -54,7 +54,7 @@ async def test_asks_and_tells_a_running_daemon(data_dir: Path) -> None:
 async def test_opens_a_websocket(data_dir: Path) -> None:
     async with daemon(data_dir), Control(data_dir) as control, await control.websocket("/example/talk") as talk:
         await talk.send_str("hello")
-        assert await talk.receive_str(timeout=10) == "HELLO"
+        assert await talk.receive_str(timeout=60) == "HELLO"
 
 
 async def test_a_refusal_comes_with_the_daemons_sentence(tmp_path: Path) -> None:

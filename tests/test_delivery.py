@@ -99,7 +99,7 @@ async def posting(
     folder: Path, *channels: Channel, time: Time | None = None, file_path: FilePath = nothing_kept
 ) -> AsyncIterator[Post]:
     by_identity = {(channel.name, channel.account): channel for channel in channels}
-    async with asyncio.timeout(30), await Spool.open(folder) as spool, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), await Spool.open(folder) as spool, asyncio.TaskGroup() as tasks:
         post = Post(spool, by_identity, time or Time(), file_path)
         post.delivery.chats.open(tasks)
         yield post
@@ -246,7 +246,7 @@ async def test_a_broken_chat_delays_no_other_and_each_keeps_its_order(tmp_path: 
 async def test_a_message_waits_for_its_channel_to_be_enabled(tmp_path: Path) -> None:
     channels: dict[tuple[str, str], Channel] = {}
     wire = Wire()
-    async with asyncio.timeout(30), await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:
         post = Post(spool, channels, Time())
         post.delivery.chats.open(tasks)
         await post.say(HELLO, "k")

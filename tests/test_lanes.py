@@ -36,7 +36,7 @@ def lanes(stage: Stage) -> Lanes[str]:
 
 
 async def test_turns_of_a_session_run_one_at_a_time_and_in_order(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for turn in ("a", "b", "c"):
             stage.gates[turn].set()
@@ -46,7 +46,7 @@ async def test_turns_of_a_session_run_one_at_a_time_and_in_order(stage: Stage, l
 
 
 async def test_sessions_run_side_by_side(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         lanes.put("t", "b")
@@ -58,7 +58,7 @@ async def test_sessions_run_side_by_side(stage: Stage, lanes: Lanes[str]) -> Non
 
 
 async def test_a_full_lane_says_so(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for item in ("a", "b", "c"):
             lanes.check_room("s")
@@ -73,7 +73,7 @@ async def test_a_full_lane_says_so(stage: Stage, lanes: Lanes[str]) -> None:
 
 
 async def test_all_lanes_together_can_be_full_too(lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for key in "stuvw":
             lanes.put(key, "a")
@@ -85,7 +85,7 @@ async def test_all_lanes_together_can_be_full_too(lanes: Lanes[str]) -> None:
 
 
 async def test_stop_cancels_what_runs_and_what_waits_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         await stage.started.get()
@@ -99,7 +99,7 @@ async def test_stop_cancels_what_runs_and_what_waits_can_be_taken(stage: Stage, 
 
 
 async def test_a_lane_goes_on_after_a_cancelled_turn(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         await stage.started.get()
@@ -111,7 +111,7 @@ async def test_a_lane_goes_on_after_a_cancelled_turn(stage: Stage, lanes: Lanes[
 
 
 async def test_an_idle_session_costs_nothing(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         stage.gates["a"].set()
         lanes.put("s", "a")
@@ -132,7 +132,7 @@ async def test_a_stopped_turn_may_say_how_it_ended() -> None:
             await told.wait()
 
     lanes = Lanes(run, name="lane")
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         await asyncio.sleep(0)
@@ -148,7 +148,7 @@ async def test_a_stopped_turn_may_say_how_it_ended() -> None:
 
 async def test_what_has_not_begun_is_not_stopped_but_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
     """A task that is cancelled before its first step would never run, and its message never be answered."""
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         assert not lanes.stop("s", "enough")
@@ -161,7 +161,7 @@ async def test_what_has_not_begun_is_not_stopped_but_can_be_taken(stage: Stage, 
 
 
 async def test_nothing_is_begun_after_everything_was_stopped(stage: Stage, lanes: Lanes[str]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.stop_all("")
         lanes.put("s", "a")
@@ -177,7 +177,7 @@ async def test_what_is_parked_is_not_waited_for_until_it_goes_on_or_is_stopped()
             parked.set()
             await go_on.wait()
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         house: Lanes[str] = Lanes(run, name="lane")
         house.open(group)
         house.put("key", "first")

@@ -229,7 +229,7 @@ async def test_a_reader_who_leaves_early_is_no_drama(settings: Settings) -> None
 
 
 async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> None:
-    async with Control(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(30):
+    async with Control(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(60):
         await daemon.enter_async_context(opened(settings, listen=False))
 
         async def slowly() -> AsyncIterator[bytes]:

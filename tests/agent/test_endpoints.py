@@ -12,7 +12,7 @@ from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Refusal, Rep
 
 pytestmark = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 
-PATIENCE = 30
+PATIENCE = 90.0
 
 
 async def test_text_is_passed_on_as_it_comes(api: Dialect) -> None:

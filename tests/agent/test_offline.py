@@ -74,5 +74,5 @@ async def test_every_call_has_an_id_of_its_own() -> None:
 
 
 async def test_the_first_word_does_not_wait_for_the_pace() -> None:
-    async with aclosing(OfflineProvider(pace=3_600).stream(prompt("hi"))) as chunks, asyncio.timeout(10):
+    async with aclosing(OfflineProvider(pace=3_600).stream(prompt("hi"))) as chunks, asyncio.timeout(60):
         assert await anext(chunks) == TextDelta(text="Hello! ")

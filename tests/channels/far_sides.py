@@ -55,7 +55,7 @@ async def loopback(core: Core) -> AsyncIterator[FarSide]:
     pulse = StubPulse()
     channel = open_loopback(context(StubBrowser(), pulse, "loopback"))
     assert isinstance(channel, LoopbackChannel)
-    async with asyncio.timeout(20), running(channel, core, pulse):
+    async with asyncio.timeout(60), running(channel, core, pulse):
         yield LoopbackFarSide(channel)
 
 

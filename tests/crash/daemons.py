@@ -13,7 +13,7 @@ from tests.crash.order import Order
 __all__ = ["Daemons", "daemons"]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 class Daemons:

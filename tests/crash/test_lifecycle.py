@@ -75,7 +75,7 @@ async def test_a_second_daemon_is_turned_away_and_the_first_goes_on(tmp_path: Pa
     async with staged(tmp_path) as stage:
         pid = await stage.start()
         second = await stage.daemons.start(stage.order)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await stage.daemons.ended(second) == EXIT_CONFIG
         assert f"in use by process {pid}" in stage.order.log.read_text()
         stage.far.write(*said("ada:"))

@@ -192,7 +192,7 @@ async def test_messages_that_come_during_a_turn(tmp_path: Path, mode: str, repli
 
 async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
     tables = {"loopback": {"busy": "interrupt"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
-    async with asyncio.timeout(30), gateway(settings(tmp_path, channels=tables)) as (_, chat):
+    async with asyncio.timeout(60), gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
         while (await chat.hear()).how != "draft":
             pass

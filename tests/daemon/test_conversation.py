@@ -14,7 +14,7 @@ from gateway.daemon import Daemon, opened
 from gateway.errors import Transient
 from gateway.spool import Spool
 
-PATIENCE = 30
+PATIENCE = 90.0
 
 
 def settings(folder: Path, **tables: object) -> Settings:

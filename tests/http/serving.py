@@ -18,7 +18,7 @@ from gateway.http.server import HttpServer
 
 TOKEN = "the-token-of-these-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-PATIENCE = 20.0
+PATIENCE = 90.0
 
 
 @dataclass

@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 COMMAND = Path(sys.executable).with_name("gatehouse")
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 class Daemon:

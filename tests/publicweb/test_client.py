@@ -57,7 +57,7 @@ def hello(_request: web.Request) -> web.StreamResponse:
 
 
 async def get(url: str, max_bytes: int = 10_000, resolver: AbstractResolver | None = None) -> Page:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await fetch(url, max_bytes=max_bytes, is_allowed=anywhere, resolver=resolver)
 
 
@@ -123,7 +123,7 @@ INSIDE = [
 async def test_nothing_inside_is_reached(url: str) -> None:
     async with site(hello, "127.0.0.1") as here:
         with pytest.raises(WebFailed) as refused:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await fetch(url.format(port=here.port), max_bytes=1000)
     assert here.asked == []
     assert str(refused.value).endswith(".")

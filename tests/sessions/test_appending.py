@@ -60,7 +60,7 @@ async def sessions(tmp_path: Path, journal: SlowJournal) -> AsyncIterator[Sessio
 async def test_what_the_journal_refuses_leaves_no_gap(sessions: SessionManager, journal: SlowJournal) -> None:
     first = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="refused")]))
     second = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="taken")]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         (await journal.waiting.get()).set_exception(SpoolFull("full"))
         with pytest.raises(SpoolFull):
             await first
@@ -75,7 +75,7 @@ async def test_what_the_journal_has_is_in_memory_though_nobody_waited(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
     asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="patience")]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         committing = await journal.waiting.get()
         asking.cancel()
         await asyncio.wait([asking])
@@ -90,7 +90,7 @@ async def test_entries_for_a_session_deleted_meanwhile_are_nobodys(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
     asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="too late")]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         committing = await journal.waiting.get()
         journal.is_slow = False
         await sessions.delete(SCOPE)

@@ -33,7 +33,7 @@ async def held(spool: Spool, group: asyncio.TaskGroup) -> Gate:
 
 
 async def test_what_queues_up_is_one_transaction(spool: Spool) -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         before = spool.transactions
         for number in range(100):
@@ -45,7 +45,7 @@ async def test_what_queues_up_is_one_transaction(spool: Spool) -> None:
 
 
 async def test_one_refusal_does_not_hurt_the_others_of_the_batch(spool: Spool, crash: Crash) -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         calls = [
             spool.commit(take("e1"), accept("t1")),
@@ -82,7 +82,7 @@ async def test_a_read_sees_what_was_committed_before_it(spool: Spool) -> None:
 
 
 async def test_a_cancelled_waiter_does_not_take_its_commit_back(spool: Spool) -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         waiting = group.create_task(spool.commit(take(), accept()), name="cancelled")
         refused = group.create_task(spool.commit(Begin(turn="t9")), name="cancelled and refused")
@@ -141,7 +141,7 @@ def test_a_loop_that_is_gone_does_not_stop_what_was_queued(tmp_path: Path) -> No
 
 async def test_a_disk_that_takes_its_time_shows(spool: Spool) -> None:
     assert spool.busy_for() == 0
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         assert spool.busy_for() > 0
         gate.opened.set()

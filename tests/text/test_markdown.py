@@ -147,4 +147,4 @@ def test_hostile_runs_are_rendered_while_somebody_waits(run: str) -> None:
 
 def test_who_does_not_render_html_does_not_pay_for_it() -> None:
     program = "import sys, gateway.text; sys.exit('markdown_it' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=90).returncode == 0

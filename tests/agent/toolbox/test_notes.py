@@ -81,7 +81,7 @@ async def test_the_oldest_note_gives_way_when_there_are_too_many(context: ToolCo
 
 
 async def test_notes_kept_at_the_same_time_are_all_kept(context: ToolContext) -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for number in range(20):
             group.create_task(remember.run(context, {"text": f"note {number}"}), name=f"note:{number}")
     assert len((await recall.run(context, {})).splitlines()) == 20

@@ -23,7 +23,7 @@ BOB = {"id": "77", "username": "bob", "discriminator": "0", "global_name": None,
 GUILD, CHANNEL, THREAD, ADAS, BOBS = "500", "501", "502", "601", "602"
 DIRECT = {"42": ADAS, "77": BOBS}
 EPOCH = 1_420_070_400_000
-PATIENCE = 30.0
+PATIENCE = 90.0
 SEES_CONTENT = 1 << 19
 LOST = (0, "lost")
 """As a scripted answer: the request is done, and its answer is lost on the way."""

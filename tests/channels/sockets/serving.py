@@ -52,7 +52,7 @@ async def serving(routes: Sequence[Route], caller: Caller = OWNER) -> AsyncItera
     for route in routes:
         app.router.add_route(route.method, route.path, _handler(route, caller))
     server = TestServer(app, shutdown_timeout=0.1)
-    async with TestClient(server) as client, asyncio.timeout(20):
+    async with TestClient(server) as client, asyncio.timeout(60):
         yield client
 
 

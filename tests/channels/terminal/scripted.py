@@ -86,7 +86,7 @@ async def gateway(*scripts: Script) -> AsyncIterator[Connect]:
     async with (
         TestServer(app, shutdown_timeout=0.1) as server,
         ClientSession(str(server.make_url("/"))) as session,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
 
         async def connect(path: str) -> ClientWebSocketResponse:

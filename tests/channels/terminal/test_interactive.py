@@ -216,5 +216,5 @@ async def test_the_prompt_gives_way_when_the_gateway_is_lost(person: Person) -> 
         await client.show("commands", commands=[])
 
     with pytest.RaisesGroup(pytest.RaisesExc(Exception, match="did not come back")):
-        async with asyncio.timeout(10), _linked(person, leaving) as link:
+        async with asyncio.timeout(60), _linked(person, leaving) as link:
             await person.chat.converse(link)
