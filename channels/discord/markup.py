@@ -15,7 +15,9 @@ from gateway.text import draw_table
 __all__ = ["escape", "render"]
 
 _DEEPEST_HEADING = 3
-_SPECIAL = re.compile(r"([\\*_`~|>\[\]#-])")
+_URL = re.compile(r"(https?://\S+)")
+_SPECIAL = re.compile(r"([\\*_`~|\[\]])|^([ \t]*)([#>-])", re.MULTILINE)
+"""What has a meaning anywhere, and what has one where a line begins."""
 _IMAGE = re.compile(r"!(?=\[[^\]\n]*\]\()")
 _FENCE = "```"
 
@@ -30,8 +32,15 @@ def render(markdown: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Have Discord show `text` as it is."""
-    return _SPECIAL.sub(r"\\\1", text)
+    """Have Discord show `text` as it is; in an address, a backslash would be part of it."""
+    parts = _URL.split(text)
+    parts[::2] = [_SPECIAL.sub(_escaped, words) for words in parts[::2]]
+    return "".join(parts)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    anywhere, indent, at_start = found.groups()
+    return f"\\{anywhere}" if anywhere else f"{indent}\\{at_start}"
 
 
 def _drawn(node: SyntaxTreeNode) -> str | None:
