@@ -9,6 +9,7 @@ from gateway.contract import (
     DropsRepeats,
     Edits,
     FetchesFiles,
+    LooksBack,
     OffersButtons,
     Reacts,
     SendsFiles,
@@ -22,6 +23,7 @@ __all__ = ["Abilities", "abilities_of"]
 class Abilities:
     drafts: Drafts | None
     edits: Edits | None
+    back: LooksBack | None
     typing: ShowsTyping | None
     reacts: Reacts | None
     fetches: FetchesFiles | None
@@ -35,6 +37,7 @@ def abilities_of(channel: Channel) -> Abilities:
     return Abilities(
         drafts=channel if isinstance(channel, Drafts) else None,
         edits=channel if isinstance(channel, Edits) else None,
+        back=channel if isinstance(channel, LooksBack) else None,
         typing=channel if isinstance(channel, ShowsTyping) else None,
         reacts=channel if isinstance(channel, Reacts) else None,
         fetches=channel if isinstance(channel, FetchesFiles) else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -35,6 +35,7 @@ __all__ = [
     "HasRoutes",
     "Inbound",
     "Line",
+    "LooksBack",
     "Notebook",
     "OffersButtons",
     "OpenChannel",
@@ -262,6 +263,17 @@ class DropsRepeats(Protocol):
     @property
     def repeats_dropped_for(self) -> float:
         """Seconds after the first send for which that holds."""
+
+
+@runtime_checkable
+class LooksBack(Protocol):
+    """Can find out from the chat itself what became of a send whose outcome nobody knows."""
+
+    async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
+        """Return the receipt of `message` if it is there, None if it certainly is not. `Undeliverable`: who can tell.
+
+        `known` are the ids of other messages, which may read the same.
+        """
 
 
 @runtime_checkable

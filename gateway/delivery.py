@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
@@ -41,6 +41,11 @@ SEND_DEADLINE = 60.0
 FILE_DEADLINE = 600.0
 GIVE_UP_AFTER = 24 * 3600.0
 """Seconds of waiting after which a reply is set aside; `gatehouse spool retry` sends it all the same."""
+
+CLOCKS_DIFFER_BY = timedelta(minutes=15)
+"""How much the platform's clock may be behind ours."""
+KNOWN_FOR = timedelta(days=1)
+"""How long before a message another may have been delivered that stands behind the same question in its chat."""
 
 POSSIBLY_REPEATED = "(possibly repeated)\n"
 """Stands before a message whose first send had no known outcome."""
@@ -200,12 +205,10 @@ class Delivery:
             self._marked.discard(row.key)
         elif not repeats_are_dropped:
             await self.record(Sending(key=row.key, at=self._now()))
-        message = row.message
-        if (is_doubtful and not repeats_are_dropped) or self._has_lost_its_draft(channel, row):
-            message = replace(message, text=POSSIBLY_REPEATED + message.text)
+        may_repeat = is_doubtful and not repeats_are_dropped
         try:
-            async with asyncio.timeout(SEND_DEADLINE if message.file is None else FILE_DEADLINE):
-                receipt = await self._send_or_edit(channel, row, message)
+            async with asyncio.timeout(SEND_DEADLINE if row.message.file is None else FILE_DEADLINE):
+                receipt = await self._send_or_edit(channel, row, may_repeat=may_repeat)
         except Undeliverable as refusal:
             await self._bury(row, str(refusal))
             return None
@@ -228,19 +231,41 @@ class Delivery:
         age = (self._now() - row.created_at).total_seconds()
         return window == math.inf or 0 <= age < window
 
-    async def _send_or_edit(self, channel: Channel, row: OutboxRow, message: Outbound) -> Receipt:
+    async def _send_or_edit(self, channel: Channel, row: OutboxRow, *, may_repeat: bool) -> Receipt:
         """Bring a half-streamed draft to its final text; otherwise send anew."""
-        if message.file is not None:
-            return await self._send_file(channel, row.key, message, message.file)
         edits = abilities_of(channel).edits
         draft = self._drafts.get(row.turn or "") if row.key == row.turn else None
         if draft is None or edits is None:
-            return await channel.send(message, key=row.key)
+            return await self._send(channel, row, may_repeat=may_repeat)
         try:
-            await edits.edit(draft, message if self._has_lost_its_draft(channel, row) else row.message)
+            await edits.edit(draft, self._marked_if_lost(channel, row))
         except Undeliverable:  # The draft is gone or too old to be edited.
-            return await channel.send(message, key=row.key)
+            return await self._send(channel, row, may_repeat=may_repeat)
         return draft
+
+    async def _send(self, channel: Channel, row: OutboxRow, *, may_repeat: bool) -> Receipt:
+        """Send, unless the chat shows that it has arrived; mark it where nobody can tell."""
+        message = self._marked_if_lost(channel, row)
+        if may_repeat:
+            try:
+                found = await self._find(channel, row)
+            except Undeliverable:
+                message = _possibly_repeated(row.message)
+            else:
+                if found is not None:
+                    return found
+        if message.file is not None:
+            return await self._send_file(channel, row.key, message, message.file)
+        return await channel.send(message, key=row.key)
+
+    async def _find(self, channel: Channel, row: OutboxRow) -> Receipt | None:
+        """Look for a message in its chat; None when it is not there, `Undeliverable` when that cannot be told."""
+        back = abilities_of(channel).back
+        if back is None or row.message.file is not None:
+            raise Undeliverable("The platform cannot be asked.")
+        known = await self._spool.receipts(row.created_at - KNOWN_FOR)
+        since = min(row.created_at, self._now()) - CLOCKS_DIFFER_BY
+        return await back.look_back(row.message, since=since, known=known)
 
     async def _send_file(self, channel: Channel, key: str, message: Outbound, file: Enclosure) -> Receipt:
         """Send a file; where that cannot be, say so in its place."""
@@ -255,9 +280,10 @@ class Delivery:
         text = f"{message.text}(The file {file.name}, {in_bytes(file.size)}, could not be sent: {reason})"
         return await channel.send(replace(message, text=text, file=None), key=key)
 
-    def _has_lost_its_draft(self, channel: Channel, row: OutboxRow) -> bool:
-        """Tell whether half of it may stand in the chat for ever; one sent anew under its key may be the same one."""
-        return row.key in self._lost_drafts and not abilities_of(channel).repeats_dropped_for
+    def _marked_if_lost(self, channel: Channel, row: OutboxRow) -> Outbound:
+        """Mark what may stand in the chat for ever by half; one sent anew under its key may be the same message."""
+        has_lost_its_draft = row.key in self._lost_drafts and not abilities_of(channel).repeats_dropped_for
+        return _possibly_repeated(row.message) if has_lost_its_draft else row.message
 
     def _draft_done(self, row: OutboxRow) -> list[Operation]:
         if row.key != row.turn or row.key not in self._drafts:
@@ -300,3 +326,7 @@ def _unsendable(file: Enclosure) -> str:
 
 def _chat(address: Address) -> str:
     return f"{address.channel}:{address.account}:{address.kind}:{address.peer}:{address.thread}"
+
+
+def _possibly_repeated(message: Outbound) -> Outbound:
+    return replace(message, text=POSSIBLY_REPEATED + message.text)

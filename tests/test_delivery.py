@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -484,3 +484,47 @@ async def test_a_clock_that_was_put_back_lets_no_repeat_go_unmarked(tmp_path: Pa
         await post.say(HELLO, "k")
         await post.arrived()
     assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
+
+
+class Searchable(Wire):
+    """Shows what it was sent, and can be searched, unless `blind`."""
+
+    def __init__(self, *failures: Exception, blind: bool = False) -> None:
+        super().__init__(*failures)
+        self.asked: list[set[str]] = []
+        self.shows = ""
+        self._is_blind = blind
+
+    async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
+        self.asked.append(set(known))
+        assert since < Time().now
+        if self._is_blind:
+            raise Undeliverable("the history is closed")
+        return Receipt(message_id="found") if message.text == self.shows else None
+
+
+@pytest.mark.parametrize(
+    ("shows", "blind", "heard"),
+    [("hello", False, []), ("", False, ["hello"]), ("", True, [f"{POSSIBLY_REPEATED}hello"])],
+)
+async def test_a_send_without_a_known_outcome_is_looked_for_in_the_chat(
+    tmp_path: Path, shows: str, heard: list[str], *, blind: bool
+) -> None:
+    wire = Searchable(Transient("the answer was lost", may_have_arrived=True), blind=blind)
+    wire.shows = shows
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {}
+    assert wire.texts == heard
+
+
+async def test_what_is_known_to_be_another_message_is_named_to_who_looks(tmp_path: Path) -> None:
+    wire = Searchable()
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        wire.failures.append(Transient("the answer was lost", may_have_arrived=True))
+        await post.say(HELLO, "l")
+        await post.arrived()
+    assert [len(known) for known in wire.asked] == [1]

@@ -58,6 +58,11 @@ class Api:
         self._token = token
         self._http = client.http
 
+    @property
+    def me(self) -> str:
+        """The bot's own id."""
+        return str(self._client.user.id) if self._client.user else ""
+
     async def login(self) -> discord.AppInfo:
         """Tell Discord who we are; return what the bot belongs to."""
         async with self._call():

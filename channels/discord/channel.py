@@ -3,7 +3,8 @@
 import asyncio
 import importlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,9 @@ class DiscordChannel:
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
         await self._connected().outlet.edit(receipt, message)
+
+    async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
+        return await self._connected().outlet.look_back(message, since=since, known=known)
 
     async def show_typing(self, address: Address) -> None:
         await self._connected().outlet.show_typing(address)

@@ -4,14 +4,17 @@ import asyncio
 import hashlib
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from channels.discord.api import Api, Letter
+from channels.discord.api import PAGE, Api, Letter
+from channels.discord.client import Frame
 from channels.discord.errors import FormRefused
 from channels.discord.markup import escape, render
-from channels.discord.wire import components
+from channels.discord.wire import components, first_id
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import AuthRejected, Transient, Undeliverable
 from gateway.text import clean
@@ -19,6 +22,7 @@ from gateway.text import clean
 __all__ = ["Outlet"]
 
 REMEMBERED = 1024
+LOOKED_AT = 500
 NONCE_CHARS = 25
 """https://discord.com/developers/docs/resources/message#create-message"""
 
@@ -80,6 +84,26 @@ class Outlet:
             await self._api.edit(int(channel), int(number), bare)
         self._shown.put(receipt.message_id, replace(letter, text=letter.text.strip()))
 
+    async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
+        """Look for a message in its chat, where it would stand among what was written since."""
+        letters = await self._letters(message)
+        channel = await self._place(message.address)
+        # Behind the question, where there is one: that holds whatever our clock says.
+        after = int(message.reply_to or 0) - 1 if (message.reply_to or "").isdecimal() else first_id(since)
+        found: list[Frame] = []
+        while len(found) < LOOKED_AT:
+            page = await self._api.history(channel, after)
+            found += page
+            if len(page) < PAGE:
+                break
+            after = int(page[-1]["id"])
+        else:
+            raise Undeliverable("Too much was written since.")
+        if not found and message.address.kind is not PeerKind.DIRECT:
+            raise Undeliverable("The bot may not read the history of this channel.")
+        receipts = (f"{channel}:{each['id']}" for each in found if _is_same(each, letters, self._api.me))
+        return next((Receipt(message_id=receipt) for receipt in receipts if receipt not in known), None)
+
     async def show_typing(self, address: Address) -> None:
         await self._api.show_typing(await self._place(address))
 
@@ -120,6 +144,16 @@ class Outlet:
         except ValueError as wrong:
             raise Undeliverable(f"{address.peer} is no chat on Discord.") from wrong
         return known
+
+
+def _is_same(message: Frame, letters: Sequence[Letter], me: str) -> bool:
+    """Whether Discord shows one of the `letters` here."""
+    replied = int((message.get("message_reference") or {}).get("message_id") or 0)
+    return (
+        message["author"]["id"] == me
+        and replied == (letters[0].reply_to or 0)
+        and message["content"] in {letter.text.strip() for letter in letters}
+    )
 
 
 def _nonce(key: str) -> str:

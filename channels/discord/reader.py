@@ -12,7 +12,7 @@ from channels.discord.chats import Chat, Chats
 from channels.discord.client import Frame
 from channels.discord.interactions import Interactions
 from channels.discord.places import Places
-from channels.discord.wire import EPOCH, BotIdentity, Place, read
+from channels.discord.wire import BotIdentity, Place, first_id, read
 from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
 from gateway.errors import Transient, Undeliverable
 
@@ -150,7 +150,7 @@ class Reader:
     async def _missed(self, chat: Chat, limit: asyncio.Semaphore) -> "_Missed":
         """Return what was written in a chat since it was read; nothing where that cannot be seen any more."""
         missed = _Missed()
-        after = max(chat.read, _oldest())
+        after = max(chat.read, first_id(datetime.now(UTC) - OLDEST))
         async with limit:
             try:
                 for _ in range(PAGES):
@@ -173,9 +173,3 @@ class Reader:
 class _Missed:
     messages: list[tuple[Place, Frame]] = field(default_factory=list)
     trouble: Transient | None = None
-
-
-def _oldest() -> int:
-    """Return the least id that a message can have which is young enough."""
-    since = datetime.now(UTC) - OLDEST
-    return (int(since.timestamp() * 1000) - EPOCH) << 22

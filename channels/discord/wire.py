@@ -10,7 +10,7 @@ from channels.discord.media import media
 from gateway.contract import Address, Button, Inbound, PeerKind, Sender
 from gateway.text import excerpt
 
-__all__ = ["BotIdentity", "Place", "address_of", "components", "read", "sender_of", "when"]
+__all__ = ["BotIdentity", "Place", "address_of", "components", "first_id", "read", "sender_of", "when"]
 
 Json = Mapping[str, Any]  # What Discord sends is of any shape.
 
@@ -94,6 +94,11 @@ def sender_of(user: Json, member: Json | None) -> Sender:
 def when(snowflake: str | int) -> datetime:
     """Return the time at which an id was given: https://discord.com/developers/docs/reference#snowflakes."""
     return datetime.fromtimestamp(((int(snowflake) >> 22) + EPOCH) / 1000, UTC)
+
+
+def first_id(since: datetime) -> int:
+    """Return the least id that was given at that time."""
+    return max(int(since.timestamp() * 1000) - EPOCH, 0) << 22
 
 
 def components(buttons: Sequence[Button]) -> list[Json]:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ from gateway.spool.rows import (
     from_micros,
     inbound_of,
     outbound_of,
+    receipt_of,
+    to_micros,
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
 
@@ -42,6 +45,7 @@ _INBOX_LISTED = "WHERE state NOT IN ('answered', 'abandoned') AND state = 'dead'
 _INBOX_OF_EVENT = "WHERE event_id = ? AND event_id <> '' ORDER BY id"
 _OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
 
+_RECEIPTS = "SELECT receipt FROM outbox WHERE state = 'delivered' AND delivered_at >= ?"
 _FACTS = "SELECT name, value FROM facts"
 _SEEN = "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?"
 _NOTED = "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -79,6 +83,11 @@ def recover(connection: Connection) -> Found:
         facts=facts(connection, ""),
         unreadable=(*lost_turns, *lost_keys),
     )
+
+
+def receipts(connection: Connection, since: datetime) -> set[str]:
+    found = connection.execute(_RECEIPTS, (to_micros(since),))
+    return {receipt_of(receipt).message_id for (receipt,) in found if receipt is not None}
 
 
 def facts(connection: Connection, prefix: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ __all__ = [
     "from_micros",
     "inbound_of",
     "outbound_of",
+    "receipt_of",
     "to_micros",
 ]
 
@@ -31,6 +32,7 @@ _MICROSECOND = timedelta(microseconds=1)
 encode = msgspec.json.Encoder().encode
 inbound_of = msgspec.json.Decoder(Inbound).decode
 outbound_of = msgspec.json.Decoder(Outbound).decode
+receipt_of = msgspec.json.Decoder(Receipt).decode
 draft_of: Callable[[bytes], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode
 
 

@@ -141,6 +141,10 @@ class Spool:
         """Return the message of that event, if it was accepted in the last days."""
         return await self._do(partial(reading.accepted, address=address, event_id=event_id))
 
+    async def receipts(self, since: datetime) -> set[str]:
+        """Return the platforms' ids of the messages that were delivered since."""
+        return await self._do(partial(reading.receipts, since=since))
+
     async def facts(self, prefix: str = "") -> dict[str, str]:
         """Return the facts that were remembered under names which begin with `prefix`."""
         return await self._do(partial(reading.facts, prefix=prefix))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from gateway.contract import (
     Edits,
     Enclosure,
     FetchesFiles,
+    LooksBack,
     OffersButtons,
     Outbound,
     OutboundKind,
@@ -524,3 +525,33 @@ async def test_no_error_tells_the_token(channel: Channel, discord: FakeDiscord) 
             await channel.send(REPLY, key=key)
         assert TOKEN not in str(raised.getrepr(style="short"))
     assert ADA["id"] == HERE.peer
+
+
+async def looked_back(channel: Channel, message: Outbound, known: set[str] | None = None) -> Receipt | None:
+    assert isinstance(channel, LooksBack)
+    return await channel.look_back(message, since=datetime.now(UTC) - timedelta(minutes=1), known=known or set())
+
+
+async def test_what_has_arrived_is_found_in_the_chat(channel: Channel, discord: FakeDiscord) -> None:
+    assert await looked_back(channel, REPLY) is None
+    receipt = await channel.send(REPLY, key="k1")
+    discord.written("**good** day")
+    assert await looked_back(channel, REPLY) == receipt
+    assert await looked_back(channel, REPLY, {receipt.message_id}) is None
+    assert await looked_back(channel, replace(REPLY, text="good night")) is None
+
+
+async def test_in_a_server_only_the_reply_to_the_same_message_is_taken_for_it(
+    channel: Channel, discord: FakeDiscord, core: Core
+) -> None:
+    asked = [await discord.call_bot("same", channel=THREAD) for _ in range(2)]
+    replies = [replace(REPLY, address=THERE, reply_to=(await core.heard()).message_id) for _ in asked]
+    receipt = await channel.send(replies[0], key="k1")
+    assert [await looked_back(channel, reply) for reply in replies] == [receipt, None]
+
+
+async def test_where_the_history_may_not_be_read_nobody_can_tell(channel: Channel, discord: FakeDiscord) -> None:
+    """Discord does not refuse: it answers with nothing."""
+    discord.scripted["history"].append((200, []))
+    with pytest.raises(Undeliverable):
+        await looked_back(channel, replace(REPLY, address=THERE))
