@@ -85,3 +85,16 @@ async def test_a_file_is_dropped_and_taken_back(page: Page) -> None:
     await page.get_by_role("button", name="Remove dropped.txt").click()
     await expect(page.locator("#files li")).to_have_count(0)
     await expect(page.get_by_role("button", name="Send")).to_be_disabled()
+
+
+async def test_a_file_that_the_history_has_already_is_shown_once(page: Page) -> None:
+    """The history may be read between the end of a turn and the arrival of its file."""
+    await page.evaluate(
+        """() => {
+            const file = { name: "a.txt", size: 1, url: "/files/s/a.txt?name=a.txt" };
+            const line = { role: "assistant", text: "[file: a.txt]", at: new Date().toISOString(), file };
+            receive({ type: "history", session: null, lines: [line] });
+            receive({ type: "message", key: "k.file1", kind: "reply", text: line.text, at: line.at, file });
+        }"""
+    )
+    await expect(page.locator("a.download")).to_have_count(1)

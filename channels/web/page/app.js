@@ -327,7 +327,9 @@ function itemOf(frame) {
 }
 
 function put(item) {
-  let place = state.items.findIndex((other) => other.key === item.key);
+  // A history that was read after the turn has the file already, as a line without a key.
+  const isSame = (other) => other.key === item.key || (item.file && other.file?.url === item.file.url);
+  let place = state.items.findIndex(isSame);
   if (item.key !== undefined && place >= 0 && isAskedBelow(place)) {
     item = { ...item, node: state.items[place].node };
     state.items.splice(place, 1);
