@@ -27,6 +27,7 @@ async def mounted_routes(tmp_path: Path) -> list[Route]:
         point.name: {**token} for point in entry_points(group="gatehouse.channels")
     }
     channels["telegram"] = {**token, "options": {"webhook_url": "https://bot.example.org"}}
+    channels["discord"] = {"token": "made-up.by-this.test"}
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "daemon"}, "channels": channels})
     async with opened(settings, listen=False) as daemon:
         return [*EXAMPLES, *daemon.routes()]
