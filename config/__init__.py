@@ -12,29 +12,22 @@ from config.choices import (
     ProviderKind,
     WaitingSign,
 )
-from config.model import (
-    AccountSettings,
-    AgentSettings,
-    Binding,
-    ChannelSettings,
+from config.model import Settings
+from config.problems import ConfigError, Problem
+from config.reading import Loaded, destination, find, load
+from config.secret import Secret
+from config.tables.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
+from config.tables.channels import AccountSettings, Binding, ChannelSettings
+from config.tables.daemon import GatewaySettings, HttpSettings
+from config.tables.sessions import LimitSettings, SessionSettings
+from config.tables.tools import (
     FetchSettings,
     FileSettings,
-    GatewaySettings,
-    HttpSettings,
-    LimitSettings,
     McpSettings,
-    ModelSettings,
-    ProviderSettings,
-    Repo,
-    SessionSettings,
-    Settings,
     ShellSettings,
     ToolSettings,
     TranscriptionSettings,
 )
-from config.problems import ConfigError, Problem
-from config.reading import Loaded, destination, find, load
-from config.secret import Secret
 from config.writing import schema, set_value, show, unset_value
 
 __all__ = [

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from config.choices import DmPolicy, DmScope
 from config.explain import explain
-from config.model import Settings, complete, misfits
+from config.misfits import misfits
+from config.model import Settings, complete
 from config.problems import ConfigError, Problem
 from config.source import Source
 
