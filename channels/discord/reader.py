@@ -59,13 +59,13 @@ class Reader:
         if event not in WANTED:
             self._places.hear(event, data)
             return
-        try:
-            self._events.put_nowait((event, data))
-        except asyncio.QueueFull:
-            if not self._has_gap:
-                log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
+        if self._has_gap:
+            return  # What came later must not be taken before what was dropped.
+        if self._events.full():
+            log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
             self._has_gap = True
             return
+        self._events.put_nowait((event, data))
         if event == "INTERACTION_CREATE":
             self._interactions.acknowledge(data)
 
@@ -77,7 +77,7 @@ class Reader:
                 await self._insist(event, data, deliver)
                 if self._has_gap and self._events.empty():
                     self._has_gap = False
-                    await self._catch_up(deliver)
+                    await self._insist("READY", {}, deliver)
         finally:
             await asyncio.shield(self._chats.save())
 

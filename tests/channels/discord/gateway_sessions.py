@@ -41,6 +41,7 @@ class Gateway:
     identifies: list[Json] = field(default_factory=list)
     resumed: list[Json] = field(default_factory=list)
     connections: int = 0
+    heartbeats: int = 0
     sessions: dict[str, Session] = field(default_factory=dict)
     ready: Json = field(default_factory=dict)
     guilds: list[Json] = field(default_factory=list)
@@ -61,6 +62,13 @@ class Gateway:
         assert self.session is not None
         assert self.session.socket is not None
         await self.session.socket.send_str(json.dumps({"op": op, "d": data}))
+
+    async def read(self) -> None:
+        """Return once the bot has read all that was sent: it answers the wish for a heartbeat in its turn."""
+        before = self.heartbeats
+        await self.order(HEARTBEAT)
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.heartbeats > before)
 
     async def cut(self, *, code: int | None = None) -> None:
         """Break the connection; with a code, in good order."""
@@ -88,8 +96,10 @@ class Gateway:
 
     async def _answer(self, socket: web.WebSocketResponse, frame: Json) -> None:
         match frame["op"]:
-            case 1 if self.acknowledges:
-                await socket.send_str(json.dumps({"op": ACK}))
+            case 1:
+                await self._note(heartbeats=self.heartbeats + 1)
+                if self.acknowledges:
+                    await socket.send_str(json.dumps({"op": ACK}))
             case 2:
                 await self._identify(socket, frame["d"])
             case 6:

@@ -12,6 +12,7 @@ import pytest
 
 from channels.discord import open_channel
 from channels.discord.errors import NO_INTENT
+from channels.discord.reader import WAITING
 from config import ChannelSettings, Secret
 from gateway.contract import (
     Address,
@@ -22,6 +23,7 @@ from gateway.contract import (
     Edits,
     Enclosure,
     FetchesFiles,
+    Inbound,
     LooksBack,
     OffersButtons,
     Outbound,
@@ -465,6 +467,29 @@ async def test_what_was_written_while_it_was_down_is_caught_up_on(
         assert (await core.heard()).text == "five"
     assert [inbound.text for inbound in caught] == [*(f"three {number}" for number in range(150)), "four"]
     assert (caught[-1].address, caught[-1].guild) == (THERE, GUILD)
+
+
+async def test_a_flood_that_nobody_can_take_at_once_is_caught_up_on(discord: FakeDiscord, beats: Beats) -> None:
+    gate, taken, count = asyncio.Event(), list[str](), WAITING + 50
+    done = asyncio.Event()
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        if taken:
+            await gate.wait()
+        taken.append(inbound.text)
+        if inbound.text == "last":
+            done.set()
+        return Verdict.ACCEPTED
+
+    async with running(opened(discord, beats), deliver, beats):
+        for number in range(count):
+            await discord.say(f"{number}")
+        await discord.gateway.read()
+        gate.set()
+        await discord.called("history")
+        await discord.say("last")
+        await done.wait()
+    assert list(dict.fromkeys(taken)) == [*(f"{number}" for number in range(count)), "last"]
 
 
 async def test_a_chat_that_cannot_be_seen_any_more_holds_up_no_other(
