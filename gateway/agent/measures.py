@@ -11,7 +11,8 @@ from gateway.dialogue import Message, ToolMessage, UserMessage
 __all__ = ["Measured", "Measures", "chars"]
 
 _MESSAGES = 8_192
-_CHARS = 8 * 1024 * 1024
+_HELD = 8 * 1024 * 1024
+"""Characters, and bytes of pictures."""
 _TOOLS = 1_024
 
 
@@ -31,7 +32,7 @@ class Measures:
         self._names_senders = names_senders
         self._known: dict[int, Measured] = {}
         self._oldest: deque[int] = deque()
-        self._chars = 0
+        self._held = 0
         self._tools: dict[int, tuple[ToolSpec, Measure]] = {}
 
     def __contains__(self, message: Message) -> bool:
@@ -52,9 +53,9 @@ class Measures:
         if measured.message not in self:
             self._known[id(measured.message)] = measured
             self._oldest.append(id(measured.message))
-            self._chars += chars(measured.message)
-        while len(self._oldest) > _MESSAGES or self._chars > _CHARS:
-            self._chars -= chars(self._known.pop(self._oldest.popleft()).message)
+            self._held += _held(measured.message)
+        while len(self._oldest) > _MESSAGES or self._held > _HELD:
+            self._held -= _held(self._known.pop(self._oldest.popleft()).message)
         return measured
 
     def of_tool(self, tool: ToolSpec) -> Measure:
@@ -70,3 +71,9 @@ def chars(message: Message) -> int:
     if isinstance(message, ToolMessage):
         return sum(len(outcome.output) for outcome in message.outcomes)
     return len(message.text)
+
+
+def _held(message: Message) -> int:
+    """Return what a message keeps in memory: one with pictures is made anew for each turn."""
+    pictures = message.pictures if isinstance(message, UserMessage) else ()
+    return chars(message) + sum(len(picture.data) for picture in pictures)

@@ -1,6 +1,6 @@
 from gateway.agent.measures import Measures
 from gateway.agent.tokens import measure_message
-from gateway.dialogue import UserMessage
+from gateway.dialogue import Picture, UserMessage
 
 
 def test_a_message_measures_what_is_sent_of_it() -> None:
@@ -34,3 +34,14 @@ def test_many_messages_do_not_stay() -> None:
         measures.known(message)
     assert messages[0] not in measures
     assert all(message in measures for message in messages[-8_000:])
+
+
+def test_pictures_do_not_stay() -> None:
+    """Each turn is shown them anew: they would fill the memory long before there are many messages."""
+    measures = Measures(names_senders=False)
+    photos = [Picture(name="a", file="f/a", media_type="image/png", data=bytes(1_000_000)) for _ in range(9)]
+    messages = [UserMessage(text="look", pictures=(photo,)) for photo in photos]
+    for message in messages:
+        measures.known(message)
+    assert messages[0] not in measures
+    assert messages[-1] in measures
