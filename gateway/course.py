@@ -24,7 +24,7 @@ class Course:
     jobs: list[Job]
     """The messages it answers, oldest first; one, but for busy modes `collect` and `steer`."""
     asked: list[Entry]
-    """What it begins with in the transcript, if not with its messages."""
+    """What it begins with in the transcript, if not with the first of its messages."""
     started: float = field(default_factory=monotonic)
     written: list[str] = field(default_factory=list)
     """Steps that are in the transcript already."""
@@ -53,8 +53,9 @@ class Course:
 
     @property
     def opening(self) -> list[Entry]:
-        """What it begins with in the transcript."""
-        return self.asked or [self.message_of(job) for job in self.jobs]
+        """What it begins with in the transcript: also a `/retry` may answer messages that came after it."""
+        first, *others = self.jobs
+        return [*(self.asked or [self.message_of(first)]), *map(self.message_of, others)]
 
     @property
     def model(self) -> str:

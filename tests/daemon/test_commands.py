@@ -190,6 +190,20 @@ async def test_messages_that_come_during_a_turn(tmp_path: Path, mode: str, repli
         assert history.count("Agent: ") == replies
 
 
+async def test_a_retry_that_collects_what_came_after_it_loses_none_of_it(tmp_path: Path) -> None:
+    tables = {"loopback": {"busy": "collect"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
+        await chat.say("first")
+        while (await chat.hear()).how != "draft":
+            pass
+        await chat.say("/retry")
+        await chat.say("second")
+        for _ in range(2):
+            await chat.hear_message()
+        history = await ask(chat, "/history 20")
+        assert [line for line in history.splitlines() if line.startswith("You: ")] == ["You: first", "You: second"]
+
+
 async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
     tables = {"loopback": {"busy": "interrupt"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with asyncio.timeout(60), gateway(settings(tmp_path, channels=tables)) as (_, chat):
