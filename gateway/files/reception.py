@@ -141,6 +141,9 @@ class Reception:
             raise Refused(too_large if isinstance(end, TooLarge) else "it did not arrive in time") from end
         except Undeliverable as refusal:
             raise Refused(str(refusal)) from refusal
+        except ChannelError as refusal:  # Its channel is retired for that; the message is answered all the same.
+            log.warning("file_not_given", channel=channel.name, reason=str(refusal))
+            raise Refused("the channel that it came by cannot be used now") from refusal
         except OSError as trouble:
             log.warning("file_not_kept", reason=trouble.strerror)
             raise Refused("it could not be written to the disk") from trouble

@@ -15,7 +15,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Attachment, AttachmentKind
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, UserMessage
-from gateway.errors import ProviderFailed
+from gateway.errors import AuthRejected, ProviderFailed
 from gateway.sessions import shown
 from gateway.sessions.entries import SentFile, User, decode
 from tests.agent.scripted import ScriptedProvider
@@ -141,6 +141,19 @@ async def test_a_file_that_is_too_large_is_named_and_the_message_answered(tmp_pa
 async def test_a_file_that_the_platform_lost_is_named(tmp_path: Path) -> None:
     asked = await asked_about(tmp_path, offered(), content={}, text="")
     assert asked.text == ("[file: notes.txt; it is not available: The loopback channel does not have that file.]")
+
+
+async def test_a_channel_that_is_locked_out_costs_the_file_and_no_more(tmp_path: Path) -> None:
+    class Revoked(dict[str, bytes | None]):
+        def __getitem__(self, name: str) -> bytes | None:
+            raise AuthRejected(f"The token is not accepted any more, so there is no {name}.")
+
+    provider = ScriptedProvider(OK)
+    async with gateway(settings(tmp_path), using(provider)) as (_, chat):
+        chat.files = Revoked({"F": None})
+        await chat.say("look", attachments=[offered()])
+        await chat.hear_message()
+    assert "it is not available: the channel that it came by cannot be used now]" in last_asked(provider).text
 
 
 async def test_an_album_is_one_message_and_its_surplus_is_counted(tmp_path: Path) -> None:
