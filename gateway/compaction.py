@@ -18,7 +18,7 @@ from gateway.agent.provider import Prompt
 from gateway.agent.step import Step
 from gateway.agent.tokens import Calibration, measure, measure_message
 from gateway.agent.voices import escaped
-from gateway.errors import ProviderFailed, Refused
+from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.meter import Meter
 from gateway.metered import Metered
 from gateway.roster import Agent
@@ -138,7 +138,7 @@ class Compactions:
             done = Compacted(failure="It took too long." if isinstance(failure, TimeoutError) else str(failure))
         except Exception:  # A bug here must not end the gateway.
             log.exception("compaction_crashed", session=order.session)
-            done = Compacted(failure="Something went wrong inside Gatehouse. Its log says what.")
+            done = Compacted(failure=OUR_FAULT)
         self._note(order.session, done)
         return done
 

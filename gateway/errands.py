@@ -6,14 +6,15 @@ from collections.abc import Callable
 import structlog
 
 from gateway.access import is_owner
+from gateway.backoff import backoff
 from gateway.commands import Answer, Call, Command, Desk
 from gateway.delivery import Delivery
-from gateway.errors import Refused
+from gateway.errors import OUR_FAULT, Refused
 from gateway.jobs import Job
 from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed
-from gateway.spool import InboxState, Settle
+from gateway.spool import InboxState, Settle, SpoolFull
 from gateway.whole import whole
 
 __all__ = ["Errands"]
@@ -42,15 +43,30 @@ class Errands:
             settle=reply.operations,
         )
         try:
-            answer = await command.run(call)
-        except Refused as refusal:
-            answer = Answer(text=str(refusal))
-            reply.parts = []
+            answer = await self._obeyed(call, command, reply)
         except asyncio.CancelledError as stop:
             await self.stopped(job, str(stop))
             raise
         await whole(self._answer(reply, answer))
         log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
+
+    async def _obeyed(self, call: Call, command: Command, reply: Reply) -> Answer:
+        """Run the command. On a full disk nothing of it has happened, so it waits for room."""
+        for wait in backoff():
+            try:
+                return await command.run(call)
+            except Refused as refusal:
+                sentence = str(refusal)
+            except SpoolFull:
+                reply.parts = []
+                await asyncio.sleep(wait)
+                continue
+            except Exception:  # One command's bug must not end the daemon, nor the next one that finds it waiting.
+                log.exception("command_crashed", command=command.name)
+                sentence = OUR_FAULT
+            reply.parts = []
+            return Answer(text=sentence)
+        raise AssertionError("a backoff has no end")
 
     async def stopped(self, job: Job, reason: str) -> None:
         """Tell that a command has come to nothing; when the daemon ends, it waits for the next start instead."""

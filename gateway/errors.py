@@ -17,6 +17,7 @@ GatehouseError
 from config import ConfigError
 
 __all__ = [
+    "OUR_FAULT",
     "AuthRejected",
     "CannotStart",
     "ChannelError",
@@ -30,6 +31,10 @@ __all__ = [
     "Transient",
     "Undeliverable",
 ]
+
+
+OUR_FAULT = "Something went wrong inside Gatehouse. Its log says what."
+"""What a person is told of a bug."""
 
 
 class GatehouseError(Exception):

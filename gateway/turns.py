@@ -22,7 +22,7 @@ from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.dialogue import Message
 from gateway.drafting import Draft
-from gateway.errors import ProviderFailed, Refused
+from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.outgoing import enclosure, sent_file
 from gateway.jobs import Job
 from gateway.live import Live
@@ -116,7 +116,7 @@ class Turns:
                 course.ended(TurnOutcome.FAILED, str(failure))
             except Exception:  # One turn's bug must not end the others, nor leave its sender in silence.
                 log.exception("turn_crashed")
-                course.ended(TurnOutcome.FAILED, "Something went wrong inside Gatehouse. Its log says what.")
+                course.ended(TurnOutcome.FAILED, OUR_FAULT)
             finally:
                 self._running.discard(job.turn)
                 if job.is_waiting:  # It may have been stopped before it came to its question.

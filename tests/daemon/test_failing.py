@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from config import GatewaySettings
+from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta
 from gateway.daemon import Daemon
 from gateway.errors import ProviderFailed
+from gateway.spool import SpoolFull
 from tests.daemon.test_conversation import gateway, settings
 
 
@@ -52,6 +54,33 @@ async def test_a_failing_model_is_told_and_the_next_message_answered(
         assert reply.text.startswith(f"Half an \n\n{sentence}")
         await chat.say("again")
         assert (await chat.hear_message()).text == "Half an answer."
+
+
+@pytest.mark.parametrize(
+    ("failure", "sentence"),
+    [
+        (ZeroDivisionError(), "Something went wrong inside Gatehouse. Its log says what."),
+        (SpoolFull("The disk is full."), "From now on main answers with other in session 1."),
+    ],
+)
+async def test_a_failing_command_ends_neither_the_daemon_nor_its_lane(
+    tmp_path: Path, failure: Exception, sentence: str
+) -> None:
+    failures = [failure]
+
+    def about(name: str) -> ModelInfo:
+        if failures:
+            raise failures.pop()
+        return ModelInfo(name=name)
+
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        await chat.say("hello")
+        await chat.hear_message()
+        daemon.roster.replace("main", lambda agent: replace(agent, about=about))
+        await chat.say("/model other")
+        assert (await chat.hear_message()).text == sentence
+        await chat.say("/history")
+        assert "hello" in (await chat.hear_message()).text
 
 
 async def test_a_hanging_model_does_not_hold_the_lane_for_ever(tmp_path: Path) -> None:
