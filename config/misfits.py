@@ -18,6 +18,7 @@ def misfits(tables: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _unknown_fallbacks(f"agents.{name}.fallbacks", agent, tables.get("providers"))
     yield from _unknown("transcription.provider", tables.get("transcription"), "provider", tables.get("providers"))
     yield from _deaf_provider(tables.get("transcription"), tables.get("providers"))
+    yield from _ambiguous_servers(tables.get("mcp"))
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
         yield from _unknown(f"bindings[{number}].agent", binding, "agent", tables.get("agents"))
@@ -47,6 +48,17 @@ def _deaf_provider(transcription: object, providers: object) -> Iterator[Problem
             message="names a provider that makes no text of recordings",
             hint='use one of kind "openai", which any compatible endpoint is by its base_url',
         )
+
+
+def _ambiguous_servers(servers: object) -> Iterator[Problem]:
+    """Find servers whose tools could be taken for another's: `a__b__c` is the tool `b__c` of the server `a`."""
+    for name, _ in _items(servers):
+        if "__" in name or name.endswith("_"):
+            yield Problem(
+                key=f"mcp.{name}",
+                message="has a name that cannot be told from its tools' names",
+                hint="two `_` stand between a server and its tool: have no two together, and none at the end",
+            )
 
 
 def _missing_model(key: str, agent: object, providers: object) -> Iterator[Problem]:
