@@ -22,8 +22,8 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
     usual = {tool.spec.name: tool for tool in built_in(settings.tools)}
     known = usual | {tool.spec.name: tool for tool in ON_REQUEST}
     own = list(usual.values()) if agent.tools is None else _named(name, agent.tools, settings, known)
-    # A slip here would let something run that was to be asked about. The tools of servers are not known yet.
-    if not settings.mcp and (unknown := [each for each in agent.ask if not _names_a_tool(each, known)]):
+    # A slip here would let something run that was to be asked about.
+    if unknown := [each for each in agent.ask if not _names_a_tool(each, known) and not _may_name(each, settings.mcp)]:
         raise CannotStart(f"agents.{name}.ask: there is no tool {', '.join(unknown)}. There are: {', '.join(known)}.")
     return Toolbox(_marked(own, agent), more=lambda: _marked(_chosen(mcp_tools(), agent), agent))
 
@@ -54,3 +54,9 @@ def _marked(tools: Iterable[Tool], agent: AgentSettings) -> Iterator[Tool]:
 
 def _names_a_tool(pattern: str, known: Mapping[str, Tool]) -> bool:
     return pattern == _OFF_UNTIL_ENABLED or any(fnmatchcase(tool, pattern) for tool in known)
+
+
+def _may_name(pattern: str, servers: Iterable[str]) -> bool:
+    """Tell whether it can mean a tool of one of the servers, whose tools are not known yet."""
+    has_wildcard = any(sign in pattern for sign in "*?[")
+    return any(has_wildcard or server_of(pattern) == server for server in servers)

@@ -9,6 +9,8 @@ from gateway.dialogue import ToolCall
 from gateway.errors import CannotStart
 from gateway.roster import Roster
 
+MCP = {"box": {"command": ["x"]}}
+
 
 def settings(folder: Path, **tables: object) -> Settings:
     return Settings.model_validate({"gateway": {"data_dir": folder}, **tables})
@@ -33,6 +35,11 @@ def test_tools_can_be_narrowed(tmp_path: Path) -> None:
     assert [spec.name for spec in roster["main"].toolbox.specs()] == ["current_time"]
 
 
+def test_tools_of_a_server_can_be_asked_about_before_they_are_known(tmp_path: Path) -> None:
+    asked = ["shell", "box__open", "box__*", "*delete*"]
+    assert Roster(settings(tmp_path, mcp=MCP, agents={"main": {"ask": asked}}))["main"]
+
+
 def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
     def asking(**agent: object) -> set[str]:
         toolbox = Roster(settings(tmp_path, tools={"shell": {"enabled": True}}, agents={"main": agent}))["main"].toolbox
@@ -47,6 +54,7 @@ def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
     ("tables", "sentence"),
     [
         ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: there is no tool shel\. There are: "),
+        ({"mcp": MCP, "agents": {"main": {"ask": ["shel", "box__*"]}}}, r"agents\.main\.ask: there is no tool shel\. "),
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: there is no tool fly"),
         ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
     ],
