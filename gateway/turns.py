@@ -20,7 +20,7 @@ from gateway.asking import Asking
 from gateway.backoff import backoff
 from gateway.course import Course
 from gateway.delivery import Delivery
-from gateway.dialogue import Message
+from gateway.dialogue import Message, ToolCall
 from gateway.drafting import Draft
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.outgoing import enclosure, sent_file
@@ -237,8 +237,7 @@ class Turns:
                 course.streaming = ""
                 # Also without text: it says what the step cost.
                 said = entries.Assistant(content=text, model=course.model, usage=course.usage)
-                uses = [entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input) for call in calls]
-                await self._write(course, [said, *uses])
+                await self._write(course, [said, *map(_use, calls)])
                 course.calls, course.approvals = {call.id: call for call in calls}, {}
             case ToolStarted() if course.is_waiting:
                 await self._write(course, [], also=self._going_on(course))
@@ -306,6 +305,10 @@ class Turns:
             else:
                 course.settled(due)
                 return
+
+
+def _use(call: ToolCall) -> entries.ToolUse:
+    return entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input, fault=call.fault)
 
 
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:

@@ -121,9 +121,13 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(each.spec for each in self._tools.values())
 
+    def at_hand(self) -> "Toolbox":
+        """Return the tools as they are now: one that comes while a person is asked has not been asked about."""
+        return Toolbox(self._tools.values(), deadline=self._deadline)
+
     def asks(self, call: ToolCall) -> bool:
-        """Tell whether a person has to agree before `call` runs."""
-        return call.name in self._tools and self._tools[call.name].asks
+        """Tell whether a person has to agree before `call` runs; one that cannot run is nobody's concern."""
+        return not call.fault and call.name in self._tools and self._tools[call.name].asks
 
     def batches(self, calls: Iterable[ToolCall]) -> Iterator[tuple[ToolCall, ...]]:
         """Cut the calls of a step, in order, into runs that may go side by side, and single ones that may not."""

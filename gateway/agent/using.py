@@ -27,6 +27,7 @@ async def use(
 
     Everything is asked before anything runs: while a turn waits for a person, nothing of its step has been done.
     """
+    toolbox = toolbox.at_hand()
     refused: dict[str, ToolOutcome] = {}
     for call in calls:
         if toolbox.asks(call) and (why := await permit(call)) is not None:

@@ -193,6 +193,8 @@ class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):
     tool_use_id: str
     name: str
     input: dict[str, Any]  # JSON of a shape that only the tool knows.
+    fault: str = ""
+    """Why it cannot be run, as the model is told."""
 
 
 class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):

@@ -449,7 +449,7 @@ class _Step:
 
 
 def _call(entry: e.ToolUse) -> ToolCall:
-    return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input)
+    return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input, fault=entry.fault)
 
 
 def _outcome(entry: e.ToolResult) -> ToolOutcome:

@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from gateway.agent.events import Done, Event, PlanMade, PlanStep, StepDone, Text
 from gateway.agent.loop import converse
 from gateway.agent.provider import Chunk, Prompt, Usage
 from gateway.agent.toolbox import plan
-from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
 from gateway.dialogue import AssistantMessage, Json, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ProviderFailed
 from tests.agent.scripted import ScriptedProvider
@@ -315,6 +316,38 @@ async def test_everything_is_asked_before_anything_of_the_step_runs(context: Too
         ToolOutcome(id="c2", output="launched a"),
         ToolOutcome(id="c3", output="No.", is_error=True),
     ]
+
+
+async def test_nobody_is_asked_about_a_call_that_cannot_run(context: ToolContext) -> None:
+    asked: list[str] = []
+
+    async def permit(call: ToolCall) -> str | None:
+        asked.append(call.id)
+        return None
+
+    broken = ToolCall(id="c1", name="launch", input={}, fault="The arguments were cut off.")
+    provider = ScriptedProvider([broken], says("Done."))
+    events = converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
+    outcomes = [event.outcome async for event in events if isinstance(event, ToolFinished)]
+    assert asked == []
+    assert outcomes == [ToolOutcome(id="c1", output="The arguments were cut off.", is_error=True)]
+
+
+async def test_a_tool_that_comes_while_a_person_is_asked_does_not_run_unasked(context: ToolContext) -> None:
+    """The tools of a server are not known while it is being started."""
+    come: list[Tool] = []
+
+    async def permit(call: ToolCall) -> str | None:
+        assert call.id == "c1"
+        come.append(replace(add, asks=True))
+        return None
+
+    toolbox = Toolbox([launch], more=lambda: come)
+    provider = ScriptedProvider([calls("launch", "c1", what="a"), calls("add", "c2", first=1, second=2)], says("Done."))
+    events = converse(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3, permit=permit)
+    outcomes = [event.outcome async for event in events if isinstance(event, ToolFinished)]
+    assert [outcome.is_error for outcome in outcomes] == [False, True]
+    assert outcomes[1].output == "There is no tool 'add'. There are: launch."
 
 
 async def test_a_plan_is_told_after_the_call_that_made_it(context: ToolContext) -> None:

@@ -164,6 +164,20 @@ async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path
     assert decisions(tmp_path) == [None, "approved"]
 
 
+async def test_a_call_that_cannot_run_is_not_run_after_a_restart_either(tmp_path: Path) -> None:
+    rocket = Rocket()
+    broken = ToolCall(id="call2", name="look", input={}, fault="The arguments were cut off.")
+    provider = scripted([launch("Mars"), broken])
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("yes", sender=ADA, peer="ada")
+        assert [(await chat.hear_message()).text for _ in range(2)] == ["Yes: launch may run.", "Done."]
+    results = [entry.output for entry in transcript(tmp_path) if isinstance(entry, ToolResult)]
+    assert results == ["launched at Mars", "The arguments were cut off."]
+
+
 async def test_a_turn_that_waits_holds_up_neither_the_others_nor_the_end(tmp_path: Path) -> None:
     rocket = Rocket()
     provider = ScriptedProvider([launch("Mars")], [TextDelta(text="Hello Bob.")])
