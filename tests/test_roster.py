@@ -37,7 +37,7 @@ def test_tools_can_be_narrowed(tmp_path: Path) -> None:
 
 def test_tools_of_a_server_can_be_asked_about_before_they_are_known(tmp_path: Path) -> None:
     asked = ["shell", "box__open", "box__*", "*delete*"]
-    assert Roster(settings(tmp_path, mcp=MCP, agents={"main": {"ask": asked}}))["main"]
+    assert Roster(settings(tmp_path, mcp=MCP, agents={"main": {"ask": asked}}))["main"].name == "main"
 
 
 def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:

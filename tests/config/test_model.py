@@ -150,7 +150,7 @@ def test_an_mcp_server_is_a_command_or_a_url(given: dict[str, object]) -> None:
 def test_an_mcp_server_is_not_called_like_a_tool(name: str) -> None:
     with pytest.raises(ValidationError, match="the tables do not fit together"):
         Settings(mcp={"a_b": McpSettings(command=("x",)), name: McpSettings(command=("x",))})
-    assert Settings(mcp={"a_b": McpSettings(command=("x",))})
+    assert set(Settings(mcp={"a_b": McpSettings(command=("x",))}).mcp) == {"a_b"}
 
 
 def test_only_an_acp_agent_has_a_command() -> None:
