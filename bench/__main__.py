@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import commands, context, first_token, gateway, models, sessions, spool, start
+from bench import commands, context, first_token, gateway, models, sessions, spool, start, telegram
 from bench.table import show
 
 PARTS = {
@@ -11,6 +11,7 @@ PARTS = {
     "first_token": first_token,
     "gateway": gateway,
     "models": models,
+    "telegram": telegram,
     "spool": spool,
     "sessions": sessions,
     "context": context,

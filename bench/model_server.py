@@ -39,7 +39,7 @@ def _run(pipe: Connection) -> None:
 
 async def _serve(pipe: Connection) -> None:
     app = web.Application(client_max_size=64 << 20)
-    for name, handler in (("steps", _steps), ("clock", _clock), ("paced", _paced)):
+    for name, handler in (("plain", _plain), ("steps", _steps), ("clock", _clock), ("paced", _paced)):
         app.router.add_post(f"/{name}/chat/completions", handler)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -47,6 +47,11 @@ async def _serve(pipe: Connection) -> None:
     await site.start()
     pipe.send(runner.addresses[0][1])
     await asyncio.Event().wait()
+
+
+async def _plain(request: web.Request) -> web.StreamResponse:
+    await request.read()
+    return await _stream(request, [_said("Good day to you."), _ended("stop")])
 
 
 async def _steps(request: web.Request) -> web.StreamResponse:

@@ -20,6 +20,9 @@ log = structlog.get_logger()
 LAST_REQUEST = 10.0
 """Seconds that an answer waits for the last request about its draft."""
 
+SETTLING = 0.3
+"""Seconds from the first words of an answer to its first draft, where drafts have a pace."""
+
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
 
@@ -36,6 +39,10 @@ class Draft:
     def show(self, text: str) -> None:
         self.text = text
         self._changed.set()
+
+    async def begun(self) -> None:
+        """Return once there is something to show."""
+        await self._changed.wait()
 
     async def next(self) -> str:
         await self._changed.wait()
@@ -101,15 +108,23 @@ class Easel:
             log.exception("drafting_crashed", channel=self.channel.name)
 
     async def _show(self, drafts: Drafts, draft: Draft) -> None:
+        await self._settled(draft, drafts.draft_pace)
         while True:
             text = await draft.next()
             with contextlib.suppress(ChannelError):  # A draft may be lost; the whole answer follows.
                 await drafts.draft(replace(self.template, text=text), key=self.key)
             await self.sleep(drafts.draft_pace)
 
+    async def _settled(self, draft: Draft, pace: float) -> None:
+        """Where requests are counted, spend none on an answer that is whole in a moment."""
+        await draft.begun()
+        if pace > 0:
+            await self.sleep(min(pace, SETTLING))
+
     async def _edit(self, edits: Edits, draft: Draft) -> None:
         receipt, shown = self.receipt, ""
         limit = self.channel.text_limit
+        await self._settled(draft, edits.edit_pace)
         while True:
             text = (await draft.next()).rstrip()
             if text == shown or limit.measure(text) > limit.size:

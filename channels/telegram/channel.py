@@ -23,6 +23,7 @@ TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 """Telegram counts what is visible, in UTF-16 units: https://core.telegram.org/bots/api#sendmessage."""
 DRAFT_PACE = 0.5
 EDIT_PACE = 1.5
+TYPING_DELAY = 0.3
 MAX_BUTTONS = 30
 MAX_FILE_BYTES = 50_000_000
 """What a bot may send: https://core.telegram.org/bots/api#senddocument."""
@@ -86,6 +87,8 @@ class TelegramChannel:
         await self._outlet().draft(message, key=key)
 
     async def show_typing(self, address: Address) -> None:
+        """Show it in a moment: what is answered before needs no request for a sign, and is not delayed by one."""
+        await asyncio.sleep(TYPING_DELAY)
         await self._outlet().show_typing(address)
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:

@@ -1,0 +1,78 @@
+"""A Bot API server that does as little as it can: what people say is fetched by a bot, what it sends wakes them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from time import time
+
+from aiohttp import web
+
+__all__ = ["TOKEN", "BotApi", "served"]
+
+TOKEN = "123456:bench-AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsa"  # noqa: S105 - of nobody's bot.
+_ME = {"id": 123456, "is_bot": True, "first_name": "Bench", "username": "bench_bot"}
+
+
+class BotApi:
+    """One person per chat, who says something and waits for the answer."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._pending: list[dict[str, object]] = []
+        self._has_come = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._number = 0
+
+    async def ask(self, chat: int) -> None:
+        """Say something, and return when the answer has come."""
+        self._number += 1
+        person = {"id": chat, "is_bot": False, "first_name": "Ada"}
+        room = {"id": chat, "type": "private", "first_name": "Ada"}
+        message = {"message_id": self._number, "date": int(time()), "chat": room, "from": person, "text": "Good day!"}
+        answered = self._waiting[chat] = asyncio.get_running_loop().create_future()
+        self._pending.append({"update_id": self._number, "message": message})
+        self._has_come.set()
+        await answered
+
+    async def serve(self, request: web.Request) -> web.Response:
+        method, fields = request.match_info["method"], await request.post()
+        result: object = True
+        if method == "getMe":
+            result = _ME
+        elif method == "getUpdates":
+            result = await self._updates(int(str(fields.get("offset", 0))), float(str(fields.get("timeout", 0))))
+        elif method == "sendMessage":
+            result = self._sent(int(str(fields["chat_id"])), str(fields["text"]))
+        return web.json_response({"ok": True, "result": result})
+
+    async def _updates(self, offset: int, wait: float) -> list[dict[str, object]]:
+        self._pending = [update for update in self._pending if int(str(update["update_id"])) >= offset]
+        if not self._pending:
+            self._has_come.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._has_come.wait()
+        return self._pending[:100]
+
+    def _sent(self, chat: int, text: str) -> dict[str, object]:
+        self._number += 1
+        if (waiting := self._waiting.pop(chat, None)) is not None:
+            waiting.set_result(None)
+        room = {"id": chat, "type": "private"}
+        return {"message_id": self._number, "date": int(time()), "chat": room, "from": _ME, "text": text}
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[BotApi]:
+    api = BotApi()
+    app = web.Application()
+    app.router.add_post("/bot{token}/{method}", api.serve)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield api
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,183 @@
+"""Telegram, beside a bare aiogram bot that makes the same model call with the same SDK and replies."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from bench.bot_api import TOKEN, BotApi, served
+from bench.daemon import GATEHOUSE, free_port, memory_mb
+from bench.model_server import served as model_served
+from bench.table import Row
+
+__all__ = ["rows"]
+
+TRIPS = 200
+CHATS = 50
+EACH = 20
+LIMITS = {"trip": 1.5, "rate": 0.6, "cpu": 1.8, "memory_mb": 40.0, "start": 1.2}
+
+CONFIG = """
+[gateway]
+data_dir = "{home}/data"
+[http]
+port = {port}
+[channels.telegram]
+token = "{token}"
+api_base = "{api}"
+dm_policy = "open"
+rate_limit = 0
+[agents.main]
+provider = "local"
+model = "m"
+[providers.local]
+kind = "openai"
+base_url = "{model}"
+"""
+
+LAG = """
+import asyncio, time
+async def main():
+    lags = []
+    async def watch():
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.005)
+            lags.append(time.perf_counter() - began - 0.005)
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.05)
+    began = time.perf_counter()
+    await asyncio.to_thread(__import__, "channels.telegram.connection")
+    took = time.perf_counter() - began
+    watching.cancel()
+    print(took, max(lags), sorted(lags)[len(lags) * 99 // 100])
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Times in milliseconds, but for the rate, which is messages a second."""
+
+    start: float
+    memory_mb: float
+    trip: float
+    rate: float
+    cpu: float
+
+
+def rows() -> Iterator[Row]:
+    with model_served() as model, TemporaryDirectory() as home:
+        bare = asyncio.run(_measured(_bare, f"{model}/plain", Path(home)))
+        port = free_port()
+        ours = asyncio.run(_measured(lambda *where: _gatehouse(*where, port=port), f"{model}/plain", Path(home)))
+    yield _ratio("Telegram round trip, one chat, p50", ours.trip, bare.trip, "ms", LIMITS["trip"])
+    yield Row(
+        what=f"Telegram, {CHATS} chats x {EACH}, closed loop",
+        measured=f"{ours.rate:.0f}/s, {ours.rate / bare.rate:.2f}x",
+        baseline=f"bare bot: {bare.rate:.0f}/s",
+        target=f">= {LIMITS['rate']}x",
+        is_met=ours.rate >= LIMITS["rate"] * bare.rate,
+    )
+    yield _ratio("CPU per message", ours.cpu, bare.cpu, "ms", LIMITS["cpu"])
+    yield Row(
+        what="memory, Telegram enabled, idle",
+        measured=f"{ours.memory_mb:.0f} MB",
+        baseline=f"bare bot: {bare.memory_mb:.0f} MB",
+        target=f"<= {LIMITS['memory_mb']:.0f} MB more",
+        is_met=ours.memory_mb <= bare.memory_mb + LIMITS["memory_mb"],
+    )
+    yield _ratio("start to first answer on Telegram", ours.start, bare.start, "ms", LIMITS["start"])
+    yield _lag()
+
+
+def _ratio(what: str, ours: float, bare: float, unit: str, limit: float) -> Row:
+    return Row(
+        what=what,
+        measured=f"{ours:.1f} {unit}, {ours / bare:.2f}x",
+        baseline=f"bare bot: {bare:.1f} {unit}",
+        target=f"<= {limit}x",
+        is_met=ours <= limit * bare,
+    )
+
+
+def _lag() -> Row:
+    """Nothing has to be met: it is reported, since everything else goes on meanwhile."""
+    done = subprocess.run([sys.executable, "-c", LAG], check=True, capture_output=True, text=True)
+    took, worst, high = (float(part) * 1000 for part in done.stdout.split())
+    return Row(
+        what="event-loop lag while aiogram is imported",
+        measured=f"p99 {high:.0f} ms, worst {worst:.0f} ms",
+        baseline=f"the import: {took:.0f} ms",
+        target="reported",
+        is_met=True,
+    )
+
+
+def _bare(api: str, model: str, _home: Path) -> list[str]:
+    return [sys.executable, "-m", "bench.bare_bot", api, model, TOKEN]
+
+
+def _gatehouse(api: str, model: str, home: Path, *, port: int) -> list[str]:
+    config = home / "gatehouse.toml"
+    config.write_text(CONFIG.format(home=home, api=api, model=model, token=TOKEN, port=port))
+    config.chmod(0o600)
+    return [GATEHOUSE, "--config", str(config), "run"]
+
+
+async def _measured(command: Callable[[str, str, Path], list[str]], model: str, home: Path) -> Measured:
+    async with served() as api, asyncio.timeout(600):
+        began = perf_counter()
+        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            command(api.url, model, home),
+            env={**os.environ, "HOME": str(home)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            await api.ask(1)
+            start = (perf_counter() - began) * 1000
+            await asyncio.sleep(2)
+            memory = memory_mb(process.pid)
+            trip = await _trips(api)
+            rate, cpu = await _load(api, process.pid)
+        finally:
+            process.terminate()
+            await asyncio.to_thread(process.wait)
+    return Measured(start=start, memory_mb=memory, trip=trip, rate=rate, cpu=cpu)
+
+
+async def _trips(api: BotApi) -> float:
+    took = []
+    for _ in range(TRIPS):
+        began = perf_counter()
+        await api.ask(1)
+        took.append((perf_counter() - began) * 1000)
+    return median(took[TRIPS // 10 :])
+
+
+async def _load(api: BotApi, pid: int) -> tuple[float, float]:
+    """Return the messages a second, and the milliseconds of the processor for each."""
+
+    async def talk(chat: int) -> None:
+        for _ in range(EACH):
+            await api.ask(chat)
+
+    spent, began = _cpu_ms(pid), perf_counter()
+    async with asyncio.TaskGroup() as people:
+        for chat in range(2, CHATS + 2):
+            people.create_task(talk(chat), name=f"chat:{chat}")
+    took = perf_counter() - began
+    await asyncio.sleep(1)  # What is written down after an answer is part of its cost.
+    return CHATS * EACH / took, (_cpu_ms(pid) - spent) / (CHATS * EACH)
+
+
+def _cpu_ms(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
