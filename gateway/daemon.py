@@ -128,7 +128,7 @@ class Daemon:
         self._spool = spool
         self._sessions = sessions
         self._mcp = McpServers()
-        self.roster = Roster(settings, self._mcp.tools)
+        self.roster = Roster(settings, self._mcp)
         self._moves = Moves(self._live, spool)
         self._approvals = Approvals(self._live, sessions)
         browser = SessionBrowser(self._live, sessions, self._approvals)
@@ -265,7 +265,7 @@ class Daemon:
     async def reload(self, settings: Settings) -> None:
         """Put new settings in force; raises with nothing changed when they cannot work."""
         settings = _with_what_is_fixed(self._live.settings, settings)
-        roster = await asyncio.to_thread(Roster, settings, self._mcp.tools)
+        roster = await asyncio.to_thread(Roster, settings, self._mcp)
         await roster.warm_up()
         await self.channels.reload(settings)
         old, self.roster = self.roster, roster

@@ -60,8 +60,10 @@ class Preparing:
 
     async def prepare(self, job: Job) -> Prepared:
         """Find out who answers the turn of `job`, and who pays."""
+        roster = self._roster()
+        await roster.tools_known()
         session = await self._sessions.load(job.session)
-        agent = self._roster().chosen(job.agent, session.meta)
+        agent = roster.chosen(job.agent, session.meta)
         bill = self._meter.bill(person_of(self._live.settings, job.inbound), agent)
         provider = self._meter.metered(
             agent,

@@ -11,6 +11,7 @@ from gateway.agent.provider import Provider
 from gateway.agent.providers import Providers
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart
+from gateway.mcp.servers import McpServers
 from gateway.sessions import SessionMeta
 from gateway.toolboxes import MoreTools, open_toolbox
 
@@ -45,14 +46,16 @@ class Agent:
 class Roster:
     """Opens every agent at once, so that a mistake shows at the start and not at the first message."""
 
-    def __init__(self, settings: Settings, mcp_tools: MoreTools = tuple) -> None:
+    def __init__(self, settings: Settings, mcp: McpServers | None = None) -> None:
         if faults := agent_faults(settings):
             raise CannotStart("\n".join(faults))
+        self._mcp = mcp or McpServers()
         self._providers = Providers(settings.providers)
         self._repos = {repo.name: repo.path for repo in settings.repos}
         self._used = {provider for agent in settings.agents.values() for provider in _used(agent)}
         self._agents = {
-            name: _open(name, agent, settings, self._providers, mcp_tools) for name, agent in settings.agents.items()
+            name: _open(name, agent, settings, self._providers, self._mcp.tools)
+            for name, agent in settings.agents.items()
         }
 
     def __getitem__(self, name: str) -> Agent:
@@ -72,6 +75,10 @@ class Roster:
         if session.model is None or (session.agent != agent.name):
             return agent
         return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
+
+    async def tools_known(self) -> None:
+        """Wait, not for long, for servers that have just been started: a turn may go on with one of their tools."""
+        await self._mcp.tried()
 
     def replace(self, name: str, change: Callable[[Agent], Agent]) -> None:
         """Put another agent in place of `name`, from its next turn on: for programs that embed the gateway."""

@@ -30,6 +30,9 @@ MAX_TOOLS = 200
 MAX_DESCRIPTION_CHARS = 2_000
 LOOK_INTERVAL = 30.0
 """Seconds between two looks at the list of tools, which also tell whether the server is still there."""
+WAITED_FOR = 10.0
+"""Seconds that turns wait at the most for a server that has just been started."""
+LOST = "the connection was lost"
 STEADY_AFTER = 60.0
 """A server that was there this long starts its backoff anew."""
 
@@ -43,13 +46,16 @@ class McpServer:
         self.tools: tuple[Tool, ...] = ()
         """As last listed; they stay while the server is away, since a conversation may speak of them."""
         self.trouble = "it is being started"
-        """Why its tools cannot be used now; empty while they can."""
+        """Why its tools cannot be used now; empty while they can. It may name programs and addresses."""
+        self.tried = asyncio.Event()
+        """Set once its tools are known, or it has failed, or it takes too long."""
         self._client: Client | None = None
         self._lost = asyncio.Event()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         waits = backoff()
+        loop.call_later(WAITED_FOR, self.tried.set)
         while True:
             started = loop.time()
             words = LastWords(self.name)
@@ -71,18 +77,19 @@ class McpServer:
                 client: Client = await closing.enter_async_context(opening.open_client(self.settings, errors))
                 self.tools = await self._list(client)
             self._client, self.trouble = client, ""
+            self.tried.set()
             log.info("mcp_server_up", server=self.name, tools=len(self.tools))
             try:
                 await self._watch(client)
             finally:
-                self._client = None
+                self._client, self.trouble = None, LOST
 
     async def _watch(self, client: "Client") -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL):
                     await self._lost.wait()
-                    raise ConnectionError("the connection was lost")
+                    raise ConnectionError(LOST)
             self.tools = await self._list(client)
 
     async def _list(self, client: "Client") -> tuple[Tool, ...]:
@@ -104,7 +111,7 @@ class McpServer:
 
     async def _call(self, tool: str, _context: ToolContext, arguments: dict[str, Json]) -> str:
         if self._client is None:
-            raise ToolFailed(f"The MCP server {self.name} cannot be used now: {self.trouble}. It will be tried again.")
+            raise ToolFailed(f"The MCP server {self.name} cannot be used now. It will be tried again.")
         from mcp import MCPError  # noqa: PLC0415 - loaded by now, since there is a client
 
         try:
@@ -116,6 +123,7 @@ class McpServer:
 
     def _down(self, reason: str, words: LastWords) -> None:
         self.trouble = f"{reason} ({words.line})" if words.line else reason
+        self.tried.set()
         log.warning("mcp_server_lost", server=self.name, reason=self.trouble)
 
 

@@ -9,6 +9,9 @@ from gateway.mcp.server import McpServer
 
 __all__ = ["McpServers"]
 
+PATIENCE = 10.0
+"""Seconds after which a server that was told to end is told again: a failure on the way out can hide the first time."""
+
 
 class McpServers:
     """`start` before the first turn; `follow` puts new settings in force, and leaves alone what has not changed."""
@@ -24,6 +27,11 @@ class McpServers:
     def tools(self) -> Iterator[Tool]:
         for server in self._servers.values():
             yield from server.tools
+
+    async def tried(self) -> None:
+        """Wait until the tools of those that were just started are known; not for long, whatever becomes of them."""
+        for server in tuple(self):
+            await server.tried.wait()
 
     def start(self, tasks: asyncio.TaskGroup, settings: Mapping[str, McpSettings]) -> None:
         self._tasks = tasks
@@ -48,8 +56,10 @@ class McpServers:
 
     async def _stop(self, names: list[str]) -> None:
         ending = [self._running.pop(name) for name in names]
-        for name, task in zip(names, ending, strict=True):
-            del self._servers[name]
-            task.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        for name in names:
+            self._servers.pop(name).tried.set()  # Somebody may be waiting for it.
+        while ending:
+            for task in ending:
+                task.cancel()
+            _, left = await asyncio.wait(ending, timeout=PATIENCE)
+            ending = list(left)
