@@ -19,6 +19,7 @@ from config.files import fsync_directory, make_private_directory
 from gateway.errors import Refused
 from gateway.files.names import in_bytes
 from gateway.sessions.names import file_name
+from gateway.whole import whole
 
 __all__ = ["FileStore", "Stored", "TooLarge", "folder_of"]
 
@@ -70,7 +71,7 @@ class FileStore:
         descriptor, temporary = await asyncio.to_thread(mkstemp, dir=self._root / _INCOMING)
         try:
             size = await _written(descriptor, chunks, limit)
-            await asyncio.to_thread(self._place, descriptor, Path(temporary), folder, name)
+            await whole(asyncio.to_thread(self._place, descriptor, Path(temporary), folder, name))
         finally:
             os.close(descriptor)
             with suppress(OSError):  # It has its own name by now, or else the next start removes it.
@@ -188,7 +189,10 @@ def _removed(file: Path) -> bool:
 
 
 async def _written(descriptor: int, chunks: AsyncIterable[bytes], limit: int) -> int:
-    """Write what comes, in large blocks, and return how much it was."""
+    """Write what comes, in large blocks, and return how much it was.
+
+    A block is written wholly: a thread that went on after a cancellation could write to what gets the number next.
+    """
     size = 0
     block = bytearray()
     async for chunk in chunks:
@@ -197,9 +201,9 @@ async def _written(descriptor: int, chunks: AsyncIterable[bytes], limit: int) ->
             raise TooLarge
         block += chunk
         if len(block) >= _BLOCK:
-            await asyncio.to_thread(_write, descriptor, bytes(block))
+            await whole(asyncio.to_thread(_write, descriptor, bytes(block)))
             block.clear()
-    await asyncio.to_thread(_write, descriptor, bytes(block))
+    await whole(asyncio.to_thread(_write, descriptor, bytes(block)))
     return size
 
 
