@@ -16,6 +16,7 @@ __all__ = ["Bounds", "Ended", "kill_group", "run"]
 _CHUNK = 65_536
 _MAX_OUTPUT_BYTES = 10_000_000
 _PATIENCE = 10.0
+_MOMENT = 0.2
 
 Watch = Callable[[int], Coroutine[Any, Any, str]]  # As every async function is.
 Kill = Callable[[int], None]
@@ -58,7 +59,15 @@ class _Running:
             self._kill(self.process.pid)
         if sweep:
             await asyncio.to_thread(sweep)
-        await self.process.wait()
+        while not await self._has_ended():  # A sandbox that was still being built had nothing to kill in it yet.
+            self._kill(self.process.pid)
+
+    async def _has_ended(self) -> bool:
+        """Give it a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT):
+                await self.process.wait()
+        return self.process.returncode is not None
 
 
 def kill_group(leader: int) -> None:

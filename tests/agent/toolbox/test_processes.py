@@ -1,0 +1,33 @@
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.agent.toolbox.processes import Bounds, kill_group, run
+
+
+async def test_a_program_that_has_only_just_begun_is_ended_all_the_same(tmp_path: Path) -> None:
+    """A sandbox that is still being built has nothing in it that could be killed."""
+    started = asyncio.Event()
+    tries: list[int] = []
+
+    async def watch(_process: int) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    def kill(process: int) -> None:
+        tries.append(process)
+        if len(tries) > 1:
+            kill_group(process)
+
+    bounds = Bounds(seconds=600, shown=100)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        command = run(["/bin/sleep", "600"], env={}, cwd=tmp_path, bounds=bounds, kill=kill, watch=watch)
+        running = group.create_task(command, name="command")
+        await started.wait()
+        running.cancel()
+    assert running.cancelled()
+    with pytest.raises(ProcessLookupError):
+        os.kill(tries[0], 0)
