@@ -87,7 +87,8 @@ class Compactions:
         self._group = group
 
     def stop(self) -> None:
-        """Give up what runs; nothing has changed by it."""
+        """Give up what runs, and begin nothing more; nothing has changed by it."""
+        self._group = None
         for task in self._running.values():
             task.cancel()
 
@@ -121,7 +122,7 @@ class Compactions:
 
     def _start(self, order: Order) -> asyncio.Task[Compacted]:
         if self._group is None:
-            raise Refused("The gateway is not running yet.")
+            raise Refused("The gateway is not running.")
         task = self._group.create_task(self._run(order), name=f"compaction:{order.session}")
         self._running[order.session] = task
         task.add_done_callback(lambda _done: self._running.pop(order.session, None))
