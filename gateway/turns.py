@@ -20,7 +20,7 @@ from gateway.asking import Asking
 from gateway.backoff import backoff
 from gateway.course import Course
 from gateway.delivery import Delivery
-from gateway.dialogue import Message, ToolCall
+from gateway.dialogue import Message, ToolCall, ToolOutcome
 from gateway.drafting import Draft
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.outgoing import enclosure, sent_file
@@ -227,32 +227,41 @@ class Turns:
                 await self._follow(event, course, draft)
 
     async def _follow(self, event: Event, course: Course, draft: Draft) -> None:
-        """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
+        """Write down what `event` has settled before the loop goes on: a tool call before its tool runs.
+
+        What is in the transcript and what the turn knows of it are one: otherwise a `/stop` in between is paid twice.
+        """
         match event:
             case TextDelta(text=delta):
                 course.heard(delta)
                 draft.show(course.text)
-            case StepDone(text=text, tool_calls=calls) if calls:
-                course.written.append(text)
-                course.streaming = ""
-                # Also without text: it says what the step cost.
-                said = entries.Assistant(content=text, model=course.model, usage=course.usage)
-                await self._write(course, [said, *map(_use, calls)])
-                course.calls, course.approvals = {call.id: call for call in calls}, {}
+            case StepDone(tool_calls=calls) if calls:
+                await whole(self._note_step(course, event))
             case ToolStarted() if course.is_waiting:
                 await self._write(course, [], also=self._going_on(course))
             case ToolFinished(outcome=outcome):
-                course.tools += 1
-                result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
-                files = course.outgoing.taken() if course.outgoing else []
-                await self._write(course, [result, *map(sent_file, files)], also=self._going_on(course))
-                course.sent += files
-                course.calls.pop(outcome.id, None)
+                await whole(self._note_outcome(course, outcome))
             case PlanMade(steps=plan):
                 steps = [entries.PlanStep(content=step.content, status=step.status) for step in plan]
                 await self._write(course, [entries.Plan(steps=tuple(steps))])
             case Done(text=text):
                 course.streaming = text
+
+    async def _note_step(self, course: Course, step: StepDone) -> None:
+        """Write down what was said, also where that is nothing, for it says what the step cost; and what was called."""
+        said = entries.Assistant(content=step.text, model=course.model, usage=course.usage)
+        await self._write(course, [said, *map(_use, step.tool_calls)])
+        course.written.append(step.text)
+        course.streaming = ""
+        course.calls, course.approvals = {call.id: call for call in step.tool_calls}, {}
+
+    async def _note_outcome(self, course: Course, outcome: ToolOutcome) -> None:
+        course.tools += 1
+        result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
+        files = course.outgoing.taken() if course.outgoing else []
+        await self._write(course, [result, *map(sent_file, files)], also=self._going_on(course))
+        course.sent += files
+        course.calls.pop(outcome.id, None)
 
     def _going_on(self, course: Course) -> list[Operation]:
         """End the waiting for an approval: from now on something of the step may have been done."""
