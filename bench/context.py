@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -72,7 +72,7 @@ async def _took_ms(sessions: SessionManager, meter: Meter, agent: Agent, job: Jo
     told = Told()
     began = perf_counter()
     metered = meter.metered(replace(agent, provider=told), meter.bill("ann", agent))
-    briefing = await brief(job, agent, sessions, notes=notes, today=date(2026, 3, 1), is_shared=False)
+    briefing = await brief(job, agent, sessions, notes=notes, today=NOW, is_shared=False)
     metered.before = briefing.before
     async for _ in metered.stream(briefing.prompt):
         pass

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 
 from gateway.agent.provider import Prompt
@@ -41,10 +41,11 @@ class Facts:
     workspace: str
     date: str
     """Without the time, which would make every prompt a new one."""
+    zone: str = "UTC"
 
 
 async def brief(
-    job: Job, agent: Agent, sessions: SessionManager, *, notes: Path, today: date, is_shared: bool
+    job: Job, agent: Agent, sessions: SessionManager, *, notes: Path, today: datetime, is_shared: bool
 ) -> Briefing:
     remembered = await asyncio.to_thread(kept_notes, notes)
     before, turn = await sessions.divided(job.session, turn=job.turn)
@@ -57,7 +58,7 @@ async def brief(
     return Briefing(prompt=prompt, before=len(before))
 
 
-def _facts(job: Job, agent: Agent, today: date, *, is_shared: bool) -> Facts:
+def _facts(job: Job, agent: Agent, today: datetime, *, is_shared: bool) -> Facts:
     address, sender = job.inbound.address, job.inbound.sender
     return Facts(
         agent=agent.name,
@@ -65,7 +66,8 @@ def _facts(job: Job, agent: Agent, today: date, *, is_shared: bool) -> Facts:
         chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
         sender="" if is_shared else plain_name(sender.name or sender.id),
         workspace=agent.workspace.name,
-        date=f"{today:%A}, {today.isoformat()}",
+        date=f"{today:%A, %Y-%m-%d}",
+        zone=today.tzname() or "",
     )
 
 
@@ -90,7 +92,7 @@ def _circumstances(facts: Facts, told: set[str]) -> str:
     sentences = [
         where if "sender" in told else f"{where} {company}",
         "" if "workspace" in told else f'Your workspace is the folder "{facts.workspace}"',
-        "" if "date" in told else f"Today is {facts.date} (UTC)",
+        "" if "date" in told else f"Today is {facts.date} ({facts.zone})",
     ]
     return " ".join(f"{sentence}." for sentence in sentences if sentence)
 

@@ -41,6 +41,7 @@ from gateway.notebook import SpoolNotebook
 from gateway.pairing import Pairing
 from gateway.pairing_routes import pairing_routes
 from gateway.preparing import Preparing
+from gateway.reminders import Alarm, Reminders
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
@@ -149,6 +150,8 @@ class Daemon:
         self._pairing = Pairing(self._live.book, spool, now=now, post=self._delivery.post)
         self._meter = Meter(self._live, spool, now=now)
         self._compactions = Compactions(sessions=sessions, meter=self._meter, spool=spool)
+        reminders = Reminders(self._live, spool, now=now)
+        self.alarm = Alarm(self._live, spool, self._delivery, reminders, now=now)
         desk = Desk(
             sessions=sessions,
             lanes=lanes,
@@ -158,6 +161,7 @@ class Daemon:
             roster=lambda: self.roster,
             mcp=self._mcp,
             meter=self._meter,
+            reminders=reminders,
             compactions=self._compactions,
             commands=COMMANDS,
             status=self.status.sentence,
@@ -182,7 +186,7 @@ class Daemon:
             delivery=self._delivery,
             meanwhile=Meanwhile(self._live, lanes),
             approvals=self._approvals,
-            now=now,
+            reminders=reminders,
         )
         self._work = Work(
             self._turns,
@@ -253,7 +257,9 @@ class Daemon:
             await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
             ready()
             sides.append(tasks.create_task(self.roster.warm_up(), name="providers:warming_up"))
+            ringing = tasks.create_task(self.alarm.run(), name="reminders")
             await self._stopping.wait()
+            ringing.cancel()
             await self._shut_down()
             for side in sides:
                 side.cancel()
@@ -275,6 +281,7 @@ class Daemon:
         self._lanes.max_waiting = settings.gateway.max_queued_per_session
         self._lanes.max_in_all = settings.gateway.max_queued
         self._delivery.channels_changed()
+        self.alarm.look_anew()
         await self._mcp.follow(settings.mcp)
         await old.aclose()
 

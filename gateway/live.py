@@ -33,3 +33,11 @@ class Live:
             return address
         before = self.homes.get(replace(address, thread=None))
         return address if before is None else replace(before, thread=address.thread)
+
+    def whereabouts(self, address: Address) -> Address:
+        """Return where the chat of an address of some time ago is now."""
+        if not self.homes:
+            return address
+        home = replace(self.home(address), thread=None)
+        moved = [new for new, before in self.homes.items() if before == home]
+        return replace(moved[-1], thread=address.thread) if moved else address

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class Preparing:
         self._memory = live.settings.gateway.data_dir / "memory"
         self._now = now
 
+    def now(self) -> datetime:
+        """Return the time in the time zone that people mean."""
+        return self._now().astimezone(self._live.settings.gateway.zone)
+
     async def prepare(self, job: Job) -> Prepared:
         """Find out who answers the turn of `job`, and who pays."""
         roster = self._roster()
@@ -75,7 +79,7 @@ class Preparing:
 
     async def brief(self, job: Job, prepared: Prepared) -> Prompt:
         """Put together what the model is told; all that was said in the turn has to be in the transcript already."""
-        today = self._now().astimezone(UTC).date()
+        today = self.now()
         is_shared = _is_shared(self._live.settings, job)
         briefing = await brief(
             job, prepared.agent, self._sessions, notes=prepared.notes, today=today, is_shared=is_shared

@@ -1,9 +1,8 @@
 """A turn: one agent run that answers accepted messages, writes each finished step down and fixes the answer."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, nullcontext
-from datetime import datetime
 from functools import partial
 
 import msgspec
@@ -28,6 +27,7 @@ from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
 from gateway.preparing import Preparing
+from gateway.reminders.reminders import Reminders
 from gateway.sessions import (
     Entry,
     SessionManager,
@@ -65,7 +65,7 @@ class Turns:
         delivery: Delivery,
         meanwhile: Meanwhile,
         approvals: Approvals,
-        now: Callable[[], datetime],
+        reminders: Reminders,
     ) -> None:
         self._live = live
         self._preparing = preparing
@@ -73,11 +73,11 @@ class Turns:
         self._delivery = delivery
         self._meanwhile = meanwhile
         self._approvals = approvals
-        self._now = now
+        self._reminders = reminders
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
         self._suspects = asyncio.Lock()
-        self._started = now()
+        self._started = preparing.now()
         self._known: dict[str, None] = {}
         self._running: set[str] = set()
         self._is_suspending = False
@@ -144,7 +144,11 @@ class Turns:
         await whole(self._begin(course))
         course.outgoing = self._preparing.files.outgoing(job, course.sent)
         context = ToolContext(
-            workspace=agent.workspace, notes=prepared.notes, now=self._now, send_file=course.outgoing.add
+            workspace=agent.workspace,
+            notes=prepared.notes,
+            now=self._preparing.now,
+            send_file=course.outgoing.add,
+            remind=partial(self._reminders.make, job),
         )
         async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
             permit = self._asking(course, allowance, draft).permit

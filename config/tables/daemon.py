@@ -1,5 +1,6 @@
 """The daemon and its HTTP server."""
 
+from datetime import tzinfo
 from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -10,6 +11,7 @@ from config.problems import Mistake
 from config.secret import Secret, is_reference
 from config.source import source_of
 from config.tables.table import DAY, Table
+from config.zones import ZoneName, zone_named
 
 __all__ = ["GatewaySettings", "HttpSettings"]
 
@@ -67,6 +69,14 @@ class GatewaySettings(Table):
         description='Who may use the commands that affect others, like "telegram:123456"; besides those who were '
         "approved as owners.",
     )
+    timezone: ZoneName | None = Field(
+        default=None,
+        description='The time zone in which people mean their times, like "Europe/Berlin"; without it, the system\'s.',
+    )
+
+    @property
+    def zone(self) -> tzinfo:
+        return zone_named(self.timezone)
 
 
 class HttpSettings(Table):

@@ -53,6 +53,7 @@ What I can do:
 - tell the time: `what time is it`
 - look at the workspace: `list files`, `read notes.txt`
 - keep notes: `remember that the key is under the mat`, `what do you remember`
+- remind you: `remind me in 5 minutes to turn off the oven`, `remind me every day at 9:00 to stretch`
 - look back in this conversation: `what did I say first`, `what is my name`, `how many messages`
 
 Real answers need a language model. Whoever runs this Gatehouse can add one by four lines of configuration \
@@ -103,6 +104,21 @@ def _remember(match: re.Match[str], _messages: History) -> Decision:
 def _recall(match: re.Match[str], _messages: History) -> Decision:
     query = _unquoted(match["query"])
     return Ask(tool="recall", input={"query": query} if query else {})
+
+
+_UNITS = {"second": "PT{}S", "minute": "PT{}M", "hour": "PT{}H", "day": "P{}D"}
+
+
+def _remind(match: re.Match[str], _messages: History) -> Decision:
+    said = {name: value for name, value in match.groupdict().items() if value}
+    if "amount" in said:
+        when = _UNITS[said["unit"].lower()].format(said["amount"])
+    elif "daily" in said:
+        hour, _, minute = said["daily"].partition(":")
+        when = f"{int(minute)} {int(hour)} * * *"
+    else:
+        when = said["clock"]
+    return Ask(tool="remind", input={"text": said["text"].strip(), "when": when})
 
 
 def _first_said(_match: re.Match[str], messages: History) -> Decision:
@@ -181,6 +197,13 @@ _END = r"\s?[.?!]{0,3}$"
 _PATH = r"(?P<path>\"[^\"]+\"|'[^']+'|`[^`]+`|\S*[^\s.?!])"
 
 
+_CLOCK = r"\d{1,2}:\d{2}"
+_WHEN = (
+    rf"(?:in (?P<amount>\d{{1,5}}) (?P<unit>second|minute|hour|day)s?|every day at (?P<daily>{_CLOCK})"
+    rf"|at (?P<clock>{_CLOCK}))"
+)
+
+
 def _rule(pattern: str, rule: Rule) -> tuple[re.Pattern[str], Rule]:
     return re.compile(pattern, re.IGNORECASE | re.DOTALL), rule
 
@@ -203,6 +226,8 @@ _RULES = (
     _rule(rf"^(?:what do|do) you remember(?: about)?(?: (?P<query>.+?))?{_END}", _recall),
     _rule(rf"{_POLITE}recall(?: (?P<query>.+?))?{_END}", _recall),
     _rule(rf"{_POLITE}(?:remember|note(?: down)?)(?: that|:)? (?P<text>.*\w.*)$", _remember),
+    _rule(rf"{_POLITE}remind me {_WHEN},? (?:to |of |that |about )?(?P<text>\S.*)$", _remind),
+    _rule(rf"{_POLITE}remind me (?:to |of |that |about )?(?P<text>\S.*?) {_WHEN}{_END}", _remind),
     _rule(rf"^what (?:did i (?:say|write|ask|tell you)(?: you)?|was the) first(?: message)?{_END}", _first_said),
     _rule(rf"^what was my first (?:message|question){_END}", _first_said),
     _rule(
@@ -235,6 +260,7 @@ _PHRASES = {
     "list_files": "This is in the workspace:\n\n{block}",
     "read_file": "Here it is:\n\n{block}",
     "remember": "{output} Ask me `what do you remember` at any time.",
+    "remind": "{output}",
     "recall": "This is what I find in my notes:\n\n{output}",
 }
 

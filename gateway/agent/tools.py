@@ -35,6 +35,14 @@ async def cannot_send(_descriptor: int, _name: str) -> None:
     raise Refused("no files can be sent from here")
 
 
+Remind = Callable[[str, str], Awaitable[str]]
+"""Has a text come to the chat later, at a time as the model wrote it; `Refused` says why it cannot."""
+
+
+async def cannot_remind(_text: str, _when: str) -> str:
+    raise Refused("nobody can be reminded from here")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a tool may touch: the workspace folder and the notes file of the scope it is called for, and no other's."""
@@ -43,6 +51,7 @@ class ToolContext:
     notes: Path
     now: Callable[[], datetime]
     send_file: SendFile = cannot_send
+    remind: Remind = cannot_remind
 
 
 class ToolFailed(Exception):

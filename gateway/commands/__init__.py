@@ -7,6 +7,7 @@ from gateway.commands.grammar import Asked, Mistyped, Said, read
 from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
 from gateway.commands.models import AGENT, COMPACT, MODEL
 from gateway.commands.pairing import PAIR, PAIR_APPROVE, PAIR_DENY, PAIR_REVOKE
+from gateway.commands.reminders import REMINDERS, REMINDERS_CANCEL
 from gateway.commands.sessions import LIST, NEW, RESUME
 from gateway.commands.tools import TOOLS
 from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
@@ -49,6 +50,8 @@ COMMANDS: tuple[Command, ...] = (
     MODEL,
     WORKSPACE,
     TOOLS,
+    REMINDERS,
+    REMINDERS_CANCEL,
     APPROVE,
     DENY,
     STOP,

@@ -14,6 +14,7 @@ from gateway.live import Live
 from gateway.mcp.servers import McpServers
 from gateway.meter import Meter
 from gateway.pairing import Pairing
+from gateway.reminders.reminders import Reminders
 from gateway.roster import Roster
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
@@ -43,6 +44,7 @@ class Desk:
     roster: Callable[[], Roster]
     mcp: McpServers
     meter: Meter
+    reminders: Reminders
     compactions: Compactions
     commands: Sequence["Command"]
     status: Callable[[], str]

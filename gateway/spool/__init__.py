@@ -1,10 +1,12 @@
 """The spool: what was accepted and not yet done, kept so that no crash can lose it. See `docs/behaviour.md`."""
 
-from gateway.spool.errors import Conflict, Duplicate, Refusal, SpoolBroken, SpoolFull, WrongState
+from gateway.spool.errors import Conflict, Duplicate, Refusal, SpoolBroken, SpoolFull, TooMany, WrongState
 from gateway.spool.operations import (
     Accept,
+    Appoint,
     Begin,
     Bury,
+    Cancel,
     Delivered,
     DropDraft,
     Forgive,
@@ -14,6 +16,7 @@ from gateway.spool.operations import (
     Postpone,
     Remember,
     Replace,
+    Reschedule,
     Revive,
     Send,
     Sending,
@@ -21,14 +24,17 @@ from gateway.spool.operations import (
     Spend,
     Take,
 )
-from gateway.spool.rows import Found, InboxRow, Listing, OutboxRow, Spent, Stats
+from gateway.spool.rows import About, Found, InboxRow, Listing, OutboxRow, ReminderRow, Spent, Stats
 from gateway.spool.spool import Spool
 from gateway.spool.states import InboxState, OutboxState
 
 __all__ = [
+    "About",
     "Accept",
+    "Appoint",
     "Begin",
     "Bury",
+    "Cancel",
     "Conflict",
     "Delivered",
     "DropDraft",
@@ -46,7 +52,9 @@ __all__ = [
     "Postpone",
     "Refusal",
     "Remember",
+    "ReminderRow",
     "Replace",
+    "Reschedule",
     "Revive",
     "Send",
     "Sending",
@@ -58,5 +66,6 @@ __all__ = [
     "SpoolFull",
     "Stats",
     "Take",
+    "TooMany",
     "WrongState",
 ]

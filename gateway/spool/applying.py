@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.spool import operations as o
+from gateway.spool import reminding
 from gateway.spool.errors import Conflict, Duplicate, WrongState
 from gateway.spool.rows import encode, to_micros
 from gateway.spool.states import INBOX_MOVES, INBOX_OPEN, OUTBOX_MOVES, InboxState, OutboxState, sources
@@ -200,4 +201,7 @@ _APPLY: Mapping[type[o.Operation], Callable[[Connection, Any], None]] = {  # Any
     o.DropDraft: _drop_draft,
     o.Remember: _remember,
     o.Spend: _spend,
+    o.Appoint: reminding.appoint,
+    o.Reschedule: reminding.reschedule,
+    o.Cancel: reminding.cancel,
 }

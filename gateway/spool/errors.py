@@ -4,7 +4,8 @@ GatehouseError
 ├── Refusal                 this call alone was not stored; its neighbours were
 │   ├── Duplicate           it is there already
 │   ├── WrongState          the row is not in a state from which this is allowed
-│   └── Conflict            the same entry of a transcript was noted before, with other bytes
+│   ├── Conflict            the same entry of a transcript was noted before, with other bytes
+│   └── TooMany             there is no room for another of its kind
 ├── Transient
 │   └── SpoolFull           nothing was stored; try again when there is room
 └── SpoolBroken             nothing can be stored any more; the daemon has to end
@@ -12,7 +13,7 @@ GatehouseError
 
 from gateway.errors import GatehouseError, Transient
 
-__all__ = ["Conflict", "Duplicate", "Refusal", "SpoolBroken", "SpoolFull", "WrongState"]
+__all__ = ["Conflict", "Duplicate", "Refusal", "SpoolBroken", "SpoolFull", "TooMany", "WrongState"]
 
 
 class Refusal(GatehouseError):
@@ -28,6 +29,10 @@ class WrongState(Refusal):
 
 
 class Conflict(Refusal):
+    pass
+
+
+class TooMany(Refusal):
     pass
 
 

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.contract import Inbound, Outbound, Receipt
+from gateway.spool.rows import About
 from gateway.spool.states import InboxState
 
 __all__ = [
     "Accept",
+    "Appoint",
     "Begin",
     "Bury",
+    "Cancel",
     "Delivered",
     "DropDraft",
     "Forgive",
@@ -19,6 +22,7 @@ __all__ = [
     "Postpone",
     "Remember",
     "Replace",
+    "Reschedule",
     "Revive",
     "Send",
     "Sending",
@@ -176,6 +180,42 @@ class Spend:
     cost_micros: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appoint:
+    """Keep a reminder under the next number of its scope. `TooMany` when the scope, or everybody, has enough."""
+
+    id: str
+    scope: str
+    due_at: datetime
+    cron: str | None
+    about: About
+    most_per_scope: int
+    most_in_all: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reschedule:
+    """Move a reminder that is due at `due_at` to its next time, if it has one; `WrongState` when it has moved before.
+
+    `has_rung`: its message is in the same commit.
+    """
+
+    id: str
+    due_at: datetime
+    next_at: datetime | None
+    at: datetime
+    has_rung: bool = False
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """End a reminder; `WrongState` when it is over."""
+
+    id: str
+    at: datetime
+
+
 Operation = (
     Take
     | Accept
@@ -194,4 +234,7 @@ Operation = (
     | DropDraft
     | Remember
     | Spend
+    | Appoint
+    | Reschedule
+    | Cancel
 )

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.contract import Inbound, Outbound, Receipt
+from gateway.contract import Address, Inbound, Outbound, Receipt, Sender
 from gateway.spool.states import InboxState, OutboxState
 
 __all__ = [
+    "About",
     "Found",
     "InboxRow",
     "Listing",
     "OutboxRow",
+    "ReminderRow",
     "Spent",
     "Stats",
+    "about_of",
     "draft_of",
     "encode",
     "from_micros",
@@ -30,6 +33,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a reminder says and where, and who has asked for it, in which server if any."""
+
+    address: Address
+    maker: Sender
+    text: str
+    guild: str | None = None
+
+
+about_of = msgspec.json.Decoder(About).decode
 inbound_of = msgspec.json.Decoder(Inbound).decode
 outbound_of = msgspec.json.Decoder(Outbound).decode
 receipt_of = msgspec.json.Decoder(Receipt).decode
@@ -74,6 +90,31 @@ class OutboxRow:
     sending_at: datetime | None
     attempts: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderRow:
+    """A reminder that is to ring at `due_at`. The number is what the people of its scope call it by.
+
+    `rung_for` is the time that it has rung for last, and `fate` what has become of the message of then, if that is
+    still known; so many rings before were `failures`, one after the other.
+    """
+
+    id: str
+    scope: str
+    number: int
+    due_at: datetime
+    cron: str | None
+    rung_for: datetime | None
+    rings: int
+    failures: int
+    fate: OutboxState | None
+    about: About
+
+    @property
+    def next_key(self) -> str:
+        """What the message of its next ring is called in the outbox: the same, however often that is tried."""
+        return f"remind-{self.id}-{self.rings + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,28 @@ _EVENTS: Step = (
     "CREATE INDEX inbox_event ON inbox (event_id)",
 )
 
-MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS)
+# Without a `due_at` it is over; such rows stay for a while, so that their numbers are not given to others at once.
+_REMINDERS: Step = (
+    """
+    CREATE TABLE reminders (
+        id TEXT PRIMARY KEY,
+        scope TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        due_at INTEGER,
+        cron TEXT,
+        rung_for INTEGER,
+        rings INTEGER NOT NULL DEFAULT 0,
+        failures INTEGER NOT NULL DEFAULT 0,
+        over_at INTEGER,
+        about BLOB NOT NULL,
+        UNIQUE (scope, number)
+    )
+    """,
+    "CREATE INDEX reminders_due ON reminders (due_at) WHERE due_at IS NOT NULL",
+    "CREATE INDEX reminders_over ON reminders (over_at) WHERE over_at IS NOT NULL",
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS)
 
 
 class Newer(Exception):

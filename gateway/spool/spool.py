@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from gateway.contract import Address
-from gateway.spool import reading, tidying
+from gateway.spool import reading, reminding, tidying
 from gateway.spool.applying import apply
 from gateway.spool.operations import Accept, Operation, Take
-from gateway.spool.rows import Found, InboxRow, Listing, Spent, Stats
+from gateway.spool.rows import Found, InboxRow, Listing, ReminderRow, Spent, Stats
 from gateway.spool.writer import Job, Writer
 
 __all__ = ["Spool"]
@@ -160,6 +160,21 @@ class Spool:
     async def spenders(self, day: str, *, limit: int) -> list[tuple[str, Spent]]:
         """Return who has used most on a day, and how much."""
         return await self._do(partial(reading.spenders, day=day, limit=limit))
+
+    async def reminders(self, scope: str) -> list[ReminderRow]:
+        """Return those of a scope that are not over, by number."""
+        return await self._do(partial(reminding.of_scope, scope=scope))
+
+    async def due_reminders(self, now: datetime, *, limit: int) -> list[ReminderRow]:
+        """Return those that are due, the earliest first. Rows that cannot be read are ended on the way."""
+        return await self._do(partial(reminding.due, now=now, limit=limit))
+
+    async def recurring_reminders(self) -> list[ReminderRow]:
+        return await self._do(reminding.recurring)
+
+    async def next_reminder(self) -> datetime | None:
+        """Return when the next one is due, if there is any."""
+        return await self._do(reminding.next_due)
 
     async def stats(self) -> Stats:
         return await self._do(partial(reading.stats, path=self.path))

@@ -101,6 +101,11 @@ _USAGE = """
 """
 
 
+_REMINDERS = """
+    DELETE FROM reminders WHERE id IN (SELECT id FROM reminders WHERE over_at < :horizon LIMIT :chunk)
+"""
+
+
 def _seen(connection: sqlite3.Connection, limits: Limits) -> bool:
     """Drop the oldest events, by the order in which they came."""
     values = {"chunk": CHUNK, "at_most": limits.at_most, "horizon": limits.horizon, "always": ALWAYS_SEEN}
@@ -129,6 +134,10 @@ def _usage(connection: sqlite3.Connection, limits: Limits) -> bool:
     return connection.execute(_USAGE, values).rowcount == CHUNK
 
 
+def _reminders(connection: sqlite3.Connection, limits: Limits) -> bool:
+    return connection.execute(_REMINDERS, {"chunk": CHUNK, "horizon": limits.horizon}).rowcount == CHUNK
+
+
 def _free_pages(connection: sqlite3.Connection, _limits: Limits) -> bool:
     """Give back pages that nobody uses, but for some that the next half minute needs again."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -139,4 +148,4 @@ def _free_pages(connection: sqlite3.Connection, _limits: Limits) -> bool:
     return bool(surplus == CHUNK)
 
 
-STEPS: tuple[Step, ...] = (_seen, _finished, _dead, _drafts, _usage, _free_pages)
+STEPS: tuple[Step, ...] = (_seen, _finished, _dead, _drafts, _usage, _reminders, _free_pages)

@@ -47,6 +47,10 @@ def answer(*texts: str) -> str | Ask:
         ("do you remember tea", "recall", {"query": "tea"}),
         ("recall", "recall", {}),
         ("recall the mat", "recall", {"query": "the mat"}),
+        ("remind me in 5 minutes to call mum", "remind", {"text": "call mum", "when": "PT5M"}),
+        ("Please remind me to call mum in 1 hour.", "remind", {"text": "call mum", "when": "PT1H"}),
+        ("remind me at 18:00 to leave at 19:00", "remind", {"text": "leave at 19:00", "when": "18:00"}),
+        ("Remind me every day at 9:05 to stretch", "remind", {"text": "stretch", "when": "5 9 * * *"}),
     ],
 )
 def test_a_plain_wish_becomes_a_tool_call(text: str, tool: str, arguments: dict[str, str]) -> None:

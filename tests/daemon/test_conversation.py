@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ PATIENCE = 90.0
 def settings(folder: Path, **tables: object) -> Settings:
     return Settings.model_validate(
         {
-            "gateway": GatewaySettings(data_dir=folder / "data", flush_interval=3600),
+            "gateway": GatewaySettings(data_dir=folder / "data", flush_interval=3600, timezone="UTC"),
             "http": HttpSettings(port=0),
             "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}},
             **tables,
@@ -30,10 +31,16 @@ def settings(folder: Path, **tables: object) -> Settings:
 
 @asynccontextmanager
 async def gateway(
-    configured: Settings, before: Callable[[Daemon], None] = lambda _daemon: None
+    configured: Settings,
+    before: Callable[[Daemon], None] = lambda _daemon: None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncIterator[tuple[Daemon, LoopbackChannel]]:
     """Run a daemon and give its loopback channel; `before` may change the daemon before it takes anything up."""
-    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with (
+        asyncio.timeout(PATIENCE),
+        opened(configured, listen=False, now=now) as daemon,
+        asyncio.TaskGroup() as tasks,
+    ):
         before(daemon)
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")

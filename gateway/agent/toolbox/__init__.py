@@ -7,6 +7,7 @@ from gateway.agent.toolbox.fetching import make_fetch
 from gateway.agent.toolbox.files import list_files, read_file
 from gateway.agent.toolbox.notes import recall, remember
 from gateway.agent.toolbox.planning import plan
+from gateway.agent.toolbox.reminding import remind
 from gateway.agent.toolbox.searching import search_files
 from gateway.agent.toolbox.sending import send_file
 from gateway.agent.toolbox.shell import make_shell
@@ -23,12 +24,24 @@ __all__ = [
     "read_file",
     "recall",
     "remember",
+    "remind",
     "search_files",
     "send_file",
     "write_file",
 ]
 
-BUILT_IN = (current_time, list_files, read_file, write_file, edit_file, search_files, remember, recall, send_file)
+BUILT_IN = (
+    current_time,
+    list_files,
+    read_file,
+    write_file,
+    edit_file,
+    search_files,
+    remember,
+    recall,
+    remind,
+    send_file,
+)
 """Those that nothing can be set about."""
 
 
