@@ -1,6 +1,7 @@
 """Files in an agent's workspace: what people sent is put there for its tools, within a budget. It blocks."""
 
 import os
+import re
 import shutil
 import stat
 from contextlib import suppress
@@ -9,10 +10,12 @@ from pathlib import Path
 __all__ = ["FOLDER", "save"]
 
 FOLDER = "attachments"
+_OURS = re.compile(r"[0-9a-f]{8}-\d+-.+")
+"""As a `Reader` names what it saves. A workspace may be somebody's own folder, with such a folder in it."""
 
 
 def save(workspace: Path, name: str, source: Path, budget: int) -> str:
-    """Copy `source` into the folder for attachments; return its path in the workspace. The oldest make room.
+    """Copy `source` into the folder for attachments; return its path in the workspace. The oldest of ours make room.
 
     The agent may have put a link in place of the folder or the file: none is followed.
     """
@@ -33,7 +36,7 @@ def save(workspace: Path, name: str, source: Path, budget: int) -> str:
 
 def _make_room(folder: int, kept: str, budget: int) -> None:
     files = []
-    for name in os.listdir(folder):
+    for name in filter(_OURS.fullmatch, os.listdir(folder)):
         with suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(found.st_mode):

@@ -34,10 +34,20 @@ def test_the_same_again_takes_its_place(workspace: Path, source: Path) -> None:
 
 
 def test_the_oldest_make_room(workspace: Path, source: Path) -> None:
+    names = [f"{number:08x}-1-a.bin" for number in range(4)]
+    for age, name in enumerate(names):
+        save(workspace, name, source, 15)
+        os.utime(workspace / "attachments" / name, (age, age))
+    assert sorted(each.name for each in (workspace / "attachments").iterdir()) == names[2:]
+
+
+def test_what_others_have_put_there_stays(workspace: Path, source: Path) -> None:
+    """The owner may have chosen a folder of their own as the workspace."""
+    (workspace / "attachments").mkdir()
+    (workspace / "attachments" / "thesis.pdf").write_bytes(bytes(1_000))
     for number in range(4):
-        save(workspace, f"{number}", source, 15)
-        os.utime(workspace / "attachments" / f"{number}", (number, number))
-    assert sorted(each.name for each in (workspace / "attachments").iterdir()) == ["2", "3"]
+        save(workspace, f"{number:08x}-1-a.bin", source, 15)
+    assert (workspace / "attachments" / "thesis.pdf").stat().st_size == 1_000
 
 
 def test_no_link_that_the_agent_has_put_there_is_followed(tmp_path: Path, workspace: Path, source: Path) -> None:
