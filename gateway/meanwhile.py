@@ -36,7 +36,8 @@ class Meanwhile:
         return _is_errand(job) or self._mode(job) is not BusyMode.STEER
 
     def _mode(self, job: Job) -> BusyMode:
-        return self._live.settings.channels[job.inbound.address.channel].busy
+        channel = self._live.settings.channels.get(job.inbound.address.channel)
+        return BusyMode.FOLLOWUP if channel is None else channel.busy  # It may have left the settings since.
 
 
 def _is_errand(job: Job) -> bool:

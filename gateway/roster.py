@@ -10,7 +10,7 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Provider
 from gateway.agent.providers import Providers
 from gateway.agent.tools import Toolbox
-from gateway.errors import CannotStart
+from gateway.errors import CannotStart, Refused
 from gateway.mcp.servers import McpServers
 from gateway.sessions import SessionMeta
 from gateway.toolboxes import MoreTools, open_toolbox
@@ -69,7 +69,9 @@ class Roster:
 
         What was removed from the settings since is as if it had not been chosen.
         """
-        agent = self._agents.get(session.agent, self._agents[bound])
+        agent = self._agents.get(session.agent) or self._agents.get(bound)
+        if agent is None:
+            raise Refused(f"The agent {bound} is not configured any more. Send it again, and another one will answer.")
         if folder := self._repos.get(session.workspace or ""):
             agent = replace(agent, workspace=folder)
         if session.model is None or (session.agent != agent.name):

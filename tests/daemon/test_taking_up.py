@@ -57,6 +57,19 @@ async def begin_a_session(folder: Path, *peers: str) -> None:
             await chat.hear_message()
 
 
+async def test_a_message_to_an_agent_that_was_removed_meanwhile_is_told_so(tmp_path: Path) -> None:
+    bound = {"agents": {"coder": {}}, "bindings": [{"agent": "coder", "channel": "loopback"}]}
+    async with gateway(settings(tmp_path, **bound)) as (_, chat):
+        await chat.say("hello", peer="ada")
+        await chat.hear_message()
+    scope = SCOPE.replace("main", "coder")
+    await leave(tmp_path, replace(accepted("t1", "go on"), agent="coder", scope=scope, session=scope))
+    async with gateway(settings(tmp_path)) as (_, chat):
+        reply = await chat.hear_message()
+    assert reply.is_failure
+    assert reply.text == "*The agent coder is not configured any more. Send it again, and another one will answer.*"
+
+
 async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
     await leave(tmp_path, accepted("t1", "my name is Ada"), accepted("t2", "what is my name?"))
