@@ -11,7 +11,7 @@ from tests.crash.runs import run
 from tests.crash.scale import SCALE
 from tests.crash.scenarios import SCENARIOS
 
-SHARDS = 4
+SHARDS = 2
 STRIDE = max(1, 6 // SCALE)
 """Of how many points one is tried; `make crash` tries each."""
 
