@@ -12,6 +12,8 @@ from aiohttp import web
 from config import Settings
 from gateway.admission import Admission
 from gateway.approvals import Approvals
+from gateway.backup import Backup
+from gateway.backup_routes import backup_routes
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
@@ -203,6 +205,7 @@ class Daemon:
             signs=self._signs,
             files=self._files.reception,
         )
+        self.backup = Backup(settings.gateway.data_dir, spool=spool, sessions=sessions, now=now)
         self.channels.open(settings)
 
     def routes(self) -> list[Route]:
@@ -213,6 +216,7 @@ class Daemon:
             *spool_routes(self._spool, self._delivery),
             *pairing_routes(self._pairing),
             *session_routes(self._sessions),
+            *backup_routes(self.backup),
             *self._file_routes.routes(),
             *self.channels.routes(),
         ]

@@ -17,7 +17,7 @@ from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 
-__all__ = ["MOST_LINES", "PATIENCE", "session_routes"]
+__all__ = ["MOST_LINES", "PATIENCE", "session_routes", "streaming"]
 
 PATIENCE = 60.0
 """How long either side waits for the other's next frame."""
@@ -44,16 +44,18 @@ def session_routes(sessions: SessionManager) -> list[Route]:
         return await _converse(request, lambda socket: _import(archive, socket))
 
     return [
-        _streaming("/sessions/list", lambda query: _listed(archive, query.get("scope"))),
-        _streaming("/sessions/lines", lambda query: _lines(archive, query)),
-        _streaming("/sessions/transcript", lambda query: archive.export(_text(query, "key"))),
+        streaming("/sessions/list", lambda query: _listed(archive, query.get("scope"))),
+        streaming("/sessions/lines", lambda query: _lines(archive, query)),
+        streaming("/sessions/transcript", lambda query: archive.export(_text(query, "key"))),
         Route(method="GET", path="/sessions/verify", access=Access.CONTROL, handle=verify),
         Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=bring_in),
         Route(method="POST", path="/sessions/delete", access=Access.CONTROL, handle=delete),
     ]
 
 
-def _streaming(path: str, pieces: Callable[[Query], Pieces]) -> Route:
+def streaming(path: str, pieces: Callable[[Query], Pieces]) -> Route:
+    """Return a route that sends all that `pieces` yields."""
+
     async def handle(request: web.Request, _: Caller) -> web.StreamResponse:
         query = dict(request.query)
         return await _converse(request, lambda socket: _send_all(socket, lambda: pieces(query)))

@@ -23,6 +23,8 @@ COMMANDS = {
     "reload": ("gateway.cli.reload", "let the running gateway read its configuration again"),
     "pair": ("gateway.cli.pair", "let people in who have written to a bot, or keep them out"),
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
+    "backup": ("gateway.cli.backup", "write all that the gateway keeps to one file, while it runs or not"),
+    "restore": ("gateway.cli.restore", "put a backup in place of an empty data directory"),
     "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }

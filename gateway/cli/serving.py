@@ -47,6 +47,7 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
     signals = _Signals()
     _configure_logs(loaded)
     async with opened(loaded.settings) as daemon:
+        daemon.backup.config = loaded.path
         signals.lead_to(daemon)
         if signals.stops:
             return False

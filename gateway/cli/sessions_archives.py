@@ -19,7 +19,7 @@ from gateway.session_routes import PATIENCE
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
 from gateway.spool import Spool
 
-__all__ = ["DaemonArchive", "opened_archive", "opened_files"]
+__all__ = ["DaemonArchive", "opened_archive", "opened_files", "opened_stores", "streamed"]
 
 _listed_decoder = msgspec.json.Decoder(Listed)
 _spoken_decoder = msgspec.json.Decoder(Spoken)
@@ -40,6 +40,15 @@ async def opened_archive(settings: Settings, *, as_found: bool = False) -> Async
 @asynccontextmanager
 async def opened_files(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
     """Be the one owner of the files for a while. `as_found` mends nothing first, and then only `verify` works."""
+    async with opened_stores(settings, as_found=as_found) as (manager, _):
+        yield ManagerArchive(manager)
+
+
+@asynccontextmanager
+async def opened_stores(
+    settings: Settings, *, as_found: bool = False
+) -> AsyncIterator[tuple[SessionManager, Spool | None]]:
+    """Open sessions and spool under the lock; without the spool where all is to stay `as_found`."""
     directory = settings.gateway.data_dir
     prepare_data_dir(directory)
     async with AsyncExitStack() as stack:
@@ -50,7 +59,7 @@ async def opened_files(settings: Settings, *, as_found: bool = False) -> AsyncIt
         stack.push_async_callback(manager.close)
         if not as_found:
             await manager.recover()
-        yield ManagerArchive(manager)
+        yield manager, spool
 
 
 class DaemonArchive:
@@ -93,11 +102,15 @@ class DaemonArchive:
             outcome = await _outcome(socket)
         return msgspec.convert(outcome["report"], VerifyReport)
 
-    async def _stream(self, what: str, query: dict[str, str]) -> AsyncIterator[bytes]:
-        path = f"/sessions/{what}?{urlencode(query, quote_via=quote)}"
-        async with await self._control.websocket(path) as socket:
-            while isinstance(frame := await _frame(socket), bytes):
-                yield frame
+    def _stream(self, what: str, query: dict[str, str]) -> AsyncIterator[bytes]:
+        return streamed(self._control, f"/sessions/{what}?{urlencode(query, quote_via=quote)}")
+
+
+async def streamed(control: Control, path: str) -> AsyncIterator[bytes]:
+    """Yield the binary frames of a WebSocket up to its end; `Refused` when it ends with an error."""
+    async with await control.websocket(path) as socket:
+        while isinstance(frame := await _frame(socket), bytes):
+            yield frame
 
 
 async def _outcome(socket: ClientWebSocketResponse) -> dict[str, object]:

@@ -3,19 +3,17 @@
 import argparse
 import asyncio
 import json
-import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
-from tempfile import mkstemp
-from typing import BinaryIO
 
 from config import Settings
 from gateway.archive import BLOCK, Archive, closing, in_lines
 from gateway.cli.exits import EXIT_FAILED, complain
 from gateway.cli.sessions_archives import opened_archive
 from gateway.cli.sessions_naming import find
+from gateway.cli.whole_files import replacing
 from gateway.commands.wording import count
 from gateway.dialogue import Json
 from gateway.errors import Refused
@@ -97,34 +95,13 @@ async def _print(pieces: AsyncIterator[bytes]) -> None:
 
 async def _save(pieces: AsyncIterator[bytes], path: Path, *, overwrite: bool) -> None:
     try:
-        with _replacing(path, overwrite=overwrite) as file:
+        with replacing(path, overwrite=overwrite) as file:
             async for piece in pieces:
                 file.write(piece)
     except FileExistsError as there:
         raise Refused(f"{printable(str(path))} exists already; choose another name, or add --force.") from there
     except OSError as trouble:
         raise Refused(f"{printable(str(path))} cannot be written: {trouble.strerror}.") from trouble
-
-
-@contextmanager
-def _replacing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Give a private file that takes the name `path` once it is whole, and leaves nothing behind otherwise."""
-    if not overwrite:
-        # Whoever wants the same name at the same time finds it taken.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    leftovers = [] if overwrite else [path]
-    try:
-        descriptor, name = mkstemp(dir=path.parent, prefix=".gatehouse-")
-        leftovers.append(Path(name))
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no Path.
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        Path(name).replace(path)
-    except BaseException:
-        for leftover in leftovers:
-            leftover.unlink(missing_ok=True)
-        raise
 
 
 async def import_files(settings: Settings, options: argparse.Namespace) -> int:

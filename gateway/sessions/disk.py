@@ -160,6 +160,11 @@ class Disk:
         backlog = self._backlogs.get(key) or _Backlog()
         return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
 
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every transcript by the name of its file."""
+        with os.scandir(self.transcripts) as files:
+            return {file.name: file.stat().st_size for file in files if file.name.endswith(".jsonl") and file.is_file()}
+
     def place(self, key: str, arrival: Arrival) -> None:
         """Take in a transcript that came from elsewhere, and is durable already."""
         self._unmark()

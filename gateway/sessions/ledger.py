@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -322,6 +323,12 @@ class Ledger:
             self._index_is_behind &= not flushed.is_written
             self.failures = self.failures + 1 if flushed.trouble else 0
             await self._forget_journaled(journaled, is_durable=flushed.trouble is None)
+
+    @asynccontextmanager
+    async def held_still(self) -> AsyncIterator[Mapping[str, int]]:
+        """Keep flushes waiting; give the sizes of the transcripts. The journal has all that they may lack by then."""
+        async with self._flushing:
+            yield await self.on_disk(self.disk.sizes)
 
     async def _forget_journaled(self, journaled: dict[str, int], *, is_durable: bool) -> None:
         """Drop from the journal what a flush has made durable, or keep it in mind for the next one."""

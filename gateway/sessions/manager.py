@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import builtins
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,13 @@ class SessionManager:
         Failure is logged, told by `trouble`, and mended by a later flush; `next_flush` tells when to try.
         """
         await self._ledger.flush()
+
+    def held_still(self) -> AbstractAsyncContextManager[Mapping[str, int]]:
+        """Keep flushes waiting, for a short while; give the size of each transcript by the name of its file.
+
+        What the journal holds inside, on top of the transcripts up to these sizes, is one moment of all sessions.
+        """
+        return self._ledger.held_still()
 
     def next_flush(self, interval: float) -> float:
         """Return the seconds to wait before the next flush: `interval`, or less and ever more while flushes fail."""

@@ -14,7 +14,7 @@ from gateway.errors import CannotStart
 from gateway.spool import schema
 from gateway.spool.trouble import Kind, kind_of, sentence
 
-__all__ = ["Opened", "log_of", "open_file"]
+__all__ = ["Opened", "copy", "log_of", "open_file"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -61,6 +61,16 @@ def open_file(path: Path) -> Opened:
     target = _set_aside(path)
     log.error("spool_set_aside", file=str(target), reason=reason)
     return Opened(connection=_open(path), set_aside=target)
+
+
+def copy(connection: sqlite3.Connection, path: Path) -> None:
+    """Write what an open spool holds to a new file, which no log belongs to."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+    try:
+        connection.execute("VACUUM INTO ?", (str(path),))
+    except sqlite3.Error:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from gateway.contract import Address
 from gateway.spool import reading, reminding, tidying
 from gateway.spool.applying import apply
+from gateway.spool.file import copy
 from gateway.spool.operations import Accept, Operation, Take
 from gateway.spool.rows import Found, InboxRow, Listing, ReminderRow, Spent, Stats
 from gateway.spool.writer import Job, Writer
@@ -179,18 +180,27 @@ class Spool:
     async def stats(self) -> Stats:
         return await self._do(partial(reading.stats, path=self.path))
 
+    async def copy_to(self, path: Path) -> None:
+        """Write all that was committed up to now to a new file, private from birth.
+
+        Commits wait meanwhile. `OSError` or `sqlite3.Error` when it cannot be written, and then it is not there.
+        """
+        await (await self._put(partial(copy, path=path), is_alone=True))
+
     async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Have `work` done in the writer's thread, and wait for its end."""
         return await (await self._put(work))
 
-    async def _put(self, work: Callable[[sqlite3.Connection], _T], *, is_intake: bool = False) -> asyncio.Future[_T]:
+    async def _put(
+        self, work: Callable[[sqlite3.Connection], _T], *, is_intake: bool = False, is_alone: bool = False
+    ) -> asyncio.Future[_T]:
         """Queue `work` for the writer's thread; wait for a place in the queue when there is none."""
         await self._places.acquire()
         if self._is_closed:
             self._places.release()
             raise RuntimeError("the spool is closed")
         waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._writer.put(Job(work, waiter, is_intake))
+        self._writer.put(Job(work, waiter, is_intake, is_alone))
         return waiter
 
     def _make_room(self, places: int) -> None:

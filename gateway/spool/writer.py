@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -40,6 +41,8 @@ class Job:
     waiter: asyncio.Future[Any]  # Any: as for `Work`.
     is_intake: bool = False
     """Brings in something new; while the disk is full, room is left for what was begun before."""
+    is_alone: bool = False
+    """Only reads, and cannot do so inside a transaction; what goes wrong concerns nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ class Writer:
         with contextlib.closing(opened.connection) as connection:
             while batch := self._take():
                 self._busy_since = monotonic()
-                self._tell(self._resolve, self._commit(connection, batch))
+                for alone, jobs in groupby(batch, key=lambda job: job.is_alone):
+                    work = self._do_alone if alone else self._commit
+                    self._tell(self._resolve, work(connection, list(jobs)))
                 self._checkpoint(connection)
                 self._busy_since = None
 
@@ -174,6 +179,16 @@ class Writer:
             return _Outcome(job, error=error)
         connection.execute("RELEASE job")
         return _Outcome(job, answer=answer)
+
+    def _do_alone(self, connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[_Outcome]:
+        """Do jobs outside of any transaction, each for itself."""
+        outcomes: list[_Outcome] = []
+        for job in jobs:
+            try:
+                outcomes.append(_Outcome(job, answer=job.work(connection)))
+            except Exception as error:  # noqa: BLE001 - raised where the answer is waited for
+                outcomes.append(_Outcome(job, error=error))
+        return outcomes
 
     def _failed(self, connection: sqlite3.Connection, trouble: BaseException) -> SpoolFull | SpoolBroken:
         """Undo the batch, and remember why for those who come behind it."""

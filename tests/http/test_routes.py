@@ -56,6 +56,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/sessions/verify"): Access.CONTROL,
         ("GET", "/sessions/import"): Access.CONTROL,
         ("POST", "/sessions/delete"): Access.CONTROL,
+        ("GET", "/backup"): Access.CONTROL,
         ("POST", "/files"): Access.OWNER,
         ("GET", "/files/{folder}/{name}"): Access.OWNER,
         ("GET", "/"): Access.PUBLIC,

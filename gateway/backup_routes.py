@@ -1,0 +1,16 @@
+"""A backup over the control socket, for the command line; it travels as the sessions do."""
+
+from collections.abc import AsyncIterator
+
+from gateway.backup import Backup
+from gateway.contract import Route
+from gateway.session_routes import streaming
+
+__all__ = ["backup_routes"]
+
+
+def backup_routes(backup: Backup) -> list[Route]:
+    def blocks(query: dict[str, str]) -> AsyncIterator[bytes]:
+        return backup.blocks(has_secrets=query.get("secrets") == "yes")
+
+    return [streaming("/backup", blocks)]

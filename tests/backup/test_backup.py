@@ -1,0 +1,195 @@
+"""A backup is taken under load and restored elsewhere; what people said before it is all there, and nothing else."""
+
+import asyncio
+import gzip
+import io
+import os
+import re
+import tarfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from channels.loopback import LoopbackChannel
+from gateway.backup import Restored, restore
+from gateway.daemon import Daemon
+from gateway.errors import Refused
+from tests.daemon.test_conversation import gateway, settings
+
+MIDWAY = 12
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+async def taken(daemon: Daemon, path: Path, *, has_secrets: bool = False) -> Path:
+    blocks = [block async for block in daemon.backup.blocks(has_secrets=has_secrets)]
+    return written(path, gzip.compress(b"".join(blocks)))
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def restored(archive: Path, folder: Path, *, replaces: bool = False) -> Restored:
+    data = folder / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    return restore(archive, data, replaces=replaces, now=NOW)
+
+
+async def talk(chat: LoopbackChannel, peer: str, accepted: list[str], midway: asyncio.Event) -> None:
+    for number in range(15):
+        said = f"{peer} says {number}."
+        await chat.say(said, peer=peer)
+        accepted.append(said)
+        if len(accepted) > MIDWAY:
+            midway.set()
+
+
+def said_in(data: Path) -> set[str]:
+    found = [file.read_text() for file in (data / "sessions/transcripts").glob("*.jsonl")]
+    return set(re.findall(r'"content":"(\w+ says \d+\.)', "\n".join(found)))
+
+
+async def test_a_backup_under_load_holds_each_message_that_was_accepted_before_it(tmp_path: Path) -> None:
+    """And a restored gateway answers those that were not answered yet, none of them twice."""
+    accepted: list[str] = []
+    midway = asyncio.Event()
+    async with gateway(settings(tmp_path / "old")) as (daemon, chat), asyncio.TaskGroup() as tasks:
+        for peer in ("ada", "bob", "eve"):
+            tasks.create_task(talk(chat, peer, accepted, midway), name=f"talk:{peer}")
+        await midway.wait()
+        before = list(accepted)
+        archive = await taken(daemon, tmp_path / "backup.tar.gz")
+        after = list(accepted)
+    restored(archive, tmp_path / "new")
+    async with gateway(settings(tmp_path / "new")):
+        pass  # It ends when all turns have.
+    found = said_in(tmp_path / "new/data")
+    assert set(before) <= found
+    assert len(found) <= len(after) + 3, "it holds what was accepted after it"
+    for file in (tmp_path / "new/data/sessions/transcripts").glob("*.jsonl"):
+        said = re.findall(r'"content":"\w+ says (\d+)\.', file.read_text())
+        assert said == [str(number) for number in range(len(said))]
+
+
+async def test_a_restored_directory_answers_with_its_old_history(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path / "old")) as (daemon, chat):
+        await chat.say("my name is Ada")
+        await chat.hear_message()
+        await chat.say("remember that the key is under the mat")
+        await chat.hear_message()
+        archive = await taken(daemon, tmp_path / "backup.tar.gz")
+    restored(archive, tmp_path / "new")
+    async with gateway(settings(tmp_path / "new")) as (_, chat):
+        await chat.say("what is my name?")
+        assert "Ada" in (await chat.hear_message()).text
+        await chat.say("what do you remember?")
+        assert "under the mat" in (await chat.hear_message()).text
+
+
+async def test_secrets_are_in_a_backup_only_when_asked_for(tmp_path: Path) -> None:
+    config = tmp_path / "gatehouse.toml"
+    config.write_text("# token")
+    async with gateway(settings(tmp_path)) as (daemon, _):
+        daemon.backup.config = config
+        plain = await taken(daemon, tmp_path / "plain.tar.gz")
+        whole = await taken(daemon, tmp_path / "whole.tar.gz", has_secrets=True)
+    token = (tmp_path / "data/http.token").read_bytes()
+    assert token.strip() not in gzip.decompress(plain.read_bytes())
+    restored(whole, tmp_path / "new")
+    assert (tmp_path / "new/data/http.token").read_bytes() == token
+    assert (tmp_path / "new/data/gatehouse.toml").read_text() == "# token"
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> Path:
+    async with gateway(settings(tmp_path / "source")) as (daemon, chat):
+        await chat.say("my name is Ada")
+        await chat.hear_message()
+        workspace = tmp_path / "source/data/workspace"
+        workspace.mkdir(exist_ok=True)
+        (workspace / "run.sh").write_text("true")
+        (workspace / "run.sh").chmod(0o755)
+        (workspace / "out").symlink_to("/etc/passwd")
+        return await taken(daemon, tmp_path / "backup.tar.gz")
+
+
+async def test_what_is_restored_is_private_and_leaves_nothing_else(archive: Path, tmp_path: Path) -> None:
+    os.umask(0)
+    try:
+        result = restored(archive, tmp_path / "new")
+    finally:
+        os.umask(0o077)
+    data = tmp_path / "new/data"
+    assert not [path for path in data.rglob("*") if path.lstat().st_mode & 0o077]
+    assert (data / "workspace/run.sh").stat().st_mode & 0o777 == 0o700
+    assert result.manifest.skipped == ["workspace/out"]
+    assert {path.name for path in data.iterdir()} <= {"spool.db", "sessions", "memory", "files", "workspace"}
+    assert not list((tmp_path / "source/data").glob(".backup-*"))
+
+
+async def test_a_directory_that_is_not_empty_is_moved_aside_only_when_told(archive: Path, tmp_path: Path) -> None:
+    data = tmp_path / "new/data"
+    data.mkdir(parents=True)
+    (data / "spool.db").write_text("old")
+    with pytest.raises(Refused, match="--replace"):
+        restored(archive, tmp_path / "new")
+    assert (data / "spool.db").read_text() == "old"
+    result = restored(archive, tmp_path / "new", replaces=True)
+    assert result.set_aside is not None
+    assert (result.set_aside / "spool.db").read_text() == "old"
+    assert (data / "spool.db").read_bytes().startswith(b"SQLite")
+
+
+def spoiled(archive: Path, spoil: Callable[[bytes], bytes]) -> Path:
+    return written(archive.with_name("bad.tar.gz"), spoil(archive.read_bytes()))
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def changed(data: bytes) -> bytes:
+    plain = gzip.decompress(data)
+    assert b"my name is Ada" in plain
+    return gzip.compress(plain.replace(b"my name is Ada", b"my name is Bob"))
+
+
+def no_archive(_data: bytes) -> bytes:
+    return b"hello"
+
+
+def newer(data: bytes) -> bytes:
+    return gzip.compress(gzip.decompress(data).replace(b'"version":1,', b'"version":9,'))
+
+
+def climbing(_data: bytes) -> bytes:
+    return with_member("workspace/../../climbed")
+
+
+def absolute(_data: bytes) -> bytes:
+    return with_member("/tmp/climbed")  # noqa: S108 - never written
+
+
+def linked(_data: bytes) -> bytes:
+    return with_member("workspace/link", link="/etc/passwd")
+
+
+def with_member(name: str, link: str = "") -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
+        archive.addfile(info, io.BytesIO())
+    return made.getvalue()
+
+
+async def test_what_is_no_sound_backup_changes_nothing(archive: Path, tmp_path: Path) -> None:
+    for spoil in (cut, changed, no_archive, newer, climbing, absolute, linked):
+        bad = spoiled(archive, spoil)
+        with pytest.raises(Refused, match=r"Nothing was changed\."):
+            restored(bad, tmp_path / "new")
+        assert not list((tmp_path / "new/data").iterdir())
+    assert not (tmp_path / "climbed").exists()
