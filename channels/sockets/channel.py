@@ -9,6 +9,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from channels.sockets.conversation import Conversation, Desk, Render, TooInsistent
 from channels.sockets.hub import Hub, TooManyConnections
+from channels.sockets.mail import Mail
 from channels.sockets.outlet import Outlet
 from channels.sockets.wire import Draft, Message
 from gateway.contract import Address, Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt, TextLimit
@@ -48,6 +49,7 @@ class SocketChannel:
         self._heartbeat = heartbeat
         self._rests_until = 0.0
         self._hub = Hub()
+        self._mail = Mail(self._hub, context.notebook)
         self._desk = Desk(
             channel=context.name, account=context.account, browser=context.browser, hub=self._hub, render=render
         )
@@ -81,7 +83,7 @@ class SocketChannel:
         )
         is_anybody_there = self._hub.broadcast(message.address.peer, frame)
         if is_notice and not is_anybody_there:
-            self._hub.leave_note(message.address.peer, frame)
+            await self._mail.leave(message.address.peer, frame)
         return Receipt(message_id=key)
 
     def broadcast(self, address: Address, frame: Message) -> None:
@@ -128,12 +130,14 @@ class SocketChannel:
         return socket
 
     async def _talk(self, socket: web.WebSocketResponse, caller: Caller, outlet: Outlet) -> WSCloseCode:
+        await self._mail.open()
         conversation = Conversation(self._desk, caller, outlet)
         conversation.greet()
         try:
             with self._hub.joined(caller.name, outlet):
                 async with asyncio.TaskGroup() as group:
                     writer = group.create_task(_write(socket, outlet), name=f"{self._context.name}:writer")
+                    await self._mail.taken(caller.name)
                     code = await _listen(socket, conversation, outlet)
                     writer.cancel()
         except TooManyConnections:

@@ -49,14 +49,23 @@ class Hub:
                 outlet.offer(frame)
         return bool(outlets)
 
-    def leave_note(self, peer: str, note: Message) -> None:
-        """Keep `note` for the next connection of `peer`; when full, the oldest note or mailbox makes room."""
+    def waiting(self, peer: str) -> list[Message]:
+        """Return what is in the mailbox of `peer`."""
+        return list(self._mailboxes.get(peer, ()))
+
+    def leave_note(self, peer: str, note: Message) -> list[str]:
+        """Keep `note` for the next connection of `peer`; when full, the oldest note or mailbox makes room.
+
+        Return whose mailboxes have made room.
+        """
         mailbox = self._mailboxes.setdefault(peer, deque(maxlen=MAX_NOTES))
         if all(waiting.key != note.key for waiting in mailbox):
             mailbox.append(note)
         self._mailboxes.move_to_end(peer)
+        dropped: list[str] = []
         while len(self._mailboxes) > MAX_MAILBOXES:
-            self._mailboxes.popitem(last=False)
+            dropped.append(self._mailboxes.popitem(last=False)[0])
+        return dropped
 
     def _leave(self, peer: str, outlet: Outlet) -> None:
         outlets = self._outlets[peer]

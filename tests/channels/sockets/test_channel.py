@@ -201,6 +201,20 @@ async def test_a_notice_waits_for_who_is_away_and_a_reply_is_in_the_history(serv
         assert (await socket.receive_json())["type"] == "commands"
 
 
+async def test_a_notice_waits_over_restarts_and_is_handed_over_once() -> None:
+    """A reminder comes when nobody is there, and the daemon is restarted before somebody is."""
+    room = context(StubBrowser(), StubPulse())
+    for key in ("n1", "n2"):
+        await SocketChannel(room).send(outbound(key, OutboundKind.NOTICE), key=key)
+    await SocketChannel(room).send(outbound("not yours", OutboundKind.NOTICE, peer="another"), key="n3")
+    route = Route(method="GET", path="/ws", access=Access.OWNER, handle=SocketChannel(room).serve)
+    async with serving([route]) as client, client.ws_connect("/ws") as socket:
+        assert [(await frame(socket, "message"))["key"] for _ in range(2)] == ["n1", "n2"]
+        await socket.send_json({"type": "commands"})
+        assert (await socket.receive_json())["type"] == "commands"
+    assert set(await room.notebook.read()) == {"mail/another"}
+
+
 async def test_shows_sessions_history_and_commands_of_the_caller_only(served: Served) -> None:
     served.browser.infos = [SessionInfo(number=2, title="Trip", messages=3, updated_at=NOON, is_active=True)]
     served.browser.lines = [Line(role="user", text="<b>", at=NOON), Line(role="assistant", text="hi", at=NOON)]
