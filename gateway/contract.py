@@ -43,6 +43,7 @@ __all__ = [
     "Outbound",
     "OutboundKind",
     "PeerKind",
+    "ProvesAccess",
     "Pulse",
     "Reacts",
     "Receipt",
@@ -322,6 +323,17 @@ class Reacts(Protocol):
     """Can put an emoji on somebody's message."""
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None: ...
+
+
+@runtime_checkable
+class ProvesAccess(Protocol):
+    """Can ask its platform whether it is let in, for people who look for what is wrong."""
+
+    async def prove_access(self) -> str:
+        """Name the bot as the platform knows it; raise `ChannelError` where that does not let it in.
+
+        It works whether the channel runs or not, and neither takes nor sends a message.
+        """
 
 
 class Access(StrEnum):

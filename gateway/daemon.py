@@ -20,6 +20,7 @@ from gateway.commands import COMMANDS, Desk
 from gateway.compaction import Compactions
 from gateway.contract import Access, Caller, Route
 from gateway.delivery import Delivery
+from gateway.doctor.routes import doctor_routes
 from gateway.errands import Errands
 from gateway.errors import Refused
 from gateway.files.room import FileRoom, forget_orphans, remover
@@ -213,6 +214,7 @@ class Daemon:
         return [
             Route(method="POST", path="/reload", access=Access.CONTROL, handle=self._handle_reload),
             *self.status.routes(),
+            *doctor_routes(lambda: self._live.settings, self.channels.by_identity),
             *spool_routes(self._spool, self._delivery),
             *pairing_routes(self._pairing),
             *session_routes(self._sessions),

@@ -8,7 +8,7 @@ from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, S
 from gateway.errors import GatehouseError
 from gateway.roster import agent_faults
 
-__all__ = ["start_faults"]
+__all__ = ["NoSessions", "start_faults"]
 
 
 def start_faults(settings: Settings) -> list[str]:
@@ -20,12 +20,12 @@ def _channel_faults(settings: Settings) -> Iterator[str]:
     """Open the channels one by one, as a start does; by their contract that does no I/O."""
     for name, channel in settings.channels.items():
         try:
-            Channels(_NoSessions()).open(settings.model_copy(update={"channels": {name: channel}}))
+            Channels(NoSessions()).open(settings.model_copy(update={"channels": {name: channel}}))
         except GatehouseError as fault:
             yield str(fault)
 
 
-class _NoSessions:
+class NoSessions:
     """A browser for channels that nobody will talk through."""
 
     def sessions(self, _address: Address, _sender: Sender, _guild: str | None = None) -> list[SessionInfo]:

@@ -56,6 +56,10 @@ class DiscordChannel:
             finally:
                 self._connection = None
 
+    async def prove_access(self) -> str:
+        async with await asyncio.to_thread(_connect, self._context, self._token, self._identifies) as connection:
+            return await connection.own_name()
+
     async def send(self, message: Outbound, *, key: str) -> Receipt:
         return await self._connected().outlet.send(message, key=key)
 

@@ -69,6 +69,11 @@ class Connection:
         except* ChannelError as troubles:
             raise _first(troubles) from None
 
+    async def own_name(self) -> str:
+        """Log in, ask who we are, and change nothing."""
+        application = await self._api.login()
+        return str(self._client.user or application.name)
+
     async def _read(self, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
         context, vitals = self._context, Vitals(self._context.pulse)
         bot = BotIdentity(

@@ -62,6 +62,10 @@ class TelegramChannel:
             finally:
                 self._connection = None
 
+    async def prove_access(self) -> str:
+        async with await asyncio.to_thread(_connect, self._context, self._token) as connection:
+            return await connection.own_name()
+
     async def send(self, message: Outbound, *, key: str) -> Receipt:
         return await self._outlet().send(message, key=key)
 

@@ -67,6 +67,11 @@ class Connection:
             self._bot = self._bot or await self._identify()
             await self._taker.take([arrived], self._bot)
 
+    async def own_name(self) -> str:
+        """Ask who we are, and change nothing."""
+        me = await self._api.me()
+        return f"@{me.username or me.id}"
+
     async def _identify(self) -> BotIdentity:
         """Ask who we are, and hang up the menu."""
         me = await self._api.me()

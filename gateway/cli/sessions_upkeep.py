@@ -17,7 +17,7 @@ from gateway.commands.wording import count
 from gateway.sessions import Problem, VerifyReport
 from gateway.text import excerpt, printable
 
-__all__ = ["delete", "verify"]
+__all__ = ["advice", "delete", "verify"]
 
 _SHOWN_PER_KIND = 10
 
@@ -38,6 +38,11 @@ _ADVICE = {
     "not_a_transcript": "Move the file elsewhere, or the next start sets it aside.",
 }
 """What to do, by the kind of problem."""
+
+
+def advice(kind: str) -> str:
+    """Say what to do about a problem of that kind."""
+    return _ADVICE.get(kind, "`gatehouse sessions verify` says more.")
 
 
 def delete(settings: Settings, options: argparse.Namespace) -> int:

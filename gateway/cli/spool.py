@@ -17,7 +17,7 @@ from gateway.spool import Spool
 from gateway.spool_listing import as_json, revive
 from gateway.text import printable
 
-__all__ = ["main"]
+__all__ = ["listing", "main"]
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
@@ -51,6 +51,11 @@ async def _ask(directory: Path, action: str, key: str | None) -> dict[str, Json]
             if action == "list":
                 return await as_json(spool)
             return {"revived": [row.key for row in await revive(spool, key)]}
+
+
+async def listing(directory: Path) -> dict[str, Json]:
+    """Tell what `gatehouse spool` tells, from wherever it can be told."""
+    return await _ask(directory, "list", None)
 
 
 def _lines(answer: dict[str, Json]) -> list[str]:

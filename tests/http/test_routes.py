@@ -44,6 +44,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/readyz"): Access.PUBLIC,
         ("GET", "/status"): Access.OWNER,
         ("POST", "/reload"): Access.CONTROL,
+        ("POST", "/doctor"): Access.CONTROL,
         ("GET", "/spool"): Access.CONTROL,
         ("POST", "/spool/retry"): Access.CONTROL,
         ("GET", "/pair"): Access.CONTROL,

@@ -1,0 +1,19 @@
+"""What only the running daemon can find out, for the command line: it has the secrets, and walls around it."""
+
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from config import Settings
+from gateway.contract import Access, Caller, Channel, Route
+from gateway.doctor.finding import as_json
+from gateway.doctor.peers import peers
+
+__all__ = ["doctor_routes"]
+
+
+def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel]) -> list[Route]:
+    async def examine(_request: web.Request, _: Caller) -> web.StreamResponse:
+        return web.json_response({"findings": [as_json(each) for each in await peers(settings(), channels)]})
+
+    return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine)]

@@ -1,0 +1,195 @@
+"""A zoo of broken installations. Each is made by hand, and all but the first are found out."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli.doctor import main
+from gateway.cli.sessions_archives import opened_files
+from gateway.service_units import Scope, place, shipped
+from tests.agent.wire import OPENAI, serving
+from tests.agent.wire.server import KEY
+from tests.channels.telegram.bot_api import TOKEN, bot_api
+from tests.daemon.test_conversation import gateway, settings
+from tests.running import DEFAULTS, gatehouse, write_config
+
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
+Break = Callable[[Path], object]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an installation in which all is well."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o700)
+
+    async def start_once() -> None:
+        async with opened_files(settings(tmp_path)):
+            pass
+
+    asyncio.run(start_once())
+    return tmp_path
+
+
+def examined(home: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["--json", "--local", *arguments], config=home / "gatehouse.toml")
+    return code, json.loads(capsys.readouterr().out)
+
+
+def troubles(told: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each["about"], each["level"]) for each in told["findings"] if each["level"] != "fine"]
+
+
+def test_a_sound_installation_is_well(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = examined(home, capsys)
+    assert (code, told["is_well"], [each for each in troubles(told) if each[0] not in {"disk", "clock"}]) == (
+        0,
+        True,
+        [],
+    )
+    looked_at = {each["about"] for each in told["findings"]}
+    assert looked_at >= {
+        "version",
+        "config",
+        "port",
+        "permissions",
+        "disk",
+        "fsync",
+        "clock",
+        "sessions",
+        "spool",
+        "service",
+    }
+
+
+def open_to_others(home: Path) -> None:
+    (home / "data/memory").mkdir()
+
+
+def secret_in_the_open(home: Path) -> None:
+    write_config(home, DEFAULTS + 'token = "a-token-of-many-letters"\n').chmod(0o644)
+
+
+def mistyped_key(home: Path) -> None:
+    write_config(home, DEFAULTS + "prot = 1\n")
+
+
+def unknown_secret(home: Path) -> None:
+    write_config(home, DEFAULTS + 'token = "env:NOT_SET_ANYWHERE"\n')
+
+
+def channel_without_token(home: Path) -> None:
+    write_config(home, DEFAULTS + "[channels.telegram]\n")
+
+
+def damaged_transcript(home: Path) -> None:
+    (home / "data/sessions/transcripts/lost.jsonl").touch(mode=0o600)
+    (home / "data/sessions/transcripts/lost.jsonl").write_text("no json\n")
+
+
+def damaged_index(home: Path) -> None:
+    (home / "data/sessions/index.json").touch(mode=0o600)
+    (home / "data/sessions/index.json").write_text("{")
+
+
+def clock_set_back(home: Path) -> None:
+    os.utime(home / "data/spool.db", (4e9, 4e9))
+
+
+def set_aside(home: Path) -> None:
+    (home / "data/spool.db.corrupt-2026").touch(mode=0o600)
+
+
+def old_unit(home: Path) -> None:
+    unit = place(Scope.USER, home).unit
+    unit.parent.mkdir(parents=True)
+    unit.write_text(shipped(Scope.USER, Path("/bin/true")).replace("Restart=on-failure", "Restart=no"))
+
+
+def unit_of_a_program_that_is_gone(home: Path) -> None:
+    unit = place(Scope.USER, home).unit
+    unit.parent.mkdir(parents=True)
+    unit.write_text(shipped(Scope.USER, home / "gone"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "found", "is_mended"),
+    [
+        (open_to_others, ("permissions", "wrong"), True),
+        (secret_in_the_open, ("permissions", "wrong"), True),
+        (mistyped_key, ("config", "wrong"), False),
+        (unknown_secret, ("config", "wrong"), False),
+        (channel_without_token, ("config", "wrong"), False),
+        (damaged_transcript, ("sessions", "wrong"), True),
+        (damaged_index, ("sessions", "odd"), True),
+        (clock_set_back, ("clock", "wrong"), False),
+        (set_aside, ("data", "odd"), False),
+        (old_unit, ("service", "odd"), False),
+        (unit_of_a_program_that_is_gone, ("service", "wrong"), False),
+    ],
+)
+def test_what_is_broken_is_found_with_a_way_out(
+    home: Path, capsys: pytest.CaptureFixture[str], damage: Break, found: tuple[str, str], *, is_mended: bool
+) -> None:
+    damage(home)
+    code, told = examined(home, capsys)
+    assert found in troubles(told)
+    assert (code == 1) is (not told["is_well"])
+    assert all(each["fix"] for each in told["findings"] if each["level"] != "fine")
+    _, after = examined(home, capsys, "--fix")
+    assert (found not in troubles(after)) is is_mended
+    assert bool(after["mended"]) is is_mended
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_found(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with taken_port() as number:
+        write_config(home, DEFAULTS.replace("port = 0", f"port = {number}"))
+        code, told = examined(home, capsys)
+    assert (code, ("port", "wrong") in troubles(told)) == (1, True)
+
+
+def test_the_command_says_it_in_words(home: Path) -> None:
+    mistyped_key(home)
+    asked = gatehouse("doctor", home=home)
+    assert asked.returncode == 1
+    assert "BAD  config:" in asked.stdout
+    assert "http.prot" in asked.stdout
+    assert asked.stdout.endswith("1 wrong.\n")
+
+
+async def test_the_running_daemon_makes_the_calls_with_its_own_secrets(tmp_path: Path) -> None:
+    """The shell that asks has neither the environment nor the credentials of the service."""
+    async with bot_api() as telegram, serving(OPENAI, OPENAI.answer("yes")) as model:
+        bot = {"token": TOKEN, "api_base": telegram.url}
+        agents = {"main": {"provider": "fake", "model": "m", "fallbacks": ["wrong/m"]}}
+        providers = {"fake": model.table(), "wrong": {**model.table(), "base_url": "http://127.0.0.1:9/v1"}}
+        configured = settings(tmp_path, agents=agents, providers=providers)
+        chats = {**configured.channels, "telegram": configured.channels["loopback"].model_validate(bot)}
+        write_config(tmp_path, DEFAULTS + '[agents.main]\nmodel = "m"\n')
+        async with gateway(configured.model_copy(update={"channels": chats})):
+            asked = await asyncio.to_thread(gatehouse, "doctor", "--json", home=tmp_path)
+    told = json.loads(asked.stdout)
+    levels = {each["about"]: each["level"] for each in told["findings"]}
+    assert (levels["channels.telegram"], levels["providers.fake"], levels["providers.wrong"]) == (
+        "fine",
+        "fine",
+        "wrong",
+    )
+    assert TOKEN not in asked.stdout
+    assert KEY not in asked.stdout
