@@ -64,15 +64,15 @@ def rows() -> Iterator[Row]:
 async def _measured() -> tuple[float, float]:
     with TemporaryDirectory() as folder:
         async with _session(Path(folder)) as (sessions, meter, agent, job):
-            times = [await _took_ms(sessions, meter, agent, job, Path(folder) / "notes") for _ in range(TIMES)]
+            times = [await _took_ms(sessions, meter, agent, job) for _ in range(TIMES)]
     return median(times), times[0]
 
 
-async def _took_ms(sessions: SessionManager, meter: Meter, agent: Agent, job: Job, notes: Path) -> float:
+async def _took_ms(sessions: SessionManager, meter: Meter, agent: Agent, job: Job) -> float:
     told = Told()
     began = perf_counter()
     metered = meter.metered(replace(agent, provider=told), meter.bill("ann", agent))
-    briefing = await brief(job, agent, sessions, notes=notes, today=NOW, is_shared=False)
+    briefing = await brief(job, agent, sessions, notes="", today=NOW, is_shared=False)
     metered.before = briefing.before
     async for _ in metered.stream(briefing.prompt):
         pass

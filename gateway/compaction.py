@@ -115,8 +115,8 @@ class Compactions:
         settings = self._sessions.settings
         if settings.context_messages is not None:
             return False  # Somebody wants it to be forgotten.
-        active = await self._sessions.load(key)
-        if active.meta.messages < settings.max_messages - 1:
+        active = await self._sessions.look_up(key)
+        if active.messages < settings.max_messages - 1:
             return False
         return len(await self._sessions.history(key)) >= settings.max_messages - 1
 

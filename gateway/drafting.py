@@ -23,6 +23,9 @@ LAST_REQUEST = 10.0
 SETTLING = 0.3
 """Seconds from the first words of an answer to its first draft, where drafts have a pace."""
 
+AT_ONCE = 0.02
+"""Seconds within which an answer needs no sign that it is being written."""
+
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
 
@@ -73,8 +76,7 @@ class Easel:
         failure: Exception | None = None
         signs: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
-            # An answer that is there at once needs no sign, so none is begun before the loop has come round.
-            start = asyncio.get_running_loop().call_soon(self._start, group, draft, signs)
+            start = asyncio.get_running_loop().call_later(AT_ONCE, self._start, group, draft, signs)
             try:
                 yield draft
             except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from random import Random
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -64,6 +65,7 @@ class Intake:
         self._now = desk.now
         self._edits = Edits(spool, desk)
         self._signs = signs
+        self._random = Random()  # noqa: S311 - makes names that are unlike all others, not secrets
         self._closed = False
         # What is accepted first is bound first; a scope's lock lives only while somebody waits for it.
         self._scopes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -137,8 +139,10 @@ class Intake:
     def _as_answer(self, inbound: Inbound, routed: Routed) -> tuple[Command, str] | None:
         """Read a plain yes or no, from somebody who may say so, as the answer to the question that is open here."""
         decision = spoken_decision(inbound.text)
+        if decision is None or inbound.attachments:
+            return None
         active = self._sessions.active(routed.scope)
-        if decision is None or active is None or inbound.attachments:
+        if active is None:
             return None
         is_an_owner = is_owner(self._live, inbound.address, inbound.sender)
         question = self._desk.approvals.heard(inbound, active.key, is_owner=is_an_owner)
@@ -175,7 +179,7 @@ class Intake:
 
     async def _queue(self, inbound: Inbound, routed: Routed) -> None:
         """Commit the message, bound to the scope's active session, and put it into that session's lane."""
-        turn, now = uuid4().hex, self._now()
+        turn, now = self._new_turn(), self._now()
         note: list[Send] = []
 
         def accept(session: SessionMeta) -> Sequence[Operation]:
@@ -213,6 +217,10 @@ class Intake:
         self._files.begin(job)
         self._lanes.put(session.key, job)
         self._delivery.post(note)
+
+    def _new_turn(self) -> str:
+        """Return a name of a turn. Asking the system for each one's chance costs more than all else that is done."""
+        return f"{self._random.getrandbits(128):032x}"
 
     def _waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> bool:
         """Tell whether a message has to wait for others, and its sender shall learn it by this sign."""

@@ -12,7 +12,7 @@ from gateway.agent.fitting import fit
 from gateway.agent.measures import Measures, chars
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
-from gateway.agent.tokens import ONE_REQUEST, Calibration, Measure, measure, total
+from gateway.agent.tokens import Calibration, Measure, measure, total
 from gateway.dialogue import Message, ToolCall
 from gateway.errors import ContextTooLong, ProviderFailed
 from gateway.usage import Bill
@@ -82,10 +82,6 @@ class Metered:
         self.tokens = 0
         """What the last request and its answer came to: how full the context is."""
 
-    @property
-    def budget(self) -> int:
-        return budget_of(self._info, self._calibrations[self._info.name])
-
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         await self._bill.check()
         request = await self._request(prompt)
@@ -110,21 +106,14 @@ class Metered:
         turn = prompt.messages[self.before :]
         await self._measure([*before, *turn])
         calibration = self._calibrations[self._info.name]
-        tools = [self._measures.of_tool(tool) for tool in prompt.tools]
-        always = total([ONE_REQUEST, measure(prompt.system), *tools])
-        fixed = calibration.estimate(always)
-        budget = min(self.budget - fixed, self._room or self.budget)
-        known = list(map(self._measures.known, (*before, *turn)))
-        measured = total([always, *(each.measure for each in known)])
-        if calibration.estimate(measured) > budget + fixed:
-            messages = fit(
-                before,
-                turn,
-                size=lambda message: calibration.estimate(self._measures.known(message).measure),
-                budget=budget,
-            )
-            known = list(map(self._measures.known, messages))
-            measured = total([always, *(each.measure for each in known)])
+        frame = self._measures.frame(prompt.system, prompt.tools)
+        fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
+        known = self._measures.all_known([*before, *turn])
+        measured = total([frame, *(each.measure for each in known)])
+        room = min(budget - fixed, self._room or budget)
+        if calibration.estimate(measured) > fixed + room:
+            known = self._measures.all_known(self._fitting(before, turn, calibration, room))
+            measured = total([frame, *(each.measure for each in known)])
         return _Request(
             prompt=replace(prompt, messages=[each.sent for each in known]),
             measured=measured,
@@ -132,9 +121,17 @@ class Metered:
             fixed=fixed,
         )
 
+    def _fitting(
+        self, before: Sequence[Message], turn: Sequence[Message], calibration: Calibration, room: int
+    ) -> Sequence[Message]:
+        def size(message: Message) -> int:
+            return calibration.estimate(self._measures.known(message).measure)
+
+        return fit(before, turn, size=size, budget=room)
+
     async def _measure(self, messages: Sequence[Message]) -> None:
         """Measure what is new in a thread where it is much."""
-        new = [message for message in messages if message not in self._measures]
+        new = self._measures.unknown(messages)
         if sum(map(chars, new)) > _BIG:
             for measured in await asyncio.to_thread(lambda: list(map(self._measures.anew, new))):
                 self._measures.keep(measured)

@@ -16,6 +16,7 @@ from gateway.dialogue import Message
 from gateway.errors import Refused
 from gateway.files.room import FileRoom
 from gateway.jobs import Job
+from gateway.jottings import Jottings
 from gateway.live import Live
 from gateway.meter import Meter
 from gateway.metered import Metered
@@ -56,6 +57,7 @@ class Preparing:
         self._compactions = compactions
         self.files = files
         self._memory = live.settings.gateway.data_dir / "memory"
+        self._jottings = Jottings()
         self._now = now
 
     def now(self) -> datetime:
@@ -66,8 +68,8 @@ class Preparing:
         """Find out who answers the turn of `job`, and who pays."""
         roster = self._roster()
         await roster.tools_known()
-        session = await self._sessions.load(job.session)
-        agent = roster.chosen(job.agent, session.meta)
+        session = await self._sessions.look_up(job.session)
+        agent = roster.chosen(job.agent, session)
         bill = self._meter.bill(person_of(self._live.settings, job.inbound), agent)
         provider = self._meter.metered(
             agent,
@@ -81,12 +83,15 @@ class Preparing:
         """Put together what the model is told; all that was said in the turn has to be in the transcript already."""
         today = self.now()
         is_shared = _is_shared(self._live.settings, job)
-        briefing = await brief(
-            job, prepared.agent, self._sessions, notes=prepared.notes, today=today, is_shared=is_shared
-        )
+        notes = await self._jottings.told(prepared.notes)
+        briefing = await brief(job, prepared.agent, self._sessions, notes=notes, today=today, is_shared=is_shared)
         prepared.provider.before = briefing.before
         messages = await self.files.shown(briefing.prompt.messages, sees=prepared.agent.info.sees_images)
         return replace(briefing.prompt, messages=messages)
+
+    def used_tool(self, prepared: Prepared) -> None:
+        """Believe no longer what was known before a tool ran: it may have kept a note."""
+        self._jottings.changed(prepared.notes)
 
     def news(self) -> list[Operation]:
         """Return what was learned and is to be kept, to be committed with a turn's end."""

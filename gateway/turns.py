@@ -261,6 +261,8 @@ class Turns:
 
     async def _note_outcome(self, course: Course, outcome: ToolOutcome) -> None:
         course.tools += 1
+        if course.prepared is not None:
+            self._preparing.used_tool(course.prepared)
         result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
         files = course.outgoing.taken() if course.outgoing else []
         await self._write(course, [result, *map(sent_file, files)], also=self._going_on(course))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import TypeVar
 
 __all__ = ["whole"]
@@ -15,18 +16,22 @@ async def whole(work: Coroutine[None, None, _T], *, patience: float | None = Non
     Cancelled again while waiting, it gives up.
     """
     task = asyncio.ensure_future(work)
-    task.add_done_callback(_look_at)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    task.add_done_callback(partial(_tell, done))
     try:
-        return await asyncio.shield(task)
+        await done
     except asyncio.CancelledError:
         try:
             await asyncio.wait({task}, timeout=patience)
         finally:
             task.cancel()
         raise
+    return task.result()
 
 
-def _look_at(task: asyncio.Future[_T]) -> None:
-    """Keep asyncio from complaining of a failure that nobody has waited for any more."""
+def _tell(done: asyncio.Future[None], task: asyncio.Future[_T]) -> None:
+    """Tell of the end of `task`, and look at its failure: asyncio complains of one that nobody waits for any more."""
     if not task.cancelled():
         task.exception()
+    if not done.done():
+        done.set_result(None)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.briefing import Facts, system_prompt
+from gateway.jottings import quoted
 
 FACTS = Facts(
     agent="main",
@@ -41,7 +42,7 @@ def test_a_name_that_looks_like_a_place_is_not_filled_in(name: str) -> None:
 
 def test_only_the_newest_notes_are_told_and_the_rest_is_counted() -> None:
     notes = [f"note {number}: {'x' * 190}" for number in range(30)]
-    told = system_prompt("Be brief.", FACTS, notes)
+    told = system_prompt("Be brief.", FACTS, quoted(notes))
     assert "note 29" in told
     assert "note 0:" not in told
     assert "older ones can be recalled" in told
@@ -50,5 +51,5 @@ def test_only_the_newest_notes_are_told_and_the_rest_is_counted() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=80), max_size=12))
 def test_a_note_cannot_be_more_than_one_quoted_line(notes: list[str]) -> None:
-    quoted = [line[2:] for line in system_prompt("", FACTS, notes).split("\n") if line.startswith('- "')]
-    assert [json.loads(line) for line in quoted] == notes
+    lines = [line[2:] for line in system_prompt("", FACTS, quoted(notes)).split("\n") if line.startswith('- "')]
+    assert [json.loads(line) for line in lines] == notes

@@ -1,11 +1,12 @@
 """What was measured last: a conversation is the same messages turn after turn, and measuring them anew adds up."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.agent.provider import ToolSpec
-from gateway.agent.tokens import Measure, measure_message, measure_tools
+from gateway.agent.tokens import ONE_REQUEST, Measure, measure, measure_message, measure_tools, total
 from gateway.dialogue import Message, ToolMessage, UserMessage
 
 __all__ = ["Measured", "Measures", "chars"]
@@ -13,7 +14,7 @@ __all__ = ["Measured", "Measures", "chars"]
 _MESSAGES = 8_192
 _HELD = 8 * 1024 * 1024
 """Characters, and bytes of pictures."""
-_TOOLS = 1_024
+_FRAMES = 256
 
 
 class Measured(NamedTuple):
@@ -26,17 +27,26 @@ class Measured(NamedTuple):
 
 
 class Measures:
-    """Knows messages by their identity, the oldest of which are forgotten, by number and by length; and all tools."""
+    """Knows messages by their identity, the oldest of which are forgotten, by number and by length; and frames.
+
+    A frame is what stands around the messages in every request: system prompt and tools.
+    """
 
     def __init__(self, *, names_senders: bool) -> None:
         self._names_senders = names_senders
         self._known: dict[int, Measured] = {}
         self._oldest: deque[int] = deque()
         self._held = 0
-        self._tools: dict[int, tuple[ToolSpec, Measure]] = {}
+        self._frames: dict[tuple[str, tuple[int, ...]], tuple[Sequence[ToolSpec], Measure]] = {}
 
-    def __contains__(self, message: Message) -> bool:
-        return id(message) in self._known
+    def unknown(self, messages: Sequence[Message]) -> list[Message]:
+        known = self._known
+        return [message for message in messages if id(message) not in known]
+
+    def all_known(self, messages: Sequence[Message]) -> list[Measured]:
+        """Return what is known of each message; as `known`, in one pass."""
+        known = self._known
+        return [known.get(id(message)) or self.known(message) for message in messages]
 
     def known(self, message: Message) -> Measured:
         """Return what is known of a message, having measured it if need be."""
@@ -50,7 +60,7 @@ class Measures:
         return Measured(message, sent, measure_message(sent))
 
     def keep(self, measured: Measured) -> Measured:
-        if measured.message not in self:
+        if id(measured.message) not in self._known:
             self._known[id(measured.message)] = measured
             self._oldest.append(id(measured.message))
             self._held += _held(measured.message)
@@ -58,12 +68,15 @@ class Measures:
             self._held -= _held(self._known.pop(self._oldest.popleft()).message)
         return measured
 
-    def of_tool(self, tool: ToolSpec) -> Measure:
-        known = self._tools.get(id(tool))
+    def frame(self, system: str, tools: Sequence[ToolSpec]) -> Measure:
+        """Return the measure of a request without messages."""
+        key = (system, tuple(map(id, tools)))
+        known = self._frames.get(key)
         if known is None:
-            if len(self._tools) > _TOOLS:  # Of agents that a reload has replaced.
-                self._tools.clear()
-            known = self._tools[id(tool)] = (tool, measure_tools([tool]))
+            if len(self._frames) >= _FRAMES:
+                del self._frames[next(iter(self._frames))]
+            measured = total([ONE_REQUEST, measure(system), measure_tools(tools)])
+            known = self._frames[key] = (tuple(tools), measured)
         return known[1]
 
 

@@ -7,6 +7,7 @@ usage that its provider reports. Nothing is downloaded and no network is asked.
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import mul
 from string import ascii_letters, digits
 from time import monotonic
 
@@ -157,7 +158,7 @@ class Calibration:
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))
+    return float(sum(map(mul, left, right)))
 
 
 def _within(weight: float, usual: float) -> float:

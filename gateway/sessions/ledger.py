@@ -157,15 +157,14 @@ class Ledger:
             await self._persist(key, data, is_new=True)
         else:
             committed = await self._queue(self._journal, key, lines, 1, operations)
-            committed.add_done_callback(partial(self._begun, key, sealed, lines, state))
-            await asyncio.shield(committed)
+            await self._after(committed, partial(self._begun, key, sealed, lines, state))
         return state
 
     def _begun(
-        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, committed: asyncio.Future[None]
+        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, *, is_committed: bool
     ) -> None:
         """As `_appended`, for a new session."""
-        if not committed.cancelled() and committed.exception() is None:
+        if is_committed:
             self._found(key, sealed, state)
             self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
 
@@ -213,8 +212,7 @@ class Ledger:
         except BaseException:
             appending.release()
             raise
-        committed.add_done_callback(partial(self._appended, key, sealed, lines, appending, is_active=is_active))
-        await asyncio.shield(committed)
+        await self._after(committed, partial(self._appended, key, sealed, lines, appending, is_active=is_active))
         return sealed
 
     def _appended(
@@ -223,18 +221,39 @@ class Ledger:
         sealed: list[Entry],
         lines: list[bytes],
         appending: asyncio.Lock,
-        committed: asyncio.Future[None],
         *,
         is_active: bool,
+        is_committed: bool,
     ) -> None:
         """Take in what the journal has: whoever asked for it may have been cancelled, but all three must agree."""
         appending.release()
         is_there = key in self.sessions(parse_key(key)[0])  # It may have been deleted meanwhile.
-        if not is_there or committed.cancelled() or committed.exception() is not None:
+        if not is_there or not is_committed:
             return
-        self._take(key, sealed, b"".join(lines), is_active=is_active)
+        data = b"".join(lines)
+        self._take(key, sealed, data, is_active=is_active)
         if sealed:
-            self._persist_later(key, b"".join(lines), upto=sealed[-1].seq)
+            self._persist_later(key, data, upto=sealed[-1].seq)
+
+    async def _after(self, committed: asyncio.Future[None], then: Callable[..., None]) -> None:
+        """Wait for a commit, and have `then` called at its end, also when whoever waits has been cancelled."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing.add(committed)
+        committed.add_done_callback(partial(self._committed, then, told))
+        await told
+
+    def _committed(
+        self, then: Callable[..., None], told: asyncio.Future[None], committed: asyncio.Future[None]
+    ) -> None:
+        self._committing.discard(committed)
+        failure = asyncio.CancelledError() if committed.cancelled() else committed.exception()
+        then(is_committed=failure is None)
+        if told.done():
+            return
+        if failure is None:
+            told.set_result(None)
+        else:
+            told.set_exception(failure)
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         """Commit what belongs to no entry."""
@@ -246,23 +265,21 @@ class Ledger:
     ) -> asyncio.Future[None]:
         """Hand entries to the journal; return what tells that it has them."""
         noted = [Note(session=key, first_seq=first, lines=tuple(lines))] if lines else []
-        committed = await journal.queue(*noted, *also)
-        self._committing.add(committed)
-        committed.add_done_callback(self._committing.discard)
-        return committed
+        return await journal.queue(*noted, *also)
 
     async def load(self, key: str, messages: int) -> tuple[Entry, ...]:
         """Return the end of a session: at least its last turn and `messages` messages before it."""
-        return tuple(await self._end(key, messages))
+        return tuple(await self.reach(key, messages))
 
     async def divided(
         self, key: str, messages: int, *, turn: str | None = None, max_chars: int | None = None
     ) -> tuple[list[Message], list[Message]]:
         """Return what the model is to see of a session, before the turn and of it; see `fold.divided`."""
-        entries = await self._end(key, messages)
+        entries = await self.reach(key, messages)
         return self._hot.remembered(key).divided(entries, messages, turn=turn, max_chars=max_chars)
 
-    async def _end(self, key: str, messages: int) -> list[Entry]:
+    async def reach(self, key: str, messages: int) -> list[Entry]:
+        """Have the end of a session in memory, as `load`; what is returned goes on growing."""
         self.state(key)
         entries = self._hot.get(key, messages)
         return await self._read(key, messages) if entries is None else entries

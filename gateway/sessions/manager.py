@@ -359,6 +359,11 @@ class SessionManager:
         entries = await self._ledger.load(key, self._window)
         return Session(key=key, meta=meta_of(key, self._ledger.state(key)), entries=entries)
 
+    async def look_up(self, key: str) -> SessionMeta:
+        """Return what is known of a session, once its end has been read; `Refused` as `load`."""
+        await self._ledger.reach(key, self._window)
+        return meta_of(key, self._ledger.state(key))
+
     @property
     def _window(self) -> int:
         """How many messages before the current turn the model sees."""

@@ -1,0 +1,31 @@
+"""What a model is told of the notes in a scope."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.agent.toolbox.notes import remember
+from gateway.agent.tools import ToolContext
+from gateway.jottings import Jottings
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ToolContext:
+    return ToolContext(workspace=tmp_path, notes=tmp_path / "memory" / "notes", now=lambda: datetime.now(UTC))
+
+
+async def test_a_note_is_told_as_soon_as_it_is_said_to_be_there(context: ToolContext) -> None:
+    jottings = Jottings()
+    assert await jottings.told(context.notes) == ""
+    await remember.run(context, {"text": "likes tea"})
+    jottings.changed(context.notes)
+    assert '- "likes tea"' in await jottings.told(context.notes)
+
+
+async def test_what_was_read_is_told_without_the_disk(context: ToolContext) -> None:
+    jottings = Jottings()
+    await remember.run(context, {"text": "likes tea"})
+    told = await jottings.told(context.notes)
+    context.notes.unlink()
+    assert await jottings.told(context.notes) == told
