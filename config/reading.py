@@ -14,6 +14,7 @@ from config.explain import explain
 from config.misfits import misfits
 from config.model import Settings, complete
 from config.problems import ConfigError, Problem
+from config.renames import brought_up_to_date
 from config.source import Source
 
 __all__ = ["Loaded", "destination", "find", "load", "parse", "read_tables", "validate"]
@@ -112,7 +113,8 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 def validate(tables: dict[str, Any], path: Path | None, environ: Mapping[str, str], *, resolves: bool = True) -> Loaded:
     source = _source(path, environ, resolves=resolves)
     problems: list[Problem] = []
-    whole = complete(_with_idle_override(tables, environ, problems))
+    current = brought_up_to_date(tables, source.warn)
+    whole = complete(_with_idle_override(current, environ, problems))
     try:
         settings = Settings.model_validate(whole, context=source)
     except ValidationError as error:

@@ -65,7 +65,11 @@ def open_file(path: Path) -> Opened:
 
 def copy(connection: sqlite3.Connection, path: Path) -> None:
     """Write what an open spool holds to a new file, which no log belongs to."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+    try:
+        os.fchmod(descriptor, _PRIVATE)
+    finally:
+        os.close(descriptor)
     try:
         connection.execute("VACUUM INTO ?", (str(path),))
     except sqlite3.Error:
@@ -96,7 +100,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         is_new = schema.version_of(connection) == 0
         for pragma in (_AT_BIRTH, *_PRAGMAS) if is_new else _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}").fetchall()
-        schema.migrate(connection)
+        _migrate(connection, path)
     except schema.Newer as newer:
         raise CannotStart(
             f"The spool {path} was written by a newer Gatehouse (its format is {newer}, this one knows "
@@ -106,6 +110,23 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise _Damaged("it is a database, but not a spool") from foreign
     except sqlite3.Error as trouble:
         raise _translated(trouble, path) from trouble
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables of an older version up to date, after a copy of it was put beside it."""
+    version = schema.version_of(connection)
+    if 0 < version < len(schema.MIGRATIONS):
+        kept = path.with_name(f"{path.name}.version-{version}")
+        kept.unlink(missing_ok=True)  # Of a start that was cut before the migration.
+        try:
+            copy(connection, kept)
+        except (OSError, sqlite3.Error) as trouble:
+            raise CannotStart(
+                f"The spool {path} has to be migrated, but no copy of it can be kept as {kept.name} ({trouble}). "
+                "Make room for it; nothing was changed."
+            ) from trouble
+        log.info("spool_migrated", since=version, to=len(schema.MIGRATIONS), kept=str(kept))
+    schema.migrate(connection)
 
 
 def _check(connection: sqlite3.Connection) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -129,6 +130,19 @@ def test_an_older_version_is_migrated_step_by_step(tmp_path: Path) -> None:
     with pytest.raises(Newer):
         migrate(connection, steps[:1])
     connection.close()
+
+
+async def test_a_copy_of_the_older_version_is_kept_before_it_is_migrated(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "spool.db", isolation_level=None)) as old:
+        migrate(old, MIGRATIONS[:1])
+        old.execute("INSERT INTO facts VALUES ('name', 'value')")
+    async with await Spool.open(tmp_path) as spool:
+        assert await spool.facts("") == {"name": "value"}
+    kept = tmp_path / "spool.db.version-1"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(sqlite3.connect(kept)) as copy:
+        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
+        assert copy.execute("SELECT * FROM facts").fetchall() == [("name", "value")]
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
