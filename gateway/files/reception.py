@@ -1,9 +1,10 @@
 """Reception: fetches the files of accepted messages, soon after they were accepted and again after a crash."""
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -25,7 +26,7 @@ __all__ = ["Reception"]
 log = structlog.get_logger()
 
 AT_ONCE = 8
-"""Transfers that run side by side; the others wait."""
+"""Transfers of one channel that run side by side; the others wait. One whose platform is away holds up no other."""
 REMEMBERED = 1_000
 """Files that are known not to come; one that is forgotten is asked for again."""
 
@@ -50,7 +51,7 @@ class Reception:
         self._transcribe = transcribe
         self._group: asyncio.TaskGroup | None = None
         self._fetching: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots: defaultdict[tuple[str, str], asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, AT_ONCE))
         self._lost: OrderedDict[str, str] = OrderedDict()
 
     def open(self, group: asyncio.TaskGroup) -> None:
@@ -116,7 +117,8 @@ class Reception:
         except Refused:
             pass
         try:
-            async with self._slots:
+            address = job.inbound.address
+            async with self._slots[address.channel, address.account]:
                 return await self._transfer(job, file, folder, name)
         except Refused as reason:
             log.info("file_not_fetched", channel=job.inbound.address.channel, turn=job.turn, reason=str(reason))

@@ -16,6 +16,7 @@ from gateway.contract import Attachment, AttachmentKind
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, UserMessage
 from gateway.errors import AuthRejected, ProviderFailed
+from gateway.files.reception import AT_ONCE
 from gateway.sessions import shown
 from gateway.sessions.entries import SentFile, User, decode
 from tests.agent.scripted import ScriptedProvider
@@ -154,6 +155,23 @@ async def test_a_channel_that_is_locked_out_costs_the_file_and_no_more(tmp_path:
         await chat.say("look", attachments=[offered()])
         await chat.hear_message()
     assert "it is not available: the channel that it came by cannot be used now]" in last_asked(provider).text
+
+
+async def test_a_platform_that_gives_no_files_holds_up_no_other(tmp_path: Path) -> None:
+    two = {"dm_policy": "open", "accounts": {"default": {}, "other": {}}}
+    configured = settings(
+        tmp_path, channels={"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": two}
+    )
+    async with gateway(configured, using(ScriptedProvider(OK))) as (daemon, chat):
+        chat.files["F"] = None
+        for number in range(AT_ONCE):
+            await chat.say("look", peer=f"peer{number}", attachments=[offered()])
+        other = daemon.channels.by_identity["loopback", "other"]
+        assert isinstance(other, LoopbackChannel)
+        other.files["F"] = b"hello"
+        await other.say("look", attachments=[offered()])
+        assert (await other.hear_message()).text == "ok"
+        daemon.stop()  # Stopped twice, it does not wait for the others.
 
 
 async def test_an_album_is_one_message_and_its_surplus_is_counted(tmp_path: Path) -> None:
