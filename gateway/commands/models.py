@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gateway.commands.command import Answer, Call, Command, Kind
-from gateway.commands.wording import count
+from gateway.commands.wording import NO_SESSION, count
 from gateway.compaction import ON_REQUEST, Order
 from gateway.contract import PeerKind
 from gateway.errors import Refused
@@ -11,7 +11,7 @@ from gateway.roster import Agent
 from gateway.sessions import SessionMeta
 from gateway.usage import person_of
 
-__all__ = ["AGENT", "COMPACT", "MODEL", "answering"]
+__all__ = ["AGENT", "COMPACT", "MODEL", "answering", "own_session"]
 
 OWN = "default"
 MAX_NAME = 200
@@ -23,9 +23,10 @@ def answering(call: Call, session: SessionMeta | None) -> Agent:
     return roster[call.routed.agent] if session is None else roster.chosen(call.routed.agent, session)
 
 
-async def _session(call: Call) -> SessionMeta:
+async def own_session(call: Call) -> SessionMeta:
+    """Return the session that the command is about; `Refused` where there is none."""
     if call.session is None:
-        raise Refused("There is no session here yet. Write something to start the first one.")
+        raise Refused(NO_SESSION)
     return (await call.desk.sessions.load(call.session)).meta
 
 
@@ -35,7 +36,7 @@ def _insist_on_owner(call: Call) -> None:
 
 
 async def _agent(call: Call) -> Answer:
-    session = await _session(call)
+    session = await own_session(call)
     choice = [each for each in call.desk.roster() if _may_choose(call, each)]
     current = answering(call, session).name
     wanted = call.argument.lower()
@@ -64,7 +65,7 @@ def _rows(names: Iterable[str], current: str | None) -> list[str]:
 
 
 async def _model(call: Call) -> Answer:
-    session = await _session(call)
+    session = await own_session(call)
     agent = answering(call, session)
     if not call.argument:
         names = dict.fromkeys((*agent.models, *([agent.model] if agent.model else [])))
@@ -95,7 +96,7 @@ def _model_name(call: Call, agent: Agent) -> str:
 
 
 async def _compact(call: Call) -> Answer:
-    session = await _session(call)
+    session = await own_session(call)
     agent = answering(call, session)
     person = person_of(call.desk.live.settings, call.inbound)
     done = await call.desk.compactions.compact(Order(session=session.key, agent=agent, person=person, keep=ON_REQUEST))

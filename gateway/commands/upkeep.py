@@ -3,7 +3,7 @@
 from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.dropping import dropping
 from gateway.commands.numbers import is_number, read_number
-from gateway.commands.wording import ago, count
+from gateway.commands.wording import NO_SESSION, ago, count
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.exporting import MarkdownExport, exported, undone_in
@@ -15,8 +15,6 @@ __all__ = ["CLOSE", "DELETE", "EXPORT", "INFO", "RENAME", "SEARCH"]
 
 TITLE_WIDTH = 60
 EXPORTED_CHARS = 20_000
-
-NO_SESSION = "There is no session here yet. Write something to start the first one."
 
 
 def _chosen(call: Call, argument: str) -> SessionMeta:

@@ -4,7 +4,9 @@ from datetime import datetime, timedelta
 
 from gateway.spool import Spent
 
-__all__ = ["ago", "count", "duration", "spent_in_words"]
+__all__ = ["NO_SESSION", "ago", "count", "duration", "spent_in_words"]
+
+NO_SESSION = "There is no session here yet. Write something to start the first one."
 
 _MINUTE = 60
 _HOUR = 60 * _MINUTE

@@ -1,6 +1,7 @@
 """The command about the folder that the tools of a session work in."""
 
 from gateway.commands.command import Answer, Call, Command, Kind
+from gateway.commands.models import own_session
 from gateway.errors import Refused
 
 __all__ = ["WORKSPACE"]
@@ -10,9 +11,7 @@ MAX_NAME = 200
 
 
 async def _workspace(call: Call) -> Answer:
-    if call.session is None:
-        raise Refused("There is no session here yet. Write something to start the first one.")
-    session = (await call.desk.sessions.load(call.session)).meta
+    session = await own_session(call)
     folders = {repo.name: repo.path for repo in call.desk.live.settings.repos}
     current = session.workspace if session.workspace in folders else OWN
     wanted = call.argument.lower()
