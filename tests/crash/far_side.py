@@ -236,6 +236,7 @@ class FarSide:
             self._press(shown)
         self.shown.append(shown)
         self._note(shown)
+        self._stir()
 
     def _press(self, question: Shown) -> None:
         """Answer a question when it is first seen: yes and no in turns, and then once more, which changes nothing."""
