@@ -103,6 +103,8 @@ class Channels:
                 state=each.pulse.state,
                 reason=each.pulse.reason,
                 since=each.pulse.since,
+                last_error=each.pulse.last_error,
+                last_error_at=each.pulse.last_error_at,
             )
             for each in self._open.values()
         )

@@ -90,6 +90,10 @@ class Course:
         return _paragraphs(*self.pending, self.streaming)
 
     @property
+    def channel(self) -> str:
+        return self.jobs[0].inbound.address.channel
+
+    @property
     def age_ms(self) -> float:
         return round((monotonic() - self.started) * 1000, 1)
 

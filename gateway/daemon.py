@@ -12,12 +12,14 @@ from aiohttp import web
 from config import Settings
 from gateway.admission import Admission
 from gateway.approvals import Approvals
+from gateway.at_work import AtWork
 from gateway.backup import Backup
 from gateway.backup_routes import backup_routes
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
 from gateway.commands import COMMANDS, Desk
 from gateway.compaction import Compactions
+from gateway.condition import Condition
 from gateway.contract import Access, Caller, Route
 from gateway.delivery import Delivery
 from gateway.doctor.routes import doctor_routes
@@ -26,6 +28,8 @@ from gateway.errors import Refused
 from gateway.files.room import FileRoom, forget_orphans, remover
 from gateway.files.store import FileStore
 from gateway.files.uploads import FileRoutes
+from gateway.flushes import Flushes
+from gateway.free_space import FreeSpace
 from gateway.guests import FACTS
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
@@ -39,8 +43,12 @@ from gateway.logs import also_hide
 from gateway.mcp.servers import McpServers
 from gateway.meanwhile import Meanwhile
 from gateway.meter import Meter
+from gateway.metrics.lag import watch_lag
+from gateway.metrics.scrape import Metrics
+from gateway.metrics.tally import Tally
 from gateway.moves import MOVES, Moves
 from gateway.notebook import SpoolNotebook
+from gateway.organs import Organs
 from gateway.pairing import Pairing
 from gateway.pairing_routes import pairing_routes
 from gateway.preparing import Preparing
@@ -56,6 +64,7 @@ from gateway.steadiness import Steadiness
 from gateway.strangers import Strangers
 from gateway.takeup import take_up
 from gateway.turns import Turns
+from gateway.vitals import Vitals
 from gateway.work import Work
 
 __all__ = ["Daemon", "opened"]
@@ -64,10 +73,6 @@ log = structlog.get_logger()
 
 LAST_WORDS = 5.0
 """How long replies that are fixed may take to reach their chats; what does not is in the outbox."""
-
-
-STUCK_AFTER = 10.0
-"""Seconds that one commit may take before readiness says so."""
 
 
 def _now() -> datetime:
@@ -131,6 +136,10 @@ class Daemon:
         self._live = Live(settings)
         self._spool = spool
         self._sessions = sessions
+        self._tally = Tally()
+        self._at_work = AtWork()
+        self._flushes = Flushes(sessions, self._tally.flushes.observe)
+        self._space = FreeSpace(settings.gateway.data_dir)
         self._mcp = McpServers()
         self.roster = Roster(settings, self._mcp)
         self._moves = Moves(self._live, spool)
@@ -141,7 +150,9 @@ class Daemon:
         self._store = store
         self._files = FileRoom(self._live, store, self.channels.by_identity)
         self._file_routes = FileRoutes(store, lambda: self._live.settings.files.max_bytes, now)
-        self._delivery = Delivery(self.channels.by_identity, spool, now=now, file_path=self._files.path)
+        self._delivery = Delivery(
+            self.channels.by_identity, spool, now=now, file_path=self._files.path, tally=self._tally
+        )
         gateway = settings.gateway
         lanes: Lanes[Job] = Lanes(
             self._do,
@@ -149,9 +160,25 @@ class Daemon:
             max_waiting=gateway.max_queued_per_session,
             max_in_all=gateway.max_queued,
         )
-        self.status = Status(health=self.health, lanes=lanes, now=now)
+        organs = Organs(
+            channels=self.channels,
+            sessions=sessions,
+            spool=spool,
+            flushes=self._flushes,
+            space=self._space,
+            lanes=lanes,
+            at_work=self._at_work,
+            replies=self._delivery.chats,
+            mcp=self._mcp,
+            tally=self._tally,
+            is_stopping=self._stopping.is_set,
+        )
+        self._condition = Condition(organs)
+        vitals = Vitals(organs, self._condition, now=now)
+        self.status = Status(vitals, self._tally)
+        self._metrics = Metrics(vitals, self._tally, is_open=settings.http.open_metrics)
         self._pairing = Pairing(self._live.book, spool, now=now, post=self._delivery.post)
-        self._meter = Meter(self._live, spool, now=now)
+        self._meter = Meter(self._live, spool, now=now, tally=self._tally)
         self._compactions = Compactions(sessions=sessions, meter=self._meter, spool=spool)
         reminders = Reminders(self._live, spool, now=now)
         self.alarm = Alarm(self._live, spool, self._delivery, reminders, now=now)
@@ -215,6 +242,7 @@ class Daemon:
             Route(method="POST", path="/reload", access=Access.CONTROL, handle=self._handle_reload),
             *self.status.routes(),
             *doctor_routes(lambda: self._live.settings, self.channels.by_identity),
+            *self._metrics.routes(),
             *spool_routes(self._spool, self._delivery),
             *pairing_routes(self._pairing),
             *session_routes(self._sessions),
@@ -247,6 +275,7 @@ class Daemon:
             sides = [
                 tasks.create_task(self._flush_for_ever(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
+                tasks.create_task(watch_lag(self._tally.lag.observe), name="loop:lag"),
             ]
             self._live.book.read(await self._spool.facts(FACTS))
             self._moves.read(await self._spool.facts(MOVES))
@@ -298,22 +327,20 @@ class Daemon:
         return web.json_response({})
 
     def health(self) -> Health:
-        stuck = "The disk has not answered for a while." if self._spool.busy_for() > STUCK_AFTER else None
-        troubles = tuple(filter(None, (self._sessions.trouble, self._spool.trouble, stuck)))
-        channels = self.channels.health()
-        return Health(
-            ready=not troubles and not self._stopping.is_set() and all(channel.state == "up" for channel in channels),
-            channels=channels,
-            troubles=troubles,
-        )
+        return self._condition.health()
 
     async def _do(self, job: Job) -> None:
-        await self._work.run(job)
+        self._at_work.begin(job)
+        try:
+            await self._work.run(job)
+        finally:
+            self._at_work.end(job)
 
     async def _flush_for_ever(self) -> None:
         while True:
+            await self._space.look()
             await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
-            await self._sessions.flush()
+            await self._flushes.flush()
             with suppress(SpoolFull):  # There is more room some other time.
                 is_steady = self._steadiness.look(self._now(), asyncio.get_running_loop().time())
                 await self._sessions.sweep(expires=is_steady)
@@ -341,7 +368,7 @@ class Daemon:
         chats.stop_all("")
         with suppress(SpoolFull):  # Then this start counts as an attempt, of which there are some.
             await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
-        await self._sessions.flush()
+        await self._flushes.flush()
         await self.channels.stop()
         await self._mcp.stop()
         log.info("shutdown_finished", suspended=len(suspended))

@@ -17,6 +17,7 @@ from gateway.drafting import Draft, Easel
 from gateway.errors import Refused, Transient, Undeliverable
 from gateway.files.names import in_bytes
 from gateway.lanes import Lanes
+from gateway.metrics.tally import DEAD, DELIVERED, Tally
 from gateway.spool import (
     Bury,
     Delivered,
@@ -66,12 +67,14 @@ class Delivery:
         now: Callable[[], datetime],
         file_path: Callable[[str], Awaitable[Path]] = _nowhere,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        tally: Tally | None = None,
     ) -> None:
         self._channels = channels
         self._spool = spool
         self._now = now
         self._file_path = file_path
         self._sleep = sleep
+        self.tally = tally or Tally()
         self._drafts: dict[str, Receipt | None] = {}
         """Of turns that are being drafted by editing a message; None until the platform has named it."""
         self._lost_drafts: set[str] = set()
@@ -223,6 +226,7 @@ class Delivery:
             await self._bury(row, "the channel failed with a bug; the log has it")
             return None
         await self.record(Delivered(key=row.key, receipt=receipt, at=self._now()), *self._draft_done(row))
+        self.tally.replied(channel.name, DELIVERED)
         return None
 
     def _are_repeats_dropped(self, channel: Channel, row: OutboxRow) -> bool:
@@ -293,6 +297,7 @@ class Delivery:
         return [DropDraft(turn=row.key)]
 
     async def _bury(self, row: OutboxRow, reason: str) -> None:
+        self.tally.replied(row.message.address.channel, DEAD)
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
         await self.record(Bury(key=row.key, reason=reason), *self._draft_done(row))
 

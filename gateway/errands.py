@@ -48,6 +48,7 @@ class Errands:
             await self.stopped(job, str(stop))
             raise
         await whole(self._answer(reply, answer))
+        self._delivery.tally.commanded(job.inbound.address.channel, command.name)
         log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
 
     async def _obeyed(self, call: Call, command: Command, reply: Reply) -> Answer:

@@ -83,6 +83,7 @@ class Intake:
             verdict = await self._take(_marked(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
+        self._delivery.tally.came(inbound.address, verdict)
         if verdict is not Verdict.ACCEPTED:
             log.info("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)
         return verdict
@@ -169,6 +170,7 @@ class Intake:
         self._delivery.post(reply.parts)
         if answer.then is not None:
             answer.then()
+        self._delivery.tally.commanded(inbound.address.channel, command.name)
         log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
 
     async def _tell(self, inbound: Inbound, text: str, also: Sequence[Operation] = ()) -> None:

@@ -9,6 +9,7 @@ from gateway.agent.tokens import ONE_REQUEST, measure, measure_message, measure_
 from gateway.dialogue import Message
 from gateway.live import Live
 from gateway.metered import Metered, Shorten, budget_of
+from gateway.metrics.tally import Tally
 from gateway.roster import Agent
 from gateway.spool import Operation, Remember, Spool
 from gateway.usage import Bill, Spending
@@ -20,11 +21,12 @@ WEIGHTS = "token_weights"
 
 
 class Meter:
-    def __init__(self, live: Live, spool: Spool, *, now: Callable[[], datetime]) -> None:
+    def __init__(self, live: Live, spool: Spool, *, now: Callable[[], datetime], tally: Tally | None = None) -> None:
         self._live = live
         self._now = now
         self._spool = spool
-        self.spending = Spending(spool, now)
+        self._tally = tally or Tally()
+        self.spending = Spending(spool, now, self._tally)
         self.calibrations = Calibrations()
         self._measures = {names: Measures(names_senders=names) for names in (False, True)}
 
@@ -52,6 +54,7 @@ class Meter:
             measures=self._measures[names_senders],
             bill=bill,
             shorten=shorten,
+            tally=self._tally,
         )
 
     def budget(self, agent: Agent) -> int:

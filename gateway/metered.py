@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from time import monotonic
 
 import structlog
 
@@ -15,6 +16,7 @@ from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
 from gateway.agent.tokens import Calibration, Measure, measure, total
 from gateway.dialogue import Message, ToolCall
 from gateway.errors import ContextTooLong, ProviderFailed
+from gateway.metrics.tally import Tally
 from gateway.usage import Bill
 
 __all__ = ["Metered", "Shorten", "budget_of"]
@@ -67,6 +69,7 @@ class Metered:
         measures: Measures,
         bill: Bill,
         shorten: Shorten | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._provider = provider
         self._info = info
@@ -79,6 +82,7 @@ class Metered:
         self._room: int | None = None
         """Tokens that messages may have, once a request was too long."""
         self._shorten = shorten
+        self._tally = tally or Tally()
         self.tokens = 0
         """What the last request and its answer came to: how full the context is."""
 
@@ -141,19 +145,24 @@ class Metered:
         usage: Usage | None = None
         written: list[str] = []
         has_begun, is_owed = False, True
+        outcome, asked_at, first_word = "stopped", monotonic(), None
         try:
             async with aclosing(self._provider.stream(request.prompt)) as chunks:
                 async for chunk in chunks:
-                    has_begun = True
+                    if not has_begun:
+                        has_begun, first_word = True, monotonic() - asked_at
                     if isinstance(chunk, Usage):
                         usage = chunk
                     else:
                         written.append(_written(chunk))
                         yield chunk
         except ProviderFailed:
-            is_owed = has_begun
+            is_owed, outcome = has_begun, "failed"
             raise
+        else:
+            outcome = "answered"
         finally:
+            self._tally.asked(self._info.name, outcome, seconds=monotonic() - asked_at, first_word=first_word)
             if is_owed:
                 usage = self._account(request, usage, "".join(written))
         if usage is not None:

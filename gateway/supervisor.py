@@ -35,6 +35,8 @@ class ChannelPulse:
         self.state = ChannelState.STARTING
         self.reason = ""
         self.since = datetime.now(UTC)
+        self.last_error = ""
+        self.last_error_at: datetime | None = None
 
     def up(self) -> None:
         if self._turn(ChannelState.UP, ""):
@@ -49,6 +51,8 @@ class ChannelPulse:
         log.error("channel_retired", channel=self.name, account=self.account, reason=reason)
 
     def _turn(self, state: ChannelState, reason: str) -> bool:
+        if reason:
+            self.last_error, self.last_error_at = reason, datetime.now(UTC)
         changed = state is not self.state
         if changed:
             self.since = datetime.now(UTC)

@@ -15,6 +15,7 @@ from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.lanes import Lanes
+from gateway.metrics.tally import Tally
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
@@ -55,17 +56,23 @@ async def take_up(
             continue
         rows = [row, *collected[row.turn]]
         if row.attempts >= MAX_ATTEMPTS:
-            given_up += await _give_up(
-                spool, sessions, delivery, rows, InboxState.DEAD, CRASHED.format(times=row.attempts), now
-            )
+            sentence = CRASHED.format(times=row.attempts)
+            given_up += await _give_up(spool, sessions, delivery, rows, InboxState.DEAD, sentence, now)
+            _count(rows, InboxState.DEAD, delivery.tally)
         elif row.state is InboxState.RECEIVED and row.accepted_at < oldest:
             given_up += await _give_up(spool, sessions, delivery, rows, InboxState.ABANDONED, TOO_OLD, now)
+            _count(rows, InboxState.ABANDONED, delivery.tally)
         else:
             job = Job.found(row, rows[1:])
             if job.is_waiting:
                 await _ask_again(sessions, approvals, job)
             lanes.put(row.session, job)
     _tell(found, given_up)
+
+
+def _count(rows: list[InboxRow], state: InboxState, tally: Tally) -> None:
+    for row in rows:
+        tally.given_up(row.inbound.address.channel, state)
 
 
 async def _ask_again(sessions: SessionManager, approvals: Approvals, job: Job) -> None:

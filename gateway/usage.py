@@ -10,6 +10,7 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Usage
 from gateway.contract import Inbound
 from gateway.errors import Refused
+from gateway.metrics.tally import Tally
 from gateway.sessions import entries
 from gateway.spool import Spend, Spent, Spool
 
@@ -34,8 +35,9 @@ def person_of(settings: Settings, inbound: Inbound) -> str:
 class Spending:
     """What each person has used today. The spool has it; whoever was looked at lately is known without asking it."""
 
-    def __init__(self, spool: Spool, now: Callable[[], datetime]) -> None:
+    def __init__(self, spool: Spool, now: Callable[[], datetime], tally: Tally | None = None) -> None:
         self._spool = spool
+        self._tally = tally or Tally()
         self._now = now
         self._known: OrderedDict[tuple[str, str], Spent] = OrderedDict()
 
@@ -51,6 +53,7 @@ class Spending:
 
     def add(self, spend: Spend) -> None:
         """Take in what will be committed; of one who is not known here, the spool will tell."""
+        self._tally.spent(spend)
         key = (spend.day, spend.person)
         if key in self._known:
             self._known[key] += _spent(spend)

@@ -93,6 +93,10 @@ class HttpSettings(Table):
         default=(), description="Names, besides those of this machine, by which browsers may reach the server."
     )
     max_body_bytes: Whole = Field(default=1_048_576, ge=4096, description="The largest request body that is read.")
+    open_metrics: bool = Field(
+        default=False,
+        description="Whether programs on this machine may read /metrics without the token; needs a loopback host.",
+    )
 
     @field_validator("token")
     @classmethod
@@ -105,6 +109,21 @@ class HttpSettings(Table):
             return token  # It was taken on trust, and says nothing about the strength of what it stands for.
         _refuse_a_weak_token(token.reveal())
         return token
+
+    @field_validator("open_metrics")
+    @classmethod
+    def _opens_to_this_machine_only(cls, is_open: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic calls it.
+        if is_open:
+            _refuse_metrics_for_all(str(info.data.get("host", "localhost")))
+        return is_open
+
+
+def _refuse_metrics_for_all(host: str) -> None:
+    if not is_loopback(host):
+        raise Mistake(
+            "must be false, because other machines can reach the address in http.host",
+            "let Prometheus send the token (`authorization.credentials_file`), or set http.host to 127.0.0.1",
+        )
 
 
 def _refuse_an_open_door(host: str) -> None:

@@ -23,15 +23,28 @@ class ChannelHealth:
     state: str
     reason: str
     since: datetime
+    last_error: str = ""
+    """Why it was down the last time, also after it has come up again."""
+    last_error_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What `/readyz` tells. `troubles` are sentences about what is wrong outside the channels."""
+    """What `/readyz` tells. `troubles` are sentences about what is wrong outside the channels.
+
+    `warnings` are about what messages survive: the gateway is ready, but not as well as it should be.
+    """
 
     ready: bool
     channels: tuple[ChannelHealth, ...] = ()
     troubles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        if not self.ready:
+            return "not ready"
+        return "degraded" if self.warnings else "ready"
 
 
 def core_routes(*, auth: Auth, health: Callable[[], Health], url: Callable[[], str]) -> list[Route]:
@@ -111,16 +124,16 @@ def _with_cookie(request: web.Request, cookie: str) -> web.StreamResponse:
 
 def _describe(health: Health, *, for_owner: bool) -> dict[str, object]:
     """Strangers see which channels are up; why one is not is for the owner."""
-    status = "ready" if health.ready else "not ready"
     if not for_owner:
-        return {"status": status, "channels": {_label(channel): channel.state for channel in health.channels}}
+        return {"status": health.state, "channels": {_label(channel): channel.state for channel in health.channels}}
     return {
-        "status": status,
+        "status": health.state,
         "channels": {
             _label(channel): {"state": channel.state, "reason": channel.reason, "since": channel.since.isoformat()}
             for channel in health.channels
         },
         "troubles": list(health.troubles),
+        "warnings": list(health.warnings),
     }
 
 

@@ -113,6 +113,14 @@ class SessionManager:
         """What keeps sessions from being written, as a sentence for the operator; None when all is well."""
         return self._ledger.disk.trouble
 
+    @property
+    def scope_count(self) -> int:
+        return len(self._ledger.scopes)
+
+    @property
+    def session_count(self) -> int:
+        return self._ledger.scopes.sessions
+
     async def recover(self) -> RecoveryReport:
         """Put back what only the journal has, and find out which sessions there are. Has to be done first, and once."""
         try:

@@ -43,6 +43,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/healthz"): Access.PUBLIC,
         ("GET", "/readyz"): Access.PUBLIC,
         ("GET", "/status"): Access.OWNER,
+        ("GET", "/metrics"): Access.OWNER,
         ("POST", "/reload"): Access.CONTROL,
         ("POST", "/doctor"): Access.CONTROL,
         ("GET", "/spool"): Access.CONTROL,

@@ -1,0 +1,1 @@
+"""Counting what happens, and telling it in the way that Prometheus reads."""

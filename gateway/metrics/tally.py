@@ -1,0 +1,98 @@
+"""The tally: what has happened since the start, counted where it happens at the price of a dictionary's look-up."""
+
+from collections import Counter
+from collections.abc import Callable
+from time import time
+
+from gateway.contract import Address, Verdict
+from gateway.metrics.histogram import Histogram
+from gateway.spool import Spend
+
+__all__ = ["DEAD", "DELIVERED", "Tally"]
+
+DELIVERED = "delivered"
+DEAD = "dead"
+
+_TURN = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_MODEL = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
+_DISK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+_MOST_MODELS = 50
+OTHER = "other"
+"""Stands for every model beyond the first so many: whoever names models must not fill the memory, here or there."""
+
+
+class Tally:
+    """Only ever grows, and only by labels that the configuration bounds; nothing in it names a person or a chat."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        self._models: set[str] = set()
+        self.received: Counter[tuple[str, ...]] = Counter()
+        """Messages by channel and verdict."""
+        self.settled: Counter[tuple[str, ...]] = Counter()
+        """Messages by channel and by how the turn that answered them ended."""
+        self.commands: Counter[tuple[str, ...]] = Counter()
+        self.replies: Counter[tuple[str, ...]] = Counter()
+        """Parts of replies by channel, delivered or dead."""
+        self.turns: dict[tuple[str, ...], Histogram] = {}
+        self.requests: Counter[tuple[str, ...]] = Counter()
+        """Steps by model and by how they ended."""
+        self.answers: dict[tuple[str, ...], Histogram] = {}
+        """Seconds until a model's answer was whole, and until it began."""
+        self.first_words: dict[tuple[str, ...], Histogram] = {}
+        self.failing: Counter[str] = Counter()
+        """How often in a row each model has failed."""
+        self.tokens: Counter[tuple[str, ...]] = Counter()
+        self.cost_micros: Counter[tuple[str, ...]] = Counter()
+        self.flushes = Histogram(_DISK)
+        self.lag = Histogram(_LAG)
+        self.last_events: dict[tuple[str, str], float] = {}
+        """When each channel and account was last heard from."""
+
+    def came(self, address: Address, verdict: Verdict) -> None:
+        self.received[address.channel, verdict] += 1
+        self.last_events[address.channel, address.account] = self._clock()
+
+    def commanded(self, channel: str, command: str) -> None:
+        self.commands[channel, command] += 1
+
+    def turned(self, channel: str, outcome: str, *, messages: int, took_ms: float) -> None:
+        self.settled[channel, outcome] += messages
+        _of(self.turns, (channel,), _TURN).observe(took_ms / 1000)
+
+    def given_up(self, channel: str, outcome: str) -> None:
+        """Count a message that no turn will answer any more."""
+        self.settled[channel, outcome] += 1
+
+    def replied(self, channel: str, outcome: str) -> None:
+        self.replies[channel, outcome] += 1
+
+    def asked(self, model: str, outcome: str, *, seconds: float, first_word: float | None) -> None:
+        """Count one step of a model, with the waits for it to be asked again."""
+        model = self._known(model)
+        self.requests[model, outcome] += 1
+        self.failing[model] = self.failing[model] + 1 if outcome == "failed" else 0
+        _of(self.answers, (model,), _MODEL).observe(seconds)
+        if first_word is not None:
+            _of(self.first_words, (model,), _MODEL).observe(first_word)
+
+    def spent(self, spend: Spend) -> None:
+        model = self._known(spend.model)
+        self.tokens[model, "input"] += spend.input_tokens
+        self.tokens[model, "cached"] += spend.cached_tokens
+        self.tokens[model, "output"] += spend.output_tokens
+        self.cost_micros[(model,)] += spend.cost_micros
+
+    def _known(self, model: str) -> str:
+        if len(self._models) < _MOST_MODELS:
+            self._models.add(model)
+        return model if model in self._models else OTHER
+
+
+def _of(kept: dict[tuple[str, ...], Histogram], key: tuple[str, ...], bounds: tuple[float, ...]) -> Histogram:
+    found = kept.get(key)
+    if found is None:
+        found = kept[key] = Histogram(bounds)
+    return found

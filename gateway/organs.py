@@ -1,0 +1,34 @@
+"""The parts of the running gateway that tell how it is doing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.at_work import AtWork
+from gateway.channels import Channels
+from gateway.flushes import Flushes
+from gateway.free_space import FreeSpace
+from gateway.jobs import Job
+from gateway.lanes import Lanes
+from gateway.mcp.servers import McpServers
+from gateway.metrics.tally import Tally
+from gateway.sessions import SessionManager
+from gateway.spool import OutboxRow, Spool
+
+__all__ = ["Organs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Organs:
+    """`replies` are the lanes of the outbox, one for each chat."""
+
+    channels: Channels
+    sessions: SessionManager
+    spool: Spool
+    flushes: Flushes
+    space: FreeSpace
+    lanes: Lanes[Job]
+    at_work: AtWork
+    replies: Lanes[OutboxRow]
+    mcp: McpServers
+    tally: Tally
+    is_stopping: Callable[[], bool]

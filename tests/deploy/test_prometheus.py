@@ -1,0 +1,73 @@
+"""The alert rules that we ship, against the metrics that there really are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import yaml
+from promql_parser import Expr, MatchOp, VectorSelector
+
+from gateway.http.auth import load_or_make_token
+from tests.agent.wire.openai import OPENAI
+from tests.daemon.models import ask, talking
+from tests.metrics.scraping import Scraped, scraped
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
+FROM_PROMETHEUS = {"job", "instance"}
+"""Labels that are added when a target is scraped."""
+
+
+def rules() -> list[dict[str, Any]]:  # Any: as YAML has it.
+    groups = yaml.safe_load((FOLDER / "gatehouse.rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def selectors(rule: dict[str, Any]) -> Iterator[VectorSelector]:
+    found: list[VectorSelector] = []
+
+    def look(expression: Expr) -> bool:
+        if isinstance(expression, VectorSelector):
+            found.append(expression)
+        return True
+
+    promql_parser.walk(promql_parser.parse(rule["expr"]), look)
+    assert found, rule["alert"]
+    return iter(found)
+
+
+async def test_every_rule_speaks_of_metrics_and_labels_that_exist(tmp_path: Path) -> None:
+    answer, refusal = OPENAI.answer("Hello."), OPENAI.refusal(401, "invalid_api_key")
+    async with talking(tmp_path, answer, refusal) as (_, chat, _daemon):
+        await ask(chat, "hello")
+        await ask(chat, "hello again")
+        seen = await scraped(tmp_path / "data")
+    for rule in rules():
+        for selector in selectors(rule):
+            assert selector.name in seen.names, (rule["alert"], selector.name)
+            _check_labels(rule["alert"], selector, seen)
+
+
+def _check_labels(alert: str, selector: VectorSelector, seen: Scraped) -> None:
+    for matcher in selector.matchers.matchers:
+        if matcher.name in FROM_PROMETHEUS:
+            continue
+        assert matcher.name in seen.labels[selector.name or ""], (alert, matcher.name)
+        wanted = matcher.value.split("|") if matcher.op == MatchOp.Re else [matcher.value]
+        assert set(wanted) <= seen.values_of(selector.name or "", matcher.name), (alert, wanted)
+
+
+def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert {"summary", "description"} == rule["annotations"].keys()
+
+
+def test_the_example_names_files_that_exist(tmp_path: Path) -> None:
+    example = yaml.safe_load((FOLDER / "prometheus.example.yml").read_text())
+    assert [(FOLDER / name).is_file() for name in example["rule_files"]] == [True]
+    load_or_make_token(tmp_path, None)
+    (token,) = tmp_path.iterdir()
+    assert f"`{token.name}`" in (FOLDER / "prometheus.example.yml").read_text()

@@ -1,0 +1,40 @@
+"""Scraping a daemon as Prometheus would, and reading it with the official client."""
+
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.http.sockets import CONTROL_NAME, reachable
+
+__all__ = ["Scraped", "scraped"]
+
+
+class Scraped:
+    def __init__(self, text: str) -> None:
+        self._values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        self.names: set[str] = set()
+        self.labels: dict[str, set[str]] = {}
+        """The names of labels by the name of the series."""
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                self.names.add(sample.name)
+                self.labels.setdefault(sample.name, set()).update(sample.labels)
+                self._values[sample.name, frozenset(sample.labels.items())] = sample.value
+
+    def value(self, name: str, **labels: str) -> float:
+        return self._values[name, frozenset(labels.items())]
+
+    def values_of(self, name: str, label: str) -> set[str]:
+        """Return the values that a label of a series has."""
+        return {dict(labels)[label] for each, labels in self._values if each == name}
+
+
+async def scraped(data_dir: Path) -> Scraped:
+    """Ask through the control socket of a daemon that listens nowhere else."""
+    with reachable(data_dir / CONTROL_NAME) as path:
+        connector = aiohttp.UnixConnector(path)
+        async with aiohttp.ClientSession("http://any", connector=connector) as client, client.get("/metrics") as answer:
+            assert answer.status == 200
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            return Scraped(await answer.text())

@@ -1,0 +1,36 @@
+"""The text format, read by the official client."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics.exposition import counter, gauge, histogram, render
+from gateway.metrics.histogram import Histogram
+
+# Prometheus reads lines of UTF-8; the parser under test splits them as Python does, so its own line ends are left out.
+values = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], include_characters='\n"\\'))
+
+
+@given(st.dictionaries(st.tuples(values, values), st.floats(allow_nan=False, allow_infinity=False)))
+def test_any_label_and_number_comes_back_as_it_was(told: dict[tuple[str, ...], float]) -> None:
+    text = render([gauge("some_name", 'Says "so" \\ and\nso.', told, ("one", "other"))])
+    (family,) = text_string_to_metric_families(text)
+    assert family.documentation == 'Says "so" \\ and\nso.'
+    assert {(each.labels["one"], each.labels["other"]): each.value for each in family.samples} == told
+
+
+def test_a_counter_is_one() -> None:
+    (family,) = text_string_to_metric_families(render([counter("seen_total", "Seen.", 3)]))
+    assert (family.type, family.samples[0].name, family.samples[0].value) == ("counter", "seen_total", 3)
+
+
+def test_a_histogram_has_cumulative_buckets_up_to_infinity() -> None:
+    seen = Histogram((0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        seen.observe(value)
+    (family,) = text_string_to_metric_families(render([histogram("took_seconds", "Took.", {("a",): seen}, ("by",))]))
+    buckets = {each.labels["le"]: each.value for each in family.samples if each.name == "took_seconds_bucket"}
+    others = {each.name: each.value for each in family.samples if "le" not in each.labels}
+    assert family.type == "histogram"
+    assert buckets == {"0.1": 2, "1.0": 3, "+Inf": 4}
+    assert others == {"took_seconds_sum": 7.65, "took_seconds_count": 4}

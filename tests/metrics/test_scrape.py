@@ -1,0 +1,104 @@
+"""What Prometheus sees of a gateway that has been talked to."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+
+from config import HttpSettings, Secret
+from gateway.contract import Sender, Verdict
+from gateway.daemon import opened
+from tests.agent.wire.openai import OPENAI
+from tests.daemon.models import ask, talking
+from tests.daemon.test_conversation import settings
+from tests.metrics.scraping import scraped
+
+REFUSAL = OPENAI.refusal(401, "invalid_api_key")
+ANSWER = OPENAI.answer("Hello.", tokens=(1_000, 200))
+TOKEN = "a-token-of-this-test-0123456789"
+PROXIED = {"X-Forwarded-For": "192.0.2.7"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+async def test_messages_turns_models_and_money_are_counted(tmp_path: Path) -> None:
+    async with talking(tmp_path, ANSWER) as (_, chat, _daemon):
+        assert await chat.say("hello", peer="ada", event_id="once") is Verdict.ACCEPTED
+        await chat.hear_message()
+        assert await chat.say("hello", peer="ada", event_id="once") is Verdict.DUPLICATE
+        await ask(chat, "/status")
+        await _quiet(tmp_path)
+        seen = await scraped(tmp_path / "data")
+    assert seen.value("gatehouse_messages_received_total", channel="loopback", verdict="accepted") == 2
+    assert seen.value("gatehouse_messages_received_total", channel="loopback", verdict="duplicate") == 1
+    assert seen.value("gatehouse_messages_settled_total", channel="loopback", outcome="answered") == 1
+    assert seen.value("gatehouse_messages_settled_total", channel="loopback", outcome="failed") == 0
+    assert seen.value("gatehouse_commands_total", channel="loopback", command="status") == 1
+    assert seen.value("gatehouse_replies_total", channel="loopback", outcome="delivered") == 2
+    assert seen.value("gatehouse_turn_seconds_count", channel="loopback") == 1
+    assert seen.value("gatehouse_model_requests_total", model="house/small", outcome="answered") == 1
+    assert seen.value("gatehouse_model_first_token_seconds_count", model="house/small") == 1
+    assert seen.value("gatehouse_tokens_total", model="house/small", kind="input") == 1_000
+    assert seen.value("gatehouse_tokens_total", model="house/small", kind="output") == 200
+    assert seen.value("gatehouse_cost_total", model="house/small") == 0.003
+    assert seen.value("gatehouse_channel_up", channel="loopback", account="default") == 1
+    assert (seen.value("gatehouse_ready"), seen.value("gatehouse_degraded")) == (1, 0)
+    assert seen.value("gatehouse_sessions") == seen.value("gatehouse_scopes") == 1
+    assert seen.value("process_resident_memory_bytes") > 1_000_000
+
+
+async def _quiet(folder: Path) -> None:
+    """Wait until the last reply is written down as delivered, which is after it is heard."""
+    async with asyncio.timeout(60):
+        while (await scraped(folder / "data")).value("gatehouse_replies_waiting"):
+            pass
+
+
+async def test_a_failing_model_is_counted_and_makes_the_gateway_degraded(tmp_path: Path) -> None:
+    async with talking(tmp_path, REFUSAL) as (_, chat, daemon):
+        for _ in range(3):
+            await ask(chat, "hello")
+        seen = await scraped(tmp_path / "data")
+        health = daemon.health()
+        status = await ask(chat, "/status")
+    assert seen.value("gatehouse_messages_settled_total", channel="loopback", outcome="failed") == 3
+    assert seen.value("gatehouse_model_requests_total", model="house/small", outcome="failed") == 3
+    assert (seen.value("gatehouse_ready"), seen.value("gatehouse_degraded")) == (1, 1)
+    assert (health.ready, health.state) == (True, "degraded")
+    assert "house/small has failed 3 times in a row" in status
+
+
+async def test_no_label_names_a_person_a_chat_or_a_session(tmp_path: Path) -> None:
+    async with talking(tmp_path, ANSWER) as (_, chat, _daemon):
+        for peer in ("ada", "bob", "eve"):
+            await chat.say("hello", peer=peer, sender=Sender(id=peer, name=peer))
+            await chat.hear_message()
+        seen = await scraped(tmp_path / "data")
+    known = {"channel", "account", "verdict", "outcome", "command", "model", "kind", "state", "version", "le"}
+    assert set().union(*seen.labels.values()) <= known
+
+
+async def test_strangers_need_the_token(tmp_path: Path) -> None:
+    assert await _statuses(tmp_path, HttpSettings(port=0, token=Secret(TOKEN))) == {
+        "plain": 401,
+        "proxied": 401,
+        "token": 200,
+    }
+
+
+async def test_opened_to_this_machine_it_still_needs_the_token_through_a_proxy(tmp_path: Path) -> None:
+    opened_up = HttpSettings(port=0, token=Secret(TOKEN), open_metrics=True)
+    assert await _statuses(tmp_path, opened_up) == {"plain": 200, "proxied": 401, "token": 200}
+
+
+async def _statuses(folder: Path, http: HttpSettings) -> dict[str, int]:
+    ways = {
+        "plain": {},
+        "proxied": {"X-Forwarded-For": "192.0.2.7"},
+        "token": {"X-Forwarded-For": "192.0.2.7", **BEARER},
+    }
+    async with opened(settings(folder, http=http)) as daemon, aiohttp.ClientSession(daemon.url) as client:
+        found = {}
+        for way, headers in ways.items():
+            async with client.get("/metrics", headers=headers) as answer:
+                found[way] = answer.status
+        return found
