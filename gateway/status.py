@@ -49,6 +49,7 @@ class Status:
         health = reading.health
         return Facts(
             version=__version__,
+            sentence=self.sentence(),
             state=health.state,
             ready=health.ready,
             taken_at=reading.taken_at,

@@ -52,9 +52,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`spool` is None when it did not answer."""
+    """`sentence` is what `/status` says in a chat. `spool` is None when it did not answer."""
 
     version: str
+    sentence: str
     state: str
     ready: bool
     taken_at: datetime
