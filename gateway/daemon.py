@@ -57,7 +57,7 @@ from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.signs import Signs
-from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull
+from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.spool_routes import spool_routes
 from gateway.status import Status
 from gateway.steadiness import Steadiness
@@ -366,7 +366,7 @@ class Daemon:
         await self._until(chats.drained(), LAST_WORDS)
         lanes.abandon()
         chats.stop_all("")
-        with suppress(SpoolFull):  # Then this start counts as an attempt, of which there are some.
+        with suppress(SpoolFull, WrongState):  # Then this start counts as an attempt, of which there are some.
             await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
         await self._flushes.flush()
         await self.channels.stop()
