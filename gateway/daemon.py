@@ -251,6 +251,11 @@ class Daemon:
             *self.channels.routes(),
         ]
 
+    @property
+    def shutdown_timeout(self) -> float:
+        """Seconds that running turns get once the daemon was asked to end."""
+        return self._live.settings.gateway.shutdown_timeout
+
     def stop(self) -> None:
         """Ask for an orderly end; asked twice, do not wait for the turns that are running."""
         if self._stopping.is_set():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gateway
 
-__all__ = ["Place", "Scope", "place", "program_of", "same_unit", "shipped", "shipped_config"]
+__all__ = ["Place", "Scope", "place", "program_of", "same_unit", "shipped", "shipped_config", "shipped_drop_in"]
 
 
 class Scope(StrEnum):
@@ -25,6 +25,11 @@ class Place:
     scope: Scope
     unit: Path
     config: Path
+
+    @property
+    def drop_in(self) -> Path:
+        """Where the rights for the sandbox of the shell are kept."""
+        return self.unit.with_name(f"{self.unit.name}.d") / "sandbox.conf"
 
 
 _FILES = {Scope.SYSTEM: "gatehouse.service", Scope.USER: "gatehouse-user.service"}
@@ -49,6 +54,11 @@ def shipped(scope: Scope, command: Path | None = None) -> str:
 def shipped_config() -> str:
     """Return the configuration that the system's service starts with."""
     return (_folder() / "gatehouse.toml").read_text(encoding="utf-8")
+
+
+def shipped_drop_in() -> str:
+    """Return what the sandbox of the shell needs besides the unit."""
+    return (_folder() / "sandbox.conf").read_text(encoding="utf-8")
 
 
 def same_unit(one: str, other: str) -> bool:

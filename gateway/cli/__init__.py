@@ -26,6 +26,7 @@ COMMANDS = {
     "backup": ("gateway.cli.backup", "write all that the gateway keeps to one file, while it runs or not"),
     "restore": ("gateway.cli.restore", "put a backup in place of an empty data directory"),
     "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
+    "service": ("gateway.cli.service", "install it as a service of systemd, and look after it"),
     "doctor": ("gateway.cli.doctor", "look for what is wrong, and say what would help"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }

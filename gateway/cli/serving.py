@@ -5,21 +5,20 @@ import gc
 import os
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import structlog
 
-from config import ConfigError, Loaded
+from config import ConfigError, Loaded, Settings
 from gateway.cli.exits import EXIT_CONFIG, EXIT_OK, complain
 from gateway.cli.settings import load_settings
 from gateway.cli.streams import tell
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused
 from gateway.logs import configure, secrets_in
-from gateway.service import goes_to_journal, notify
+from gateway.service import goes_to_journal, keep_informed, notify, reloading, stopping, watchdog_pause
 
 __all__ = ["serve"]
 
@@ -59,16 +58,26 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
         finally:
             # Somebody who has told us to stop meanwhile means it.
             wants_restart = daemon.wants_restart and not signals.stops
-            _tell_service_manager(_farewell(wants_restart=wants_restart))
+            _tell_service_manager(_farewell(loaded.settings, wants_restart=wants_restart))
     return wants_restart
 
 
-async def _run(daemon: Daemon, reloading: "_Reloading", signals: "_Signals") -> None:
-    daemon.on_reload = reloading.reload
+async def _run(daemon: Daemon, reloads: "_Reloading", signals: "_Signals") -> None:
+    daemon.on_reload = reloads.reload
     async with asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(reloading.follow(signals.hung_up), name="reload")
-        await daemon.run(ready=partial(_announce, daemon, reloading))
-        following.cancel()
+        sides = [
+            tasks.create_task(reloads.follow(signals.hung_up), name="reload"),
+            tasks.create_task(_keep_informed(daemon, reloads), name="service_manager"),
+        ]
+        await daemon.run(ready=partial(_announce, daemon, reloads))
+        for side in sides:
+            side.cancel()
+
+
+async def _keep_informed(daemon: Daemon, reloads: "_Reloading") -> None:
+    await reloads.started.wait()
+    pause = watchdog_pause(os.environ, os.getpid())
+    await keep_informed(_tell_service_manager, daemon.status.sentence, pause)
 
 
 class _Signals:
@@ -90,6 +99,7 @@ class _Signals:
     def _stop(self) -> None:
         self.stops += 1
         if self._daemon is not None:
+            _tell_service_manager(stopping(self._daemon.shutdown_timeout))
             self._daemon.stop()
 
 
@@ -121,12 +131,15 @@ class _Reloading:
         """Raise `Refused`, with the reasons, when the new settings cannot work."""
         await self.started.wait()
         async with self._turn:
+            _tell_service_manager(reloading())
             try:
                 loaded = await asyncio.to_thread(load_settings, self._config)
                 await self._daemon.reload(loaded.settings)
             except (ConfigError, CannotStart) as refusal:
                 log.error("reload_refused", reason=str(refusal))  # noqa: TRY400 - the sentence says it all
                 raise Refused(str(refusal)) from refusal
+            finally:
+                _tell_service_manager("READY=1")
             _configure_logs(loaded)
             log.info("config_reloaded")
 
@@ -138,20 +151,18 @@ def _configure_logs(loaded: Loaded) -> None:
         log.warning("config_odd", warning=warning)
 
 
-def _announce(daemon: Daemon, reloading: _Reloading) -> None:
+def _announce(daemon: Daemon, reloads: _Reloading) -> None:
     gc.freeze()  # What was loaded until now stays: the garbage collector need not go through it again and again.
     _tell_service_manager("READY=1")
     log.info("gateway_ready", url=daemon.url, pid=os.getpid())
-    reloading.started.set()
+    reloads.started.set()
     # A journal keeps what it is told, and a link that lets its reader in does not belong there.
     if not goes_to_journal(2, os.environ.get("JOURNAL_STREAM")):
         tell(f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {daemon.page}\n")
 
 
-def _farewell(*, wants_restart: bool) -> str:
-    if not wants_restart:
-        return "STOPPING=1"
-    return f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"  # Else systemd would see to it that we end.
+def _farewell(settings: Settings, *, wants_restart: bool) -> str:
+    return reloading() if wants_restart else stopping(settings.gateway.shutdown_timeout)
 
 
 def _tell_service_manager(state: str) -> None:

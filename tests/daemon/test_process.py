@@ -228,11 +228,37 @@ def test_ready_is_told_to_the_service_manager(tmp_path: Path) -> None:
         manager.settimeout(60)
         write_config(tmp_path)
         with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as daemon:
-            assert manager.recv(100) == b"READY=1"
+            assert manager.recv(1000) == b"READY=1"
+            assert manager.recv(1000).startswith(b"STATUS=Gatehouse ")
             daemon.ready()
+            daemon.signal(signal.SIGHUP)
+            assert states(manager, 2) == [b"RELOADING=1", b"READY=1"]
             daemon.signal(signal.SIGTERM)
-            assert manager.recv(100) == b"STOPPING=1"
+            assert states(manager, 1, whole=True) == [b"STOPPING=1\nEXTEND_TIMEOUT_USEC=60000000"]
             assert daemon.process.wait(30) == 0
+
+
+def states(manager: socket.socket, number: int, *, whole: bool = False) -> list[bytes]:
+    """Return the next changes that the manager is told of, without the remarks in between."""
+    told: list[bytes] = []
+    while len(told) < number:
+        heard = manager.recv(1000)
+        if not heard.startswith((b"STATUS=", b"WATCHDOG=")):
+            told.append(heard if whole else heard.split(b"\n")[0])
+    return told
+
+
+def test_a_sign_of_life_comes_from_the_event_loop_twice_as_often_as_needed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        write_config(tmp_path)
+        extra = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        with Running(tmp_path, extra) as daemon:
+            daemon.ready()
+            assert manager.recv(1000) == b"READY=1"
+            for _ in range(3):
+                assert manager.recv(1000).startswith(b"WATCHDOG=1")
 
 
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "nothing", "x" * 200])
@@ -348,7 +374,7 @@ def test_a_restart_keeps_the_process_and_starts_the_gateway_anew(tmp_path: Path)
             daemon.wait_for("shutdown_finished")
             assert daemon.wait_for("gateway_ready")["pid"] == daemon.process.pid
             assert daemon.stop() == 0
-        told = [manager.recv(100).split(b"\n")[0] for _ in range(4)]
+        told = states(manager, 4)
         assert told == [b"READY=1", b"RELOADING=1", b"READY=1", b"STOPPING=1"]
 
 

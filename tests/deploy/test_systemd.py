@@ -49,7 +49,7 @@ def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", ["gatehouse.service", "gatehouse-user.service"])
 def test_what_a_restart_cannot_mend_is_not_restarted(unit: str) -> None:
     lines = (UNITS / unit).read_text().splitlines()
-    assert {"Type=notify", "Restart=on-failure", "RestartPreventExitStatus=78"} <= set(lines)
+    assert {"Type=notify", "Restart=on-failure", "RestartPreventExitStatus=78", "WatchdogSec=60"} <= set(lines)
 
 
 def test_the_service_and_the_commands_of_root_agree_on_the_data_directory() -> None:

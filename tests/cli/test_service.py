@@ -1,0 +1,98 @@
+"""The command through its process, with a systemctl that writes down what it was told."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.installing import hidden_from_service, installation
+from gateway.service_units import Scope, place, program_of, same_unit, shipped
+from tests.running import COMMAND, environment
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("systemctl", "journalctl"):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {tmp_path}/told\n')
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+def service(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = f"{home}/bin:{os.environ['PATH']}"
+    return subprocess.run(
+        [COMMAND, "service", *arguments],
+        cwd=home,
+        env={**environment(home), "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def told(home: Path) -> list[str]:
+    path = home / "told"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+def test_it_is_installed_once_and_removed_again(home: Path) -> None:
+    unit = place(Scope.USER, home).unit
+    assert f"would write {unit}" in service(home, "install", "--user", "--dry-run").stdout
+    assert not unit.exists()
+    assert service(home, "install", "--user").returncode == 0
+    assert told(home) == [
+        "systemctl --user daemon-reload",
+        "systemctl --user enable gatehouse.service",
+        "systemctl --user restart gatehouse.service",
+    ]
+    assert program_of(unit.read_text(), home) == COMMAND
+    again = service(home, "install", "--user")
+    assert f"write {unit}" not in again.stdout
+    assert told(home) == ["systemctl --user enable gatehouse.service", "systemctl --user start gatehouse.service"]
+    unit.write_text("[Service]\n")
+    assert "keeping the old one" in service(home, "install", "--user").stdout
+    assert unit.with_name("gatehouse.service.old").read_text() == "[Service]\n"
+    told(home)
+    assert service(home, "uninstall", "--user").returncode == 0
+    assert told(home) == ["systemctl --user disable --now gatehouse.service", "systemctl --user daemon-reload"]
+    assert not unit.exists()
+    assert "There is no service" in service(home, "uninstall", "--user").stdout
+
+
+def test_systemds_own_programs_answer_for_the_rest(home: Path) -> None:
+    assert service(home, "status", "--user").returncode == 0
+    assert service(home, "logs", "--user", "-n", "5").returncode == 0
+    assert told(home) == [
+        "systemctl --user status --no-pager gatehouse.service",
+        "journalctl --user-unit gatehouse.service --lines 5 --no-pager",
+    ]
+
+
+def test_a_failure_of_systemd_is_a_sentence(home: Path) -> None:
+    (home / "bin/systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
+    failed = service(home, "install", "--user")
+    assert (failed.returncode, "failed: no bus" in failed.stderr) == (1, True)
+
+
+def test_a_program_that_the_service_cannot_see_is_told_beforehand() -> None:
+    assert "ProtectHome" in hidden_from_service(Path("/root/.local/bin/gatehouse"))
+    assert hidden_from_service(Path("/opt/gatehouse/bin/gatehouse")) == ""
+
+
+def test_the_system_service_gets_a_configuration_and_the_rights_of_the_sandbox(tmp_path: Path) -> None:
+    where = place(Scope.SYSTEM, tmp_path, tmp_path)
+    steps = [step.says for step in installation(where, Path("/opt/g/bin/gatehouse"), with_sandbox=True)]
+    assert steps[:3] == [f"write {where.unit}", f"write {where.drop_in}", f"write {where.config}"]
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_path_is_written_as_systemd_reads_it(scope: Scope, tmp_path: Path) -> None:
+    odd = Path("/opt/a b/100%/gatehouse")
+    assert program_of(shipped(scope, odd), tmp_path) == odd
+    assert same_unit(shipped(scope, odd), "# mine\n" + shipped(scope))
