@@ -25,6 +25,7 @@ COMMANDS = {
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
     "backup": ("gateway.cli.backup", "write all that the gateway keeps to one file, while it runs or not"),
     "restore": ("gateway.cli.restore", "put a backup in place of an empty data directory"),
+    "import": ("gateway.cli.importing", "take in conversations of miniclaw and claw0"),
     "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "service": ("gateway.cli.service", "install it as a service of systemd, and look after it"),
     "doctor": ("gateway.cli.doctor", "look for what is wrong, and say what would help"),

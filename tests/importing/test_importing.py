@@ -1,0 +1,141 @@
+"""Session files as miniclaw and claw0 write them, and as people and crashes leave them."""
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import Settings
+from gateway.errors import Refused
+from gateway.http.checks import control_users
+from gateway.importing import Unreadable, placed, read, transcript
+from gateway.importing.reading import Said, ToolAsked, ToolSaid
+from gateway.sessions import entries
+from tests.daemon.test_conversation import gateway, settings
+from tests.running import gatehouse, write_config
+
+NOW = datetime(2026, 4, 1, tzinfo=UTC)
+
+MINICLAW = {
+    "sessionKey": "agent:main:channel:loopback:peer:ada",
+    "messages": [
+        {"role": "system", "content": "You are helpful."},
+        {"role": "user", "content": "my name is Ada", "timestamp": "2024-03-13T12:00:00Z"},
+        {"role": "assistant", "content": "Hello Ada!", "timestamp": "2024-03-13T12:00:01Z"},
+        {"role": "user", "content": "  "},
+        "nonsense",
+    ],
+    "updatedAt": "2024-03-13T12:00:01Z",
+}
+CLAW0 = [
+    {"type": "session", "id": "abc123", "key": "main:cli:user", "created": "2025-01-01T00:00:00+00:00"},
+    {"type": "user", "content": "what time is it?", "ts": "2025-01-01T00:00:01Z"},
+    {"type": "tool_use", "name": "get_current_time", "tool_use_id": "t1", "input": {}, "ts": "2025-01-01T00:00:02Z"},
+    {"type": "tool_result", "tool_use_id": "t1", "output": "noon", "ts": "2025-01-01T00:00:02Z"},
+    {"type": "tool_result", "tool_use_id": "t9", "output": "lost", "ts": "2025-01-01T00:00:02Z"},
+    {"type": "assistant", "content": "It is noon.", "ts": 1735689604},
+]
+
+
+def as_lines(items: Sequence[object]) -> bytes:
+    return b"".join(json.dumps(item).encode() + b"\n" for item in items)
+
+
+def test_a_miniclaw_file_is_read_and_what_is_left_out_is_counted() -> None:
+    found = read(json.dumps(MINICLAW).encode(), NOW)
+    assert [(step.is_user, step.content) for step in found.steps if isinstance(step, Said)] == [
+        (True, "my name is Ada"),
+        (False, "Hello Ada!"),
+    ]
+    assert found.left_out == {"system message": 1, "empty message": 1, "misshapen message": 1}
+
+
+def test_claw0_lines_are_read_with_their_tools_and_a_torn_end() -> None:
+    found = read(as_lines(CLAW0) + b'{"type": "user", "conte', NOW)
+    assert [type(step) for step in found.steps] == [Said, ToolAsked, ToolSaid, ToolSaid, Said]
+    assert found.steps[-1].at == datetime(2025, 1, 1, 0, 0, 4, tzinfo=UTC)
+    assert found.left_out == {"broken line": 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "scope"),
+    [
+        ("agent:main:main", "agent:main:main"),
+        ("agent:main:channel:feishu:peer:ou_1", "agent:main:feishu:direct:ou_1"),
+        ("agent:main:channel:feishu:group:oc:2", "agent:main:feishu:group:oc%3A2"),
+        ("agent:main:channel:cli", "agent:main:terminal:direct:ada"),
+        ("main:cli:user", "agent:main:terminal:direct:ada"),
+        ("agent:main:somewhere:direct:123", "agent:main:somewhere:direct:123"),
+        ("main:somewhere:123", "agent:main:somewhere:direct:123"),
+    ],
+)
+def test_a_key_leads_to_the_scope_in_which_its_people_go_on(key: str, scope: str) -> None:
+    found = read(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW)
+    assert placed(Settings(), found, "ada").scope == scope
+
+
+@pytest.mark.parametrize("key", ["", "x", "agent:main", "main:UPPER:1", "agent:main:channel"])
+def test_a_key_that_does_not_tell_asks_for_a_scope(key: str) -> None:
+    with pytest.raises(Refused, match="--scope"):
+        placed(Settings(), read(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW), "ada")
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["type", "role", "content", "ts", "id", "messages", "text"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(_json, st.booleans())
+def test_any_json_is_read_or_refused(value: object, as_message: bool) -> None:  # noqa: FBT001 - hypothesis gives it
+    whole = {"sessionKey": "agent:main:main", "messages": [value]} if as_message else value
+    try:
+        read(json.dumps(whole).encode(), NOW)
+    except Unreadable:
+        assert not as_message
+
+
+def test_an_old_conversation_is_not_swept_away_for_its_age_at_once() -> None:
+    found = read(as_lines(CLAW0), NOW)
+    lines = list(transcript(found, placed(Settings(), found, "ada"), 1, NOW))
+    assert entries.decode(lines[-1]).ts == NOW
+
+
+async def test_imported_history_is_answered_from_and_a_second_import_adds_nothing(tmp_path: Path) -> None:
+    """Through the process, on a data directory in which nobody runs."""
+    user = control_users()[os.getuid()]
+    write_config(tmp_path)
+    source = tmp_path / "sessions"
+    source.mkdir()
+    (source / "a.json").write_text(json.dumps(MINICLAW))
+    (source / "b.jsonl").write_bytes(as_lines(CLAW0))
+    (source / "sessions.json").write_text("{}")
+    (source / "c.json").write_text('{"no": "session"}')
+    first = gatehouse("import", str(source), home=tmp_path)
+    assert first.returncode == 1
+    told = first.stdout.splitlines()
+    assert told[0].endswith(
+        "a.json: imported as agent:main:loopback:direct:ada, 2 messages; "
+        "left out: 1 system message, 1 empty message, 1 misshapen message."
+    )
+    assert told[1].endswith(
+        f"imported as agent:main:terminal:direct:{user}, 2 messages; left out: 1 orphaned tool result."
+    )
+    assert "c.json: failed, it is neither" in told[2]
+    assert told[-1] == "Imported 2 sessions of 3 files."
+    second = gatehouse("import", str(source), home=tmp_path)
+    assert second.stdout.splitlines()[-1] == "Imported 0 sessions of 3 files."
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("what is my name?", peer="ada")
+        assert "Ada" in (await chat.hear_message()).text
