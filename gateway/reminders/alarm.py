@@ -13,7 +13,7 @@ from gateway.delivery import Delivery
 from gateway.live import Live
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.times import in_words, next_time
-from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, WrongState
+from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, SpoolFull, WrongState
 from gateway.whole import whole
 
 __all__ = ["Alarm"]
@@ -30,6 +30,8 @@ BELIEVED = timedelta(days=1)
 MOST_FAILURES = 3
 """So often in a row may the messages of a recurring reminder not be deliverable before it ends."""
 
+WITHOUT_ROOM = 5.0
+"""Seconds to wait on a full disk."""
 LAST_WORDS = 5.0
 """Seconds that a ring may take to its end when the gateway is told to stop; it rings at the next start otherwise."""
 
@@ -57,12 +59,19 @@ class Alarm:
     async def run(self) -> None:
         """Ring until cancelled. What is committed when that happens is delivered, now or at the next start."""
         while True:
-            self._reminders.changed.clear()
-            if self._was_put_back() or self._is_stale:
-                self._is_stale = False
-                await self._set_anew()
-            await self.ring_due()
-            await self._rest(await self._spool.next_reminder())
+            try:
+                await self._go_round()
+            except SpoolFull:  # Also what is only read fails, when it is in one transaction with what has no room.
+                self._is_stale = True
+                await asyncio.sleep(WITHOUT_ROOM)
+
+    async def _go_round(self) -> None:
+        self._reminders.changed.clear()
+        if self._was_put_back() or self._is_stale:
+            self._is_stale = False
+            await self._set_anew()
+        await self.ring_due()
+        await self._rest(await self._spool.next_reminder())
 
     async def ring_due(self) -> None:
         """Ring all that are due by now."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from uuid import uuid4
 
@@ -57,9 +58,9 @@ class Reminders:
             most_in_all=MOST_IN_ALL,
         )
         await self._keep(wanted)
-        number = next((row.number for row in await self.of_scope(job.scope) if row.id == wanted.id), 0)
         again = f", then by `{appointment.cron}`" if appointment.cron else ""
-        return f"Reminder {number} is set for {in_words(wanted.due_at, self.zone)}{again}. /reminders shows them all."
+        name = await self._name(wanted)
+        return f"{name} is set for {in_words(wanted.due_at, self.zone)}{again}. /reminders shows them all."
 
     async def _keep(self, wanted: Appoint) -> None:
         try:
@@ -70,6 +71,14 @@ class Reminders:
             raise Refused("there is no room on the disk; the operator can mend that") from full
         self.changed.set()
         log.info("reminder_made", reminder=wanted.id, cron=wanted.cron)
+
+    async def _name(self, kept: Appoint) -> str:
+        """Name a reminder as its people see it. It is kept, whatever keeps us from reading its number."""
+        with suppress(SpoolFull):
+            for row in await self.of_scope(kept.scope):
+                if row.id == kept.id:
+                    return f"Reminder {row.number}"
+        return "The reminder"
 
     async def of_scope(self, scope: str) -> list[ReminderRow]:
         return await self._spool.reminders(scope)
