@@ -12,6 +12,8 @@ _COMMIT_STUCK_AFTER = 10.0
 """Seconds that one commit may take before readiness says so; a flush, which syncs many files, may take longer."""
 _FLUSH_STUCK_AFTER = 60.0
 _LITTLE_ROOM = 200 * 1024 * 1024
+_NO_ROOM = 1024 * 1024
+"""Bytes; a disk with less is as good as full, also while nobody has tried to write."""
 _NEARLY_FULL = 0.8
 _FAILURES_IN_A_ROW = 3
 
@@ -36,6 +38,9 @@ class Condition:
 
     def _troubles(self) -> Iterator[str]:
         sessions, spool, flushes = self._organs.sessions, self._organs.spool, self._organs.flushes
+        free = self._organs.space.free
+        if free is not None and free < _NO_ROOM:
+            yield f"The disk of the data directory is full: {in_bytes(free)} are free. Make room there."
         if sessions.trouble is not None:
             yield sessions.trouble
         if spool.trouble is not None:
@@ -48,13 +53,14 @@ class Condition:
     def _warnings(self) -> Iterator[str]:
         space, lanes = self._organs.space, self._organs.lanes
         limit = lanes.max_in_all
-        if space.free is not None and space.free < _LITTLE_ROOM:
-            yield f"Only {in_bytes(space.free)} are free on the disk of {space.directory}; make room there."
+        if space.free is not None and _NO_ROOM <= space.free < _LITTLE_ROOM:
+            yield f"Only {in_bytes(space.free)} are free on the disk of the data directory; make room there."
         if limit is not None and lanes.waiting > _NEARLY_FULL * limit:
             yield f"{lanes.waiting} messages wait for their turn, and at most {limit} may (gateway.max_queued)."
         for server in self._organs.mcp:
             if server.trouble:
-                yield f"The MCP server {server.name} cannot be used: {server.trouble}."
+                # Why is in the server's own words, which are not for a chat.
+                yield f"The MCP server {server.name} cannot be used; the log says why."
         for model, times in self._organs.tally.failing.items():
             if times >= _FAILURES_IN_A_ROW:
                 yield f"The model {model} has failed {times} times in a row; the log says why."

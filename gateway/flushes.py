@@ -2,17 +2,25 @@
 
 from collections.abc import Callable
 from time import monotonic
-
-from gateway.sessions import SessionManager
+from typing import Protocol
 
 __all__ = ["Flushes"]
+
+
+class Flushable(Protocol):
+    """What is flushed: the sessions. A failure raises nothing, and is told by `trouble`."""
+
+    @property
+    def trouble(self) -> str | None: ...
+
+    async def flush(self) -> None: ...
 
 
 class Flushes:
     """`note` hears how many seconds each flush took."""
 
     def __init__(
-        self, sessions: SessionManager, note: Callable[[float], None], clock: Callable[[], float] = monotonic
+        self, sessions: Flushable, note: Callable[[float], None], clock: Callable[[], float] = monotonic
     ) -> None:
         self._sessions = sessions
         self._note = note

@@ -9,14 +9,14 @@ __all__ = ["FreeSpace"]
 
 class FreeSpace:
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self._directory = directory
         self.free: int | None = None
         """Bytes; None before the first look."""
         self.size: int | None = None
 
     async def look(self) -> None:
         try:
-            found = await asyncio.to_thread(shutil.disk_usage, self.directory)
+            found = await asyncio.to_thread(shutil.disk_usage, self._directory)
         except OSError:
             return  # Whoever writes there says what is wrong, better than we could.
         self.free, self.size = found.free, found.total

@@ -57,12 +57,16 @@ def _work(facts: Facts) -> Iterator[str]:
     asking = f", {facts.turns_awaiting_approval} waiting for an approval" if facts.turns_awaiting_approval else ""
     yield (
         f"{count(facts.turns_running, 'turn')} running{asking}, {count(facts.messages_waiting, 'message')} waiting, "
-        f"{count(facts.replies_waiting, 'reply').replace('replys', 'replies')} on the way"
+        f"{_replies(facts.replies_waiting)} on the way"
     )
     for turn in facts.turns[:_TURNS]:
         yield f"  {duration(timedelta(seconds=turn.seconds)):>6}  {turn.channel}  {turn.agent}  {turn.session}"
     if len(facts.turns) > _TURNS:
         yield f"  and {len(facts.turns) - _TURNS} more"
+
+
+def _replies(number: int) -> str:
+    return "1 reply" if number == 1 else f"{number} replies"
 
 
 def _storage(facts: Facts) -> Iterator[str]:

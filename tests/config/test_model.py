@@ -68,6 +68,12 @@ def test_a_host_that_others_can_reach_needs_a_token(host: str) -> None:
     assert HttpSettings(host=host, token=TOKEN).host == host
 
 
+def test_metrics_are_opened_to_this_machine_only() -> None:
+    assert HttpSettings(open_metrics=True).open_metrics
+    with pytest.raises(ValidationError, match="must be false, because other machines can reach"):
+        HttpSettings(host="192.168.1.5", token=TOKEN, open_metrics=True)
+
+
 @pytest.mark.parametrize("token", ["fifteen-letters", "sixteen letters!", "sechzehn-zeichön", "sixteen\nletters!"])
 def test_a_weak_or_unsendable_token_is_refused(token: str) -> None:
     with pytest.raises(ValidationError, match="must"):

@@ -1,0 +1,145 @@
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.cli.status_screen import screen
+from gateway.status_facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
+from tests.running import COMMAND, environment, gatehouse, running, write_config
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TELEGRAM = ChannelFacts(
+    name="telegram",
+    account="default",
+    state="up",
+    reason="",
+    since=NOW - timedelta(hours=3),
+    last_event_at=NOW - timedelta(minutes=2),
+    last_error="Bad Gateway",
+    last_error_at=NOW - timedelta(hours=3),
+)
+WELL = Facts(
+    version="1.2.3",
+    sentence="",
+    state="ready",
+    ready=True,
+    taken_at=NOW,
+    started_at=NOW - timedelta(days=3),
+    uptime_seconds=3 * 86_400,
+    troubles=(),
+    warnings=(),
+    channels=(TELEGRAM,),
+    turns_running=1,
+    turns_awaiting_approval=0,
+    turns=(TurnFacts(channel="telegram", agent="main", session="agent:main:telegram:direct:7", seconds=72.0),),
+    messages_waiting=3,
+    replies_waiting=1,
+    sessions=12,
+    scopes=5,
+    spool=SpoolFacts(bytes=1_200_000, messages={"received": 3, "running": 1, "dead": 1}, replies={"pending": 2}),
+    flush=FlushFacts(age_seconds=12.0, took_seconds=0.003, failures=0),
+    memory_bytes=61_000_000,
+    open_files=30,
+    disk_free_bytes=70_000_000_000,
+    models=(ModelFacts(name="openai/small", requests=40, failed=2, mean_seconds=1.25, most_within_seconds=2.5),),
+)
+
+
+def test_the_screen_tells_all_that_an_owner_asks() -> None:
+    assert screen(WELL) == [
+        "Gatehouse 1.2.3 is ready, up 3 d",
+        "",
+        "Channels",
+        "  telegram  up        last event 2 min ago; last error 3 h ago: Bad Gateway",
+        "",
+        "Work",
+        "  1 turn running, 3 messages waiting, 1 reply on the way",
+        "     1 min  telegram  main  agent:main:telegram:direct:7",
+        "",
+        "Storage",
+        "  12 sessions in 5 scopes",
+        "  spool 1.2 MB: 4 to be answered, 2 to be delivered, 1 set aside (`gatehouse spool` lists them)",
+        "  last flush 12 s ago (took 3 ms)",
+        "  70 GB free on the disk",
+        "",
+        "Models",
+        "  openai/small: 40 requests, 2 failed, 1.25 s on average, 95 % within 2.5 s",
+        "",
+        "Process",
+        "  61 MB of memory, 30 files open",
+    ]
+
+
+def test_what_is_wrong_stands_first() -> None:
+    lost = msgspec.structs.replace(TELEGRAM, state="down", reason="the platform\nis \x1b[31maway", last_event_at=None)
+    ill = msgspec.structs.replace(
+        WELL, state="not ready", ready=False, channels=(lost,), troubles=("The disk is full.",), spool=None
+    )
+    shown = screen(ill)
+    assert shown[:2] == ["Gatehouse 1.2.3 is not ready, up 3 d", "  ! The disk is full."]
+    assert "  telegram  down      since 3 h: the platform is [31maway; no event yet" in shown
+    assert "  the spool does not answer" in shown
+
+
+def test_it_is_told_once_or_watched_also_while_the_daemon_is_away(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        gatehouse("chat", "--once", "hello", home=tmp_path)
+        shown = gatehouse("status", home=tmp_path)
+        assert shown.returncode == 0
+        assert "1 session in 1 scope" in shown.stdout
+        assert "terminal  up        last event just now" in shown.stdout
+        assert "offline/rules: 1 request," in shown.stdout
+        with watching(tmp_path, "--json") as lines:
+            assert next(lines)["state"] == "ready"
+            assert daemon.stop() == 0
+            while "error" not in (line := next(lines)):
+                pass
+            assert "gatehouse run" in line["error"]
+
+
+@contextlib.contextmanager
+def watching(home: Path, *options: str) -> Iterator[Iterator[dict[str, Any]]]:  # Any: as JSON has it.
+    command = [COMMAND, "status", "--watch", "--interval", "0.2", *options]
+    with subprocess.Popen(command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield map(json.loads, process.stdout)
+        finally:
+            process.terminate()
+
+
+def test_the_live_screen_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [COMMAND, "status", "--watch"], cwd=tmp_path, env=environment(tmp_path), stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"is not running" not in shown:
+            shown += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # How a terminal tells that nobody has it open any more.
+            while more := os.read(ours, 4096):
+                shown += more
+    os.close(ours)
+    assert shown.startswith(b"\x1b[?1049h")
+    assert shown.rstrip().endswith(b"\x1b[?1049l")
+    assert b"Traceback" not in shown
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "soon", "inf", "nan"])
+def test_an_impossible_interval_is_refused(tmp_path: Path, wrong: str) -> None:
+    write_config(tmp_path)
+    refused = gatehouse("status", "--watch", f"--interval={wrong}", home=tmp_path)
+    assert refused.returncode == 2
+    assert "is not a number of seconds between 0.2 and 3600" in refused.stderr

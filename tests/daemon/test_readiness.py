@@ -1,0 +1,62 @@
+"""Readiness tells the truth: in /readyz, in status and in metrics alike."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from config import GatewaySettings
+from gateway.control import Control
+from gateway.daemon import opened
+from tests.daemon.test_conversation import gateway, settings
+from tests.disks import small_disk
+from tests.metrics.scraping import scraped
+
+SIZE = 24 * 1024 * 1024
+
+
+async def test_not_ready_before_its_channels_are_up(tmp_path: Path) -> None:
+    async with opened(settings(tmp_path), listen=False) as daemon:
+        seen = await scraped(tmp_path / "data")
+        assert not daemon.health().ready
+    assert seen.value("gatehouse_ready") == 0
+    assert seen.value("gatehouse_channel_up", channel="loopback", account="default") == 0
+
+
+async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) -> None:
+    """Without a single message: whoever asks must not have to send one to find out."""
+    with small_disk(tmp_path / "disk", SIZE) as place:
+        often = GatewaySettings(data_dir=place / "data", flush_interval=0.1)
+        async with gateway(settings(place, gateway=often)) as (daemon, _), Control(place / "data") as control:
+            await until(place, "gatehouse_flush_seconds_count")
+            await asyncio.to_thread(fill, place / "ballast")
+            await until(place, "gatehouse_ready", is_set=False)
+            told = await control.get("/readyz")
+            status = await daemon.status.facts()
+            (place / "ballast").unlink()
+            await until(place, "gatehouse_ready")
+            afterwards = await control.get("/readyz")
+    assert told["status"] == status.state == "not ready"
+    assert "The disk of the data directory is full" in str(told["troubles"])
+    assert any("The disk of the data directory is full" in trouble for trouble in status.troubles)
+    assert afterwards["status"] == "degraded"
+    assert "are free on the disk" in str(afterwards["warnings"])
+
+
+async def until(place: Path, metric: str, *, is_set: bool = True) -> None:
+    async with asyncio.timeout(60):
+        while bool((await scraped(place / "data")).value(metric)) is not is_set:
+            pass
+
+
+def fill(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 65_536):
+            pass
+
+
+async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path) -> None:
+    servers = {"gone": {"command": ["/nowhere/to-be-found"]}}
+    async with gateway(settings(tmp_path, mcp=servers)) as (daemon, _):
+        health = daemon.health()
+    assert (health.ready, health.state) == (True, "degraded")
+    assert health.warnings == ("The MCP server gone cannot be used; the log says why.",)
