@@ -108,7 +108,7 @@ def test_it_is_told_once_or_watched_also_while_the_daemon_is_away(tmp_path: Path
 
 @contextlib.contextmanager
 def watching(home: Path, *options: str) -> Iterator[Iterator[dict[str, Any]]]:  # Any: as JSON has it.
-    command = [COMMAND, "status", "--watch", "--interval", "0.2", *options]
+    command = [str(COMMAND), "status", "--watch", "--interval", "0.2", *options]
     with subprocess.Popen(command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
