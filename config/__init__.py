@@ -28,7 +28,7 @@ from config.tables.tools import (
     ToolSettings,
     TranscriptionSettings,
 )
-from config.writing import schema, set_value, show, unset_value
+from config.writing import schema, set_value, set_values, show, unset_value
 
 __all__ = [
     "AccountSettings",
@@ -68,6 +68,7 @@ __all__ = [
     "load",
     "schema",
     "set_value",
+    "set_values",
     "show",
     "unset_value",
 ]

@@ -13,7 +13,7 @@ from config.model import Settings
 from config.problems import ConfigError, Problem, did_you_mean
 from config.reading import parse, read_tables, validate
 
-__all__ = ["schema", "set_value", "show", "unset_value"]
+__all__ = ["schema", "set_value", "set_values", "show", "unset_value"]
 
 _Tables = dict[str, Any]
 
@@ -29,6 +29,14 @@ def set_value(path: Path, key: str, value_text: str, environ: Mapping[str, str] 
     tables = _existing(path)
     candidates = [_with(tables, parts, value, path) for value in _readings(value_text, key, path)]
     _write_first_valid(path, candidates, environ)
+
+
+def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> None:
+    """Set several dotted keys at once, each to a value that TOML has. Validated and written as `set_value`."""
+    tables = _existing(path)
+    for key, value in values.items():
+        tables = _with(tables, _parse_key(key, path), value, path)
+    _write_first_valid(path, [tables], environ)
 
 
 def unset_value(path: Path, key: str, environ: Mapping[str, str] = os.environ) -> None:

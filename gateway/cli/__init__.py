@@ -27,6 +27,7 @@ COMMANDS = {
     "restore": ("gateway.cli.restore", "put a backup in place of an empty data directory"),
     "import": ("gateway.cli.importing", "take in conversations of miniclaw and claw0"),
     "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
+    "setup": ("gateway.cli.setup", "set up a model, a bot and the service, step by step"),
     "service": ("gateway.cli.service", "install it as a service of systemd, and look after it"),
     "doctor": ("gateway.cli.doctor", "look for what is wrong, and say what would help"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),

@@ -20,7 +20,7 @@ from gateway.control import Control, NotRunning, is_running
 from gateway.dialogue import Json
 from gateway.doctor.finding import Finding, Level, as_json, fine, from_json, odd, wrong
 from gateway.doctor.machine import clock, disk, file_system, fsync_speed
-from gateway.doctor.peers import peers
+from gateway.doctor.peers import PATIENCE, peers
 from gateway.doctor.permissions import permissions
 from gateway.doctor.ports import port
 from gateway.doctor.units import units
@@ -125,7 +125,7 @@ async def _inside(settings: Settings, *, is_live: bool, is_local: bool) -> list[
     return [
         *found,
         fine("daemon", "It does not run."),
-        *([] if is_local else await peers(settings, _channels(settings))),
+        *([] if is_local else await peers(settings, _channels(settings), PATIENCE)),
     ]
 
 

@@ -17,17 +17,19 @@ from gateway.dialogue import UserMessage
 from gateway.doctor.finding import Finding, fine, odd, wrong
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 
-__all__ = ["peers", "prove_channel", "prove_model"]
+__all__ = ["DEADLINE", "PATIENCE", "peers", "prove_channel", "prove_model"]
 
 DEADLINE = 25.0
-"""Less than the daemon gives its own handlers, for an SDK may have to be imported first."""
+"""Less than the daemon gives its own handlers."""
+PATIENCE = 90.0
+"""Where the SDKs may have to be imported first, on a slow machine."""
 
 
-async def peers(settings: Settings, channels: Mapping[tuple[str, str], Channel]) -> list[Finding]:
+async def peers(settings: Settings, channels: Mapping[tuple[str, str], Channel], deadline: float) -> list[Finding]:
     """Ask all of them at once."""
     asking: list[Coroutine[None, None, Finding]] = [
-        *(prove_channel(channel) for channel in channels.values() if isinstance(channel, ProvesAccess)),
-        *(prove_model(name, settings.providers[name], model) for name, model in _models(settings)),
+        *(prove_channel(channel, deadline) for channel in channels.values() if isinstance(channel, ProvesAccess)),
+        *(prove_model(name, settings.providers[name], model, deadline) for name, model in _models(settings)),
         _sandbox(settings),
     ]
     async with asyncio.TaskGroup() as tasks:
@@ -35,7 +37,7 @@ async def peers(settings: Settings, channels: Mapping[tuple[str, str], Channel])
     return [each.result() for each in asked]
 
 
-async def prove_channel(channel: Channel, deadline: float = DEADLINE) -> Finding:
+async def prove_channel(channel: Channel, deadline: float) -> Finding:
     """Have the platform say whom it takes us for."""
     account = "" if channel.account == "default" else f".accounts.{channel.account}"
     about = f"channels.{channel.name}{account}"
@@ -66,7 +68,7 @@ def _used(settings: Settings) -> Iterator[tuple[str, str | None]]:
             yield (provider, model) if provider in settings.providers else (agent.provider, full)
 
 
-async def prove_model(name: str, settings: ProviderSettings, model: str | None, deadline: float = DEADLINE) -> Finding:
+async def prove_model(name: str, settings: ProviderSettings, model: str | None, deadline: float) -> Finding:
     """Ask the model for a word. That costs a few tokens, and is what a turn does."""
     about = f"providers.{name}"
     if settings.kind is ProviderKind.OFFLINE:

@@ -7,13 +7,14 @@ from aiohttp import web
 from config import Settings
 from gateway.contract import Access, Caller, Channel, Route
 from gateway.doctor.finding import as_json
-from gateway.doctor.peers import peers
+from gateway.doctor.peers import DEADLINE, peers
 
 __all__ = ["doctor_routes"]
 
 
 def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel]) -> list[Route]:
     async def examine(_request: web.Request, _: Caller) -> web.StreamResponse:
-        return web.json_response({"findings": [as_json(each) for each in await peers(settings(), channels)]})
+        found = await peers(settings(), channels, DEADLINE)
+        return web.json_response({"findings": [as_json(each) for each in found]})
 
     return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine)]
