@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import lru_cache
 
 from gateway.agent.provider import Prompt
@@ -60,9 +60,14 @@ def _facts(job: Job, agent: Agent, today: datetime, *, is_shared: bool) -> Facts
         chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
         sender="" if is_shared else plain_name(sender.name or sender.id),
         workspace=agent.workspace.name,
-        date=f"{today:%A, %Y-%m-%d}",
+        date=_named(today.date()),
         zone=today.tzname() or "",
     )
+
+
+@lru_cache(maxsize=4)
+def _named(day: date) -> str:
+    return f"{day:%A, %Y-%m-%d}"
 
 
 @lru_cache(maxsize=256)

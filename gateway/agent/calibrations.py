@@ -45,7 +45,7 @@ class Calibrations:
 
 def _has_moved(now: tuple[float, ...], before: tuple[float, ...] | None) -> bool:
     since = before or DEFAULT_WEIGHTS
-    return any(abs(new / old - 1) > _WORTH_KEEPING for new, old in zip(now, since, strict=True))
+    return now != since and any(abs(new / old - 1) > _WORTH_KEEPING for new, old in zip(now, since, strict=True))
 
 
 def _read(kept: str | None) -> _Kept:

@@ -6,6 +6,7 @@ cannot look like that: not like another's message, and not like a summary.
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from gateway.dialogue import UserMessage
 from gateway.text import excerpt
@@ -41,6 +42,7 @@ def _head(message: UserMessage) -> str:
     return f"[message from {who}]"
 
 
+@lru_cache(maxsize=1_024)  # Each turn asks, character by character.
 def plain_name(name: str) -> str:
     """Return a name on one line, without anything invisible, and without quotes and brackets that could end it."""
     return excerpt("".join(map(_harmless, name)), _NAME_WIDTH)
