@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -57,14 +57,14 @@ def gatehouse(
 class Running:
     """One daemon. `events` are its log lines as they come."""
 
-    def __init__(self, home: Path, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(self, home: Path, extra: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> None:
         self.home = home
         self.data = home / "data"
         self.log: list[dict[str, Any]] = []  # Log lines are of any shape.
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()  # As above.
         self._errors = (home / "stderr").open("w+")
         self.process = subprocess.Popen(
-            [COMMAND, "--config", home / "gatehouse.toml", "run"],
+            [*before, COMMAND, "--config", home / "gatehouse.toml", "run"],
             cwd=home,
             env=environment(home, extra),
             stdout=subprocess.PIPE,

@@ -61,10 +61,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(home: Path, **options: object) -> AsyncIterator[Stage]:
+async def staged(home: Path, *before: str, **options: object) -> AsyncIterator[Stage]:
+    """Set the stage; the daemons on it are run by the command `before`."""
     order = replace(Order(home=home), **options)  # type: ignore[arg-type] # Their types are those of the order's fields.
     far = FarSide(drops_repeats=order.flavour == "dropping", answers_together=order.busy in {"collect", "steer"})
-    async with daemons() as forked, far.serving(order.socket):
+    async with daemons(*before) as forked, far.serving(order.socket):
         try:
             yield Stage(order=order, far=far, daemons=forked)
         except BaseException as failure:
