@@ -61,6 +61,8 @@ class Condition:
             if server.trouble:
                 # Why is in the server's own words, which are not for a chat.
                 yield f"The MCP server {server.name} cannot be used; the log says why."
+        for model in self._organs.roster().passed_over():
+            yield f"The model {model} has failed a moment ago, and another is asked in its place."
         for model, times in self._organs.tally.failing.items():
             if times >= _FAILURES_IN_A_ROW:
                 yield f"The model {model} has failed {times} times in a row; the log says why."

@@ -170,6 +170,7 @@ class Daemon:
             at_work=self._at_work,
             replies=self._delivery.chats,
             mcp=self._mcp,
+            roster=lambda: self.roster,
             tally=self._tally,
             is_stopping=self._stopping.is_set,
         )

@@ -145,7 +145,7 @@ class Metered:
         usage: Usage | None = None
         written: list[str] = []
         has_begun, is_owed = False, True
-        outcome, asked_at, first_word = "stopped", monotonic(), None
+        outcome, asked_at, first_word = "failed", monotonic(), None
         try:
             async with aclosing(self._provider.stream(request.prompt)) as chunks:
                 async for chunk in chunks:
@@ -157,12 +157,16 @@ class Metered:
                         written.append(_written(chunk))
                         yield chunk
         except ProviderFailed:
-            is_owed, outcome = has_begun, "failed"
+            is_owed = has_begun
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "stopped"
             raise
         else:
             outcome = "answered"
         finally:
-            self._tally.asked(self._info.name, outcome, seconds=monotonic() - asked_at, first_word=first_word)
+            model = (usage and usage.model) or self._info.name
+            self._tally.asked(model, outcome, seconds=monotonic() - asked_at, first_word=first_word)
             if is_owed:
                 usage = self._account(request, usage, "".join(written))
         if usage is not None:

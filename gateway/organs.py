@@ -11,6 +11,7 @@ from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.mcp.servers import McpServers
 from gateway.metrics.tally import Tally
+from gateway.roster import Roster
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool
 
@@ -30,5 +31,6 @@ class Organs:
     at_work: AtWork
     replies: Lanes[OutboxRow]
     mcp: McpServers
+    roster: Callable[[], Roster]
     tally: Tally
     is_stopping: Callable[[], bool]

@@ -86,6 +86,10 @@ class Roster:
         """Put another agent in place of `name`, from its next turn on: for programs that embed the gateway."""
         self._agents[name] = change(self._agents[name])
 
+    def passed_over(self) -> list[str]:
+        """Name the models that have failed lately, in whose place others are asked."""
+        return self._providers.passed_over()
+
     async def warm_up(self) -> None:
         """Do beforehand, off the event loop, what would make the first message wait: loading the SDKs in use."""
         await self._providers.warm_up(sorted(self._used))

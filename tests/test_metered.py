@@ -16,6 +16,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
 from gateway.dialogue import AssistantMessage, Message, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metered import Metered
+from gateway.metrics.tally import Tally
 from gateway.spool import Spool
 from gateway.usage import Bill, Spending
 from tests.agent.scripted import ScriptedProvider
@@ -173,6 +174,19 @@ async def test_a_bill_names_the_model_that_answered_and_what_it_cost(tmp_path: P
         bill.settled([spend])
         assert not bill.due
         assert bill.noted is None
+
+
+async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
+    tally = Tally()
+    async with billed(tmp_path) as (bill, _):
+        await told(metered(Counting(), bill, tally=tally), [UserMessage(text="hi")])
+        with pytest.raises(ContextTooLong):
+            await told(metered(Counting(limit=0), bill, tally=tally), [UserMessage(text="hi")])
+        async with aclosing(metered(Counting(), bill, tally=tally).stream(Prompt(system="", messages=()))) as chunks:
+            await anext(chunks)
+    name = INFO.name
+    assert tally.requests == {(name, "answered"): 1, (name, "failed"): 2, (name, "stopped"): 1}
+    assert (tally.answers[(name,)].count, tally.first_words[(name,)].count) == (4, 2)
 
 
 async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:

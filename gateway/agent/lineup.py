@@ -57,6 +57,11 @@ class Lineup:
         """Tell what is known about the model that `Prompt.model` may name."""
         return self._candidate(model).info
 
+    def passed_over(self) -> list[str]:
+        """Name the models that have failed lately, in whose place others are asked."""
+        now = self._clock()
+        return [name for name, until in self._rests_until.items() if until > now]
+
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Run one step. When none can answer, the person is told what is wrong with the first; the log has the rest."""
         answer = Resumption()

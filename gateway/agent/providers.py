@@ -42,6 +42,7 @@ class Providers:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._settings = settings
+        self._lineups: list[Lineup] = []
         self._opened = {name: open_provider(each, name=name) for name, each in settings.items()}
         self._retrying = {
             name: Retrying(provider, patience=settings[name].patience, sleep=sleep)
@@ -50,11 +51,17 @@ class Providers:
 
     def lineup(self, own: str, model: str | None, fallbacks: Iterable[str]) -> Lineup:
         """Put an agent's models in a row: its own, which is a name at its provider, and others by their full names."""
-        return Lineup(
+        lineup = Lineup(
             self._candidate(own, model),
             [self._candidate(*self._split(each, own)) for each in fallbacks],
             find=lambda wanted: self._candidate(*self._split(wanted, own)),
         )
+        self._lineups.append(lineup)
+        return lineup
+
+    def passed_over(self) -> list[str]:
+        """Name the models that have failed lately, in whose place others are asked."""
+        return sorted({name for lineup in self._lineups for name in lineup.passed_over()})
 
     async def warm_up(self, names: Iterable[str]) -> None:
         """Do beforehand what takes long the first time."""

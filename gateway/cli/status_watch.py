@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -64,8 +65,11 @@ async def _print_for_ever(directory: Path, every: float, *, as_json: bool) -> No
 
 def _draw(lines: Sequence[str]) -> None:
     """Write over what is there, so that nothing flickers."""
+    width, height = shutil.get_terminal_size()
     head = f"{datetime.now().astimezone():%H:%M:%S}  (Ctrl-C ends this)"
-    sys.stdout.write(_TO_TOP + "".join(f"{line}{_END_OF_LINE}\n" for line in (head, "", *lines)) + _REST)
+    # What does not fit would move what is there, and the next picture would be drawn elsewhere.
+    fitting = [line[: width - 1] for line in (head, "", *lines)][: height - 1]
+    sys.stdout.write(_TO_TOP + "".join(f"{line}{_END_OF_LINE}\n" for line in fitting) + _REST)
     sys.stdout.flush()
 
 

@@ -71,7 +71,9 @@ async def test_a_model_that_failed_rests_and_then_has_its_place_again() -> None:
     lineup = Lineup(first, [second], find=unknown, clock=lambda: now)
     assert [await said(lineup), await said(lineup)] == ["b", "b"]
     assert len(asked.prompts) == 1
+    assert lineup.passed_over() == [first.name]
     now = REST + 1
+    assert lineup.passed_over() == []
     assert await said(lineup) == "a"
 
 

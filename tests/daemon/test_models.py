@@ -17,6 +17,7 @@ from gateway.logs import configure, secrets_in
 from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, WireServer, serving
 from tests.agent.wire.server import KEY
 from tests.daemon.test_conversation import gateway, settings
+from tests.metrics.scraping import scraped
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 
@@ -85,16 +86,21 @@ async def test_a_model_that_is_down_is_told_once_and_the_chat_goes_on(tmp_path: 
     assert reply.text == "Back again."
 
 
-async def test_the_transcript_says_which_model_has_answered(tmp_path: Path) -> None:
+async def test_the_transcript_and_the_metrics_say_which_model_has_answered(tmp_path: Path) -> None:
     async with (
         serving(OPENAI, OPENAI.refusal(404, "model_not_found")) as gone,
         serving(ANTHROPIC, ANTHROPIC.answer("Here I am.")) as there,
     ):
         agents = {"main": {"provider": "first", "model": "m", "fallbacks": ["second/claude"]}}
         providers = {"first": gone.table(), "second": there.table()}
-        async with gateway(settings(tmp_path, providers=providers, agents=agents)) as (_, chat):
+        async with gateway(settings(tmp_path, providers=providers, agents=agents)) as (daemon, chat):
             assert (await ask(chat, "hello")).text == "Here I am."
+            seen = await scraped(tmp_path / "data")
+            health = daemon.health()
     assert '"second/claude"' in transcript(tmp_path)
+    assert seen.value("gatehouse_model_requests_total", model="second/claude", outcome="answered") == 1
+    assert (seen.value("gatehouse_ready"), seen.value("gatehouse_degraded")) == (1, 1)
+    assert health.warnings == ("The model first/m has failed a moment ago, and another is asked in its place.",)
 
 
 async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> None:

@@ -48,6 +48,23 @@ async def test_every_rule_speaks_of_metrics_and_labels_that_exist(tmp_path: Path
             _check_labels(rule["alert"], selector, seen)
 
 
+async def test_the_table_names_every_metric_with_its_labels(tmp_path: Path) -> None:
+    async with talking(tmp_path, OPENAI.answer("Hello.")) as (_, chat, _daemon):
+        await ask(chat, "hello")
+        await ask(chat, "/help")
+        seen = await scraped(tmp_path / "data")
+    assert dict(tabled()) == seen.families
+
+
+def tabled() -> Iterator[tuple[str, set[str]]]:
+    """Yield what the table in README.md says: the names of metrics, each with those of its labels."""
+    for line in (FOLDER / "README.md").read_text().splitlines():
+        if line.startswith("| `"):
+            _, names, labels, *_ = (cell.strip() for cell in line.split("|"))
+            for name in names.split(","):
+                yield name.strip(" `"), set(filter(None, labels.split(", ")))
+
+
 def _check_labels(alert: str, selector: VectorSelector, seen: Scraped) -> None:
     for matcher in selector.matchers.matchers:
         if matcher.name in FROM_PROMETHEUS:

@@ -16,7 +16,11 @@ class Scraped:
         self.names: set[str] = set()
         self.labels: dict[str, set[str]] = {}
         """The names of labels by the name of the series."""
+        self.families: dict[str, set[str]] = {}
+        """The names of labels by the name of the metric, as it is declared."""
         for family in text_string_to_metric_families(text):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            self.families[name] = {label for sample in family.samples for label in sample.labels} - {"le"}
             for sample in family.samples:
                 self.names.add(sample.name)
                 self.labels.setdefault(sample.name, set()).update(sample.labels)
