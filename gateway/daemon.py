@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 from aiohttp import web
 
-from config import Settings
+from config import LogLevel, Settings
 from gateway.admission import Admission
 from gateway.approvals import Approvals
 from gateway.at_work import AtWork
@@ -115,6 +115,11 @@ async def opened(
 class Daemon:
     """One gateway on one data directory. `run` returns after `stop`, with every word delivered or written down."""
 
+    on_reload: Callable[[], Awaitable[None]] | None = None
+    """Reads the configuration again, or raises `Refused`; set by whoever knows where it is."""
+    set_log_level: Callable[[LogLevel], None] | None = None
+    """Changes what is logged; set by whoever has set up the log."""
+
     def __init__(
         self,
         settings: Settings,
@@ -128,8 +133,6 @@ class Daemon:
         self.url = ""
         self.page = ""
         """A link that lets one browser in, once."""
-        self.on_reload: Callable[[], Awaitable[None]] | None = None
-        """Reads the configuration again, or raises `Refused`; set by whoever knows where it is."""
         self.wants_restart = False
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
@@ -241,6 +244,7 @@ class Daemon:
         """All that is served over HTTP besides the server's own."""
         return [
             Route(method="POST", path="/reload", access=Access.CONTROL, handle=self._handle_reload),
+            Route(method="POST", path="/log-level", access=Access.CONTROL, handle=self._handle_log_level),
             *self.status.routes(),
             *doctor_routes(lambda: self._live.settings, self.channels.by_identity),
             *self._metrics.routes(),
@@ -330,6 +334,14 @@ class Daemon:
         if self.on_reload is None:
             raise Refused("This gateway belongs to a chat; it reads its configuration when it starts.")
         await self.on_reload()
+        return web.json_response({})
+
+    async def _handle_log_level(self, request: web.Request, _caller: Caller) -> web.StreamResponse:
+        level = (await request.json()).get("level")
+        if self.set_log_level is None or level not in set(LogLevel):
+            raise Refused(f"The log level has to be one of: {', '.join(LogLevel)}.")
+        self.set_log_level(LogLevel(level))
+        log.info("log_level_changed", to=level)
         return web.json_response({})
 
     def health(self) -> Health:

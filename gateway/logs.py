@@ -4,6 +4,8 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from typing import TextIO
 from urllib.parse import quote
 
@@ -14,6 +16,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from config import AccountSettings, LogFormat, LogLevel, Secret
 from gateway.dialogue import Json
+from gateway.logfile import LogFile
 from gateway.outlet import Outlet
 
 __all__ = ["also_hide", "configure", "secrets_in"]
@@ -24,8 +27,12 @@ SHORTEST_OPTION = 8
 """A channel's options may hold secrets that are not marked as such; shorter texts are words like `polling`."""
 
 
-def configure(level: LogLevel, layout: LogFormat, secrets: Iterable[Secret], stream: TextIO | None) -> None:
+def configure(
+    level: LogLevel, layout: LogFormat, secrets: Iterable[Secret], stream: TextIO | None, file: LogFile | None = None
+) -> None:
     """Set up structlog, and route what libraries log through it. There may be no stream, as after `>&-` in a shell.
+
+    What goes to the stream goes to the `file` too, there always as JSON.
 
     May be called again when the settings change; what was a secret before is still blotted out.
     """
@@ -44,6 +51,7 @@ def configure(level: LogLevel, layout: LogFormat, secrets: Iterable[Secret], str
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if for_people else "iso", utc=not for_people),
             structlog.processors.format_exc_info,
             blotter,
+            *([partial(_copy, file)] if file is not None else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
@@ -88,6 +96,12 @@ def _suspects(option: object) -> Iterator[Secret]:
         case list():
             for value in option:
                 yield from _suspects(value)
+
+
+def _copy(file: LogFile, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    file.write(msgspec.json.encode({**event, "timestamp": now}).decode())
+    return event
 
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:

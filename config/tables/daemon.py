@@ -64,6 +64,15 @@ class GatewaySettings(Table):
         default=LogFormat.AUTO, description="How log lines look; auto: console on a terminal, JSON otherwise."
     )
     log_level: LogLevel = Field(default=LogLevel.INFO, description="The least important lines that are logged.")
+    log_file: Location | None = Field(
+        default=None, description="A file that gets the log lines too, as JSON; without it there is none."
+    )
+    log_file_bytes: Whole = Field(
+        default=10_000_000, ge=10_000, description="How large the log file becomes before a new one is begun."
+    )
+    log_file_count: Whole = Field(
+        default=5, ge=1, le=1000, description="How many of the older log files are kept, as .1, .2 and so on."
+    )
     owners: tuple[PlatformId, ...] = Field(
         default=(),
         description='Who may use the commands that affect others, like "telegram:123456"; besides those who were '

@@ -21,6 +21,7 @@ COMMANDS = {
     "link": ("gateway.cli.link", "print a new link that opens the chat page"),
     "status": ("gateway.cli.status", "show how the running gateway is doing"),
     "reload": ("gateway.cli.reload", "let the running gateway read its configuration again"),
+    "log-level": ("gateway.cli.log_level", "hear more or less of the running gateway in its log"),
     "pair": ("gateway.cli.pair", "let people in who have written to a bot, or keep them out"),
     "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
     "backup": ("gateway.cli.backup", "write all that the gateway keeps to one file, while it runs or not"),

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -13,11 +14,11 @@ import structlog
 
 from config import ConfigError, Loaded, Settings
 from gateway.cli.exits import EXIT_CONFIG, EXIT_OK, complain
+from gateway.cli.logging_setup import Logs
 from gateway.cli.settings import load_settings
 from gateway.cli.streams import tell
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused
-from gateway.logs import configure, secrets_in
 from gateway.service import goes_to_journal, keep_informed, notify, reloading, stopping, watchdog_pause
 
 __all__ = ["serve"]
@@ -44,14 +45,20 @@ def _start_anew() -> NoReturn:
 async def _serve(loaded: Loaded, config: Path | None) -> bool:
     """Return whether the daemon shall be started anew."""
     signals = _Signals()
-    _configure_logs(loaded)
+    with closing(Logs(loaded)) as logs:
+        logs.follow(loaded)
+        return await _serve_logged(loaded, config, signals, logs)
+
+
+async def _serve_logged(loaded: Loaded, config: Path | None, signals: "_Signals", logs: Logs) -> bool:
     async with opened(loaded.settings) as daemon:
+        daemon.set_log_level = logs.set_level
         daemon.backup.config = loaded.path
         signals.lead_to(daemon)
         if signals.stops:
             return False
         try:
-            await _run(daemon, _Reloading(daemon, config), signals)
+            await _run(daemon, _Reloading(daemon, config, logs), signals)
         except Exception:  # Logged with all that is known before the command ends with a sentence.
             log.exception("gateway_crashed")
             raise
@@ -109,10 +116,11 @@ class _Reloading:
     A file with a mistake changes nothing.
     """
 
-    def __init__(self, daemon: Daemon, config: Path | None) -> None:
+    def __init__(self, daemon: Daemon, config: Path | None, logs: Logs) -> None:
         self.started = asyncio.Event()
         self._daemon = daemon
         self._config = config
+        self._logs = logs
         self._turn = asyncio.Lock()
 
     async def follow(self, hung_up: asyncio.Event) -> None:
@@ -135,20 +143,13 @@ class _Reloading:
             try:
                 loaded = await asyncio.to_thread(load_settings, self._config)
                 await self._daemon.reload(loaded.settings)
+                self._logs.follow(loaded)
             except (ConfigError, CannotStart) as refusal:
                 log.error("reload_refused", reason=str(refusal))  # noqa: TRY400 - the sentence says it all
                 raise Refused(str(refusal)) from refusal
             finally:
                 _tell_service_manager("READY=1")
-            _configure_logs(loaded)
             log.info("config_reloaded")
-
-
-def _configure_logs(loaded: Loaded) -> None:
-    gateway = loaded.settings.gateway
-    configure(gateway.log_level, gateway.log_format, secrets_in(loaded.settings), sys.stdout)
-    for warning in loaded.warnings:
-        log.warning("config_odd", warning=warning)
 
 
 def _announce(daemon: Daemon, reloads: _Reloading) -> None:

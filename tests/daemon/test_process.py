@@ -186,6 +186,7 @@ def test_no_secret_leaves(tmp_path: Path) -> None:
 [gateway]
 data_dir = "{home}/data"
 log_level = "debug"
+log_file = "{home}/data/gatehouse.log"
 [http]
 port = 0
 token = "canary-http-0123456789"
@@ -211,6 +212,51 @@ token = "canary-bot-0123456789"
         *(path.read_text(errors="replace") for path in daemon.data.rglob("*") if path.is_file()),
     ]
     assert all(result.returncode == 0 for result in shown), shown
+    assert not [text for text in everything if "canary-" in text]
+
+
+def test_no_secret_leaves_through_what_is_down(tmp_path: Path) -> None:
+    """Where nobody listens, SDKs put addresses with tokens and headers into their exceptions."""
+    config = """
+[gateway]
+data_dir = "{home}/data"
+log_level = "debug"
+log_file = "{home}/gatehouse.log"
+[http]
+port = 0
+[providers.gpt]
+kind = "openai"
+base_url = "http://127.0.0.1:9/v1"
+api_key = "canary-key-0123456789"
+patience = 0
+[agents.main]
+provider = "gpt"
+model = "any"
+[mcp.remote]
+url = "http://127.0.0.1:9/mcp"
+headers = { Authorization = "Bearer canary-mcp-0123456789" }
+[channels.discord]
+token = "canary-discord.0123456789.abcdefgh"
+api_base = "http://127.0.0.1:9"
+[channels.telegram]
+token = "123456:canary-telegram-0123456789abcdefghi"
+api_base = "http://127.0.0.1:9"
+options = { webhook_url = "https://canary-hook.example.org/canary-path" }
+"""
+    write_config(tmp_path, config)
+    with Running(tmp_path) as daemon:
+        daemon.ready()
+        told = [gatehouse(*words, home=tmp_path) for words in (("status", "--json"), ("log-level", "info"))]
+        lost = {"discord", "telegram"}
+        while lost:
+            lost.discard(daemon.wait_for("channel_lost")["channel"])
+        told.append(gatehouse("chat", "--once", "hello", home=tmp_path))
+        daemon.process.kill()
+    everything = [json.dumps(daemon.log), daemon.errors(), (tmp_path / "gatehouse.log").read_text()]
+    everything += [result.stdout + result.stderr for result in told]
+    everything += [path.read_text(errors="replace") for path in daemon.data.rglob("*") if path.is_file()]
+    assert "log_level_changed" in everything[0]
+    assert "channel_lost" in everything[2]
     assert not [text for text in everything if "canary-" in text]
 
 

@@ -45,6 +45,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/status"): Access.OWNER,
         ("GET", "/metrics"): Access.OWNER,
         ("POST", "/reload"): Access.CONTROL,
+        ("POST", "/log-level"): Access.CONTROL,
         ("POST", "/doctor"): Access.CONTROL,
         ("GET", "/spool"): Access.CONTROL,
         ("POST", "/spool/retry"): Access.CONTROL,
