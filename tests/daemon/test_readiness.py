@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import threading
 from pathlib import Path
 
 from config import GatewaySettings
+from gateway.contract import Verdict
 from gateway.control import Control
 from gateway.daemon import opened
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.test_conversation import PATIENCE, gateway, settings
 from tests.disks import small_disk
 from tests.metrics.scraping import scraped
 
@@ -60,3 +62,21 @@ async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path
         health = daemon.health()
     assert (health.ready, health.state) == (True, "degraded")
     assert health.warnings == ("The MCP server gone cannot be used; the log says why.",)
+
+
+async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
+    answers = threading.Event()
+    async with gateway(settings(tmp_path)) as (daemon, chat), asyncio.TaskGroup() as tasks:
+        commit = daemon._spool._do  # noqa: SLF001 - the only way to have a commit that does not end
+        tasks.create_task(commit(lambda _connection: answers.wait(PATIENCE)), name="stuck")
+        try:
+            stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.facts())
+        finally:
+            answers.set()
+        assert await chat.say("hello") is Verdict.ACCEPTED
+        await chat.hear_message()
+        afterwards = await scraped(tmp_path / "data")
+    assert stuck.value("gatehouse_spool_busy_seconds") > 1.0
+    assert "gatehouse_spool_bytes" not in stuck.names
+    assert status.spool is None
+    assert afterwards.value("gatehouse_spool_bytes") > 0
