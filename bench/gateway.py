@@ -25,7 +25,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
 from gateway.files.store import FileStore
 from gateway.sessions import SessionManager
-from gateway.spool import Found, Operation, Spool, Stats
+from gateway.spool import Found, Operation, ReminderRow, Spool, Stats
 
 __all__ = ["rows"]
 
@@ -75,6 +75,16 @@ class NoSpool:
 
     async def facts(self, _prefix: str) -> dict[str, str]:
         return {}
+
+    async def recurring_reminders(self) -> list[ReminderRow]:
+        return []
+
+    async def due_reminders(self, _now: datetime, *, limit: int) -> list[ReminderRow]:
+        del limit
+        return []
+
+    async def next_reminder(self) -> datetime | None:
+        return None
 
     async def tidy(self, _now: datetime) -> None:
         return
