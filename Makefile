@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test crash powerloss lint bench lock clean
+.PHONY: help run test crash powerloss lint bench soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -33,6 +33,9 @@ browser:
 bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md.
 	@$(BIN)/python -m compileall -q config gateway channels
 	$(BIN)/python -m bench
+
+soak: $(VENV)/.dev-ready  ## A busy day in some minutes: does anything grow? (SOAK="MESSAGES CHATS" for another size)
+	$(BIN)/python -m bench.soak $(SOAK)
 
 lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.
 	$(BIN)/python -m pip install -q uv
