@@ -11,7 +11,6 @@ import structlog
 from gateway.allowance import Allowance
 from gateway.approvals import Approvals, Decision, Question, new_question_id
 from gateway.backoff import backoff
-from gateway.commands.wording import duration
 from gateway.contract import PeerKind
 from gateway.course import Course
 from gateway.delivery import Delivery
@@ -22,6 +21,7 @@ from gateway.meanwhile import Meanwhile
 from gateway.questions import worded
 from gateway.sessions import Entry, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle, SpoolFull
+from gateway.text.phrases import duration
 from gateway.whole import whole
 
 __all__ = ["Asking"]

@@ -3,8 +3,8 @@
 import json
 from datetime import timedelta
 
-from gateway.commands.wording import duration
 from gateway.dialogue import Json, ToolCall
+from gateway.text.phrases import duration
 
 __all__ = ["worded"]
 

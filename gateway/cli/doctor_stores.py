@@ -9,11 +9,11 @@ from config import Settings
 from gateway.cli.sessions_archives import opened_archive, opened_files
 from gateway.cli.sessions_upkeep import advice
 from gateway.cli.spool import listing
-from gateway.commands.wording import count
 from gateway.dialogue import Json
 from gateway.doctor.finding import Finding, fine, odd, wrong
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import VerifyReport
+from gateway.text.phrases import count
 
 __all__ = ["stores"]
 

@@ -16,7 +16,6 @@ from gateway.cli.asking import parser
 from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, complain
 from gateway.cli.sessions_archives import opened_archive
 from gateway.cli.settings import load_settings
-from gateway.commands.wording import count
 from gateway.control import NotRunning
 from gateway.errors import CannotStart, Refused
 from gateway.http.checks import control_users
@@ -26,6 +25,7 @@ from gateway.routing import DEFAULT_AGENT
 from gateway.sessions import entries
 from gateway.sessions.names import parse_key
 from gateway.text import clean, printable
+from gateway.text.phrases import count
 
 __all__ = ["main"]
 

@@ -12,10 +12,10 @@ from gateway.backup.layout import CONFIG
 from gateway.cli.asking import parser
 from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, complain
 from gateway.cli.settings import load_settings
-from gateway.commands.wording import count
 from gateway.errors import CannotStart, Refused
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.text import printable
+from gateway.text.phrases import count
 
 __all__ = ["main"]
 

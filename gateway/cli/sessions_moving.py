@@ -14,13 +14,13 @@ from gateway.cli.exits import EXIT_FAILED, complain
 from gateway.cli.sessions_archives import opened_archive
 from gateway.cli.sessions_naming import find
 from gateway.cli.whole_files import replacing
-from gateway.commands.wording import count
 from gateway.dialogue import Json
 from gateway.errors import Refused
 from gateway.exporting import Export, JsonExport, MarkdownExport, exported, undone_in
 from gateway.sessions import Entry, SessionMeta, entries
 from gateway.sessions.names import file_name
 from gateway.text import printable
+from gateway.text.phrases import count
 
 __all__ = ["FORMATS", "export", "export_all", "import_files"]
 

@@ -16,11 +16,11 @@ from gateway.archive import Listed, closing
 from gateway.cli.sessions_archives import opened_archive
 from gateway.cli.sessions_naming import find, unknown_scope
 from gateway.cli.sessions_tail import Tail, transcript_path
-from gateway.commands.wording import ago, count
 from gateway.dialogue import Json
 from gateway.errors import Refused
 from gateway.sessions import Entry, Spoken, entries, shown
 from gateway.text import clean, excerpt, printable
+from gateway.text.phrases import ago, count
 
 __all__ = ["facts", "list_sessions", "show", "size", "table"]
 

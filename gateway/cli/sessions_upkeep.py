@@ -13,9 +13,9 @@ from gateway.archive import Listed
 from gateway.cli.exits import EXIT_FAILED, EXIT_USAGE, complain
 from gateway.cli.sessions_archives import opened_archive
 from gateway.cli.sessions_naming import find
-from gateway.commands.wording import count
 from gateway.sessions import Problem, VerifyReport
 from gateway.text import excerpt, printable
+from gateway.text.phrases import count
 
 __all__ = ["advice", "delete", "verify"]
 

@@ -4,9 +4,9 @@ import msgspec
 
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.dropping import dropping
-from gateway.commands.wording import count
 from gateway.errors import Refused
 from gateway.spool import Remember
+from gateway.text.phrases import count
 
 __all__ = ["HELP", "RESTART", "RESTARTED_BY", "STOP", "WHOAMI"]
 

@@ -1,10 +1,10 @@
 """Commands for the owner about who may talk. Making another owner is left to the command line."""
 
 from gateway.commands.command import Answer, Call, Command
-from gateway.commands.wording import ago
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.guests import Applicant, Guest
+from gateway.text.phrases import ago
 
 __all__ = ["PAIR", "PAIR_APPROVE", "PAIR_DENY", "PAIR_REVOKE"]
 

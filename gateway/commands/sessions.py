@@ -2,10 +2,10 @@
 
 from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.numbers import read_number
-from gateway.commands.wording import ago, count
 from gateway.contract import Button
 from gateway.sessions import SessionMeta
 from gateway.text import excerpt
+from gateway.text.phrases import ago, count
 
 __all__ = ["LIST", "NEW", "RESUME"]
 

@@ -3,13 +3,14 @@
 from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.dropping import dropping
 from gateway.commands.numbers import is_number, read_number
-from gateway.commands.wording import NO_SESSION, ago, count
+from gateway.commands.wording import NO_SESSION
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.exporting import MarkdownExport, exported, undone_in
 from gateway.jobs import Job
 from gateway.sessions import Hit, SessionMeta, SessionStatus
 from gateway.text import excerpt
+from gateway.text.phrases import ago, count
 
 __all__ = ["CLOSE", "DELETE", "EXPORT", "INFO", "RENAME", "SEARCH"]
 

@@ -2,8 +2,9 @@
 
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.models import answering
-from gateway.commands.wording import count, spent_in_words
+from gateway.commands.wording import spent_in_words
 from gateway.sessions import SessionMeta, plan_at_hand
+from gateway.text.phrases import count
 from gateway.usage import person_of
 
 __all__ = ["STATUS", "USAGE"]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from gateway.commands.wording import count
 from gateway.doctor.finding import Finding, fine, wrong
+from gateway.text.phrases import count
 
 __all__ = ["permissions"]
 

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.commands.wording import ago, count
+from gateway.text.phrases import ago, count
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
