@@ -1,0 +1,45 @@
+"""What the owner is told of a gateway at work."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.cli.status_screen import screen
+from tests.daemon.test_conversation import gateway, settings
+from tests.metrics.scraping import scraped
+
+
+class Slow:
+    """A model that takes its time."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        yield TextDelta(text="Done.")
+
+
+async def test_running_turns_are_told_with_their_age_and_those_behind_them_counted(tmp_path: Path) -> None:
+    model = Slow()
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        await chat.say("hello", peer="ada")
+        await model.is_asked.wait()
+        await chat.say("and another", peer="ada")
+        facts, seen = await daemon.status.facts(), await scraped(tmp_path / "data")
+        model.may_answer.set()
+        assert [(await chat.hear_message()).text for _ in range(2)] == ["Done.", "Done."]
+    (turn,) = facts.turns
+    assert (turn.channel, turn.agent, turn.session) == ("loopback", "main", "agent:main:loopback:direct:ada")
+    assert (facts.turns_running, facts.messages_waiting) == (1, 1)
+    assert facts.spool is not None
+    assert facts.spool.messages == {"received": 1, "running": 1}
+    assert any("1 turn running, 1 message waiting" in line for line in screen(facts))
+    assert seen.value("gatehouse_turn_oldest_seconds") > 0
+    assert (seen.value("gatehouse_turns_running"), seen.value("gatehouse_queue_messages")) == (1, 1)
+    assert seen.value("gatehouse_spool_messages", state="running") == 1
