@@ -13,7 +13,7 @@ from config import LogLevel, Settings
 from gateway.admission import Admission
 from gateway.approvals import Approvals
 from gateway.at_work import AtWork
-from gateway.backup import Backup
+from gateway.backup import Backup, insist_on_whole
 from gateway.backup_routes import backup_routes
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
@@ -88,6 +88,7 @@ async def opened(
     prepare_data_dir(directory)
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
+        insist_on_whole(directory)
         spool = await closing.enter_async_context(await Spool.open(directory))
         store = FileStore(directory / "files", settings.files.max_stored_bytes)
         await store.open()

@@ -19,10 +19,10 @@ import msgspec
 
 from config.files import fsync_directory, make_private_directory
 from gateway.backup.layout import FORMAT, MANIFEST, SPOOL, VERSION, Manifest, Member, is_a_place
-from gateway.errors import Refused
+from gateway.errors import CannotStart, Refused
 from gateway.spool import schema
 
-__all__ = ["Restored", "restore"]
+__all__ = ["Restored", "insist_on_whole", "restore"]
 
 _BLOCK = 1024 * 1024
 _MANIFEST_LIMIT = 1024 * 1024 * 1024
@@ -42,6 +42,15 @@ class Restored:
 
 class _Unsound(Exception):
     """What is wrong with an archive, as the end of a sentence."""
+
+
+def insist_on_whole(directory: Path) -> None:
+    """Refuse a data directory in which a restore was cut: a part of the backup may be in place, and the rest not."""
+    for half in directory.glob(f"{_STAGING}*"):
+        raise CannotStart(
+            f"A restore into {directory} was cut short. Run it again with --replace, "
+            f"or delete {half} to go on with what is there."
+        )
 
 
 def restore(archive: Path, directory: Path, *, replaces: bool, now: datetime) -> Restored:

@@ -14,8 +14,8 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from gateway.backup import Restored, restore
-from gateway.daemon import Daemon
-from gateway.errors import Refused
+from gateway.daemon import Daemon, opened
+from gateway.errors import CannotStart, Refused
 from tests.daemon.test_conversation import gateway, settings
 
 MIDWAY = 12
@@ -141,6 +141,18 @@ async def test_a_directory_that_is_not_empty_is_moved_aside_only_when_told(archi
     assert result.set_aside is not None
     assert (result.set_aside / "spool.db").read_text() == "old"
     assert (data / "spool.db").read_bytes().startswith(b"SQLite")
+
+
+async def test_a_restore_that_was_cut_has_to_be_finished_before_a_start(archive: Path, tmp_path: Path) -> None:
+    data = tmp_path / "new/data"
+    (data / ".restoring-half/sessions").mkdir(parents=True)
+    (data / "spool.db").touch()
+    with pytest.raises(CannotStart, match="--replace"):
+        async with opened(settings(tmp_path / "new"), listen=False):
+            pass
+    restored(archive, tmp_path / "new", replaces=True)
+    async with opened(settings(tmp_path / "new"), listen=False):
+        pass
 
 
 def spoiled(archive: Path, spoil: Callable[[bytes], bytes]) -> Path:
