@@ -42,7 +42,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     options = _options(arguments, config)
     os.umask(0o077)  # Whatever we or a library write is ours alone from birth.
     try:
-        settings = load_settings(options.config).settings
+        settings = _settings(options.config)
         _check_channel(settings)
         return asyncio.run(_chat(settings, _client(settings, options)))
     except (ConfigError, CannotStart) as refusal:
@@ -75,6 +75,12 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise ValueError(text)
     return seconds
+
+
+def _settings(config: Path | None) -> Settings:
+    """Load the settings; a gateway that runs has its secrets already, and this shell may not."""
+    settings = load_settings(config, resolves=False).settings
+    return settings if is_running(settings.gateway.data_dir) else load_settings(config).settings
 
 
 def _check_channel(settings: Settings) -> None:

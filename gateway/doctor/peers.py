@@ -21,6 +21,10 @@ __all__ = ["DEADLINE", "PATIENCE", "peers", "prove_channel", "prove_model"]
 
 DEADLINE = 25.0
 """Less than the daemon gives its own handlers."""
+_NO_SANDBOX = (
+    "Install bubblewrap and util-linux, and allow user namespaces; under the system's service, "
+    "`gatehouse service install --system --with-sandbox`."
+)
 PATIENCE = 90.0
 """Where the SDKs may have to be imported first, on a slow machine."""
 
@@ -107,5 +111,5 @@ async def _sandbox(settings: Settings) -> Finding:
         await asyncio.to_thread(sandboxed, ":", settings.gateway.workspace_root, limits, network=shell.network)
     except ToolFailed as missing:
         level = odd if shell.allow_unsandboxed else wrong
-        return level("sandbox", str(missing), "Install bubblewrap and util-linux, and allow user namespaces.")
+        return level("sandbox", str(missing), _NO_SANDBOX)
     return fine("sandbox", "Commands run in bubblewrap.")

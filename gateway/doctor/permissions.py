@@ -19,7 +19,7 @@ _NAMED = 3
 
 def permissions(directory: Path, config: Path | None, *, holds_secrets: bool) -> list[Finding]:
     """Look at every file of the data directory, and at the configuration where a secret stands in it."""
-    findings = list(_exposed_data(directory))
+    findings = list(_exposed_data(directory.resolve()))  # systemd's StateDirectory is a link.
     if config is not None and holds_secrets and config.stat().st_mode & _OTHERS:
         said = f"{config} holds a secret and others can read it."
         findings.append(wrong("permissions", said, f"chmod 600 {config}", partial(_close, [config])))

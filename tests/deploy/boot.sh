@@ -1,0 +1,43 @@
+#!/bin/sh
+# Boots a real systemd in namespaces of its own: `boot.sh REPOSITORY PYTHON_PREFIX`, as root. Ends with its parent.
+# The repository is at /opt/gatehouse in there, and the Python that runs it at /opt/python; / is a copy that forgets.
+set -eu
+repository=$1 prefix=$2
+if [ "${3:-}" != inside ]; then
+    exec unshare --mount -- sh -eu -c '
+        mount --make-rprivate /
+        mount -t tmpfs tmpfs /mnt && mkdir /mnt/cgroup && mount -t cgroup2 none /mnt/cgroup
+        own=/mnt/cgroup/gatehouse-test-$$ && mkdir "$own" && echo $$ > "$own/cgroup.procs"
+        exec unshare --pid --fork --kill-child --mount --uts --ipc --net --cgroup -- sh "$0" "$1" "$2" inside
+    ' "$0" "$repository" "$prefix"
+fi
+base=/mnt/machine
+mkdir "$base" && mount -t tmpfs tmpfs "$base" && mkdir "$base/upper" "$base/work" "$base/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root"
+root=$base/root
+mkdir -p "$root/opt/gatehouse" "$root/opt/python" "$root/old"
+mount --bind "$repository" "$root/opt/gatehouse"
+mount --bind "$prefix" "$root/opt/python"
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs tmpfs "$root/tmp"
+mount -t cgroup2 none "$root/sys/fs/cgroup"
+mount -t tmpfs tmpfs "$root/dev"
+for device in null zero full random urandom tty; do
+    touch "$root/dev/$device" && mount --bind "/dev/$device" "$root/dev/$device"
+done
+mkdir "$root/dev/pts" "$root/dev/shm" && mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx" && mount -t tmpfs tmpfs "$root/dev/shm"
+ln -s /proc/self/fd "$root/dev/fd"
+for unit in systemd-sysctl systemd-modules-load systemd-udevd systemd-resolved systemd-logind systemd-networkd-wait-online; do
+    ln -sf /dev/null "$root/etc/systemd/system/$unit.service"
+done
+rm -rf "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/gatehouse"
+cd "$root" && pivot_root . old && umount -l /old
+mount --make-rshared /
+ip link set lo up 2> /dev/null || python3 -c '
+import fcntl, socket, struct
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh", b"lo", 0x49))'
+export container=gatehouse-test
+exec /lib/systemd/systemd --system --unit=multi-user.target --log-level=err

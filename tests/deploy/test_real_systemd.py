@@ -1,0 +1,183 @@
+"""The shipped unit under a real systemd, booted in namespaces of its own: one boot, everything in its order."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PATIENCE = 120
+PROGRAMS = ("unshare", "nsenter", "pivot_root", "systemctl", "bwrap")
+MISSING = [program for program in PROGRAMS if shutil.which(program) is None]
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a systemd in namespaces"),
+    pytest.mark.skipif(bool(MISSING), reason=f"not on this machine: {', '.join(MISSING)}"),
+]
+
+LAUNCHER = """#!/bin/sh
+export PYTHONPATH=/opt/gatehouse:{site} PYTHONDONTWRITEBYTECODE=1
+export LD_LIBRARY_PATH=/opt/python/lib
+exec /opt/python/bin/{python} -c 'import sys; from gateway.cli import main; sys.exit(main())' "$@"
+"""
+
+CONFIG = """
+[gateway]
+data_dir = "/var/lib/gatehouse"
+shutdown_timeout = 0.5
+[http]
+port = 8420
+token = "credential:web"
+[agents.main]
+provider = "fake"
+model = "m"
+[providers.fake]
+kind = "openai"
+base_url = "http://127.0.0.1:9000/v1"
+[tools.shell]
+enabled = true
+"""
+
+DROP_IN = "[Service]\nLoadCredential=web:/root/web.token\nWatchdogSec=5\n"
+
+GATEHOUSE = "gatehouse --config /etc/gatehouse/gatehouse.toml"
+
+
+class Machine:
+    def __init__(self, process: int) -> None:
+        self._enter = ["nsenter", "--target", str(process), "--all", "env", "-i", "HOME=/root"]
+        self._enter += ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+
+    def try_out(self, script: str) -> subprocess.CompletedProcess[str]:
+        command = [*self._enter, "sh", "-c", script]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    def run(self, script: str) -> str:
+        done = self.try_out(script)
+        assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}{self.journal()}"
+        return done.stdout
+
+    def until(self, condition: str) -> None:
+        self.run(f"timeout {PATIENCE // 2} sh -c 'until {condition}; do sleep 0.1; done'")
+
+    def write(self, path: str, text: str) -> None:
+        command = [*self._enter, "sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path}"]
+        subprocess.run(command, input=text, text=True, timeout=PATIENCE, check=True)
+
+    def property(self, name: str) -> str:
+        return self.run(f"systemctl show gatehouse --property={name} --value").strip()
+
+    def journal(self) -> str:
+        return self.try_out("journalctl --unit gatehouse --no-pager --output cat --lines 30").stdout
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    arguments = ["sh", str(HERE / "boot.sh"), str(ROOT), sys.base_prefix]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as booting:
+        try:
+            yield _booted(booting)
+        finally:
+            booting.kill()  # By --kill-child everything inside ends with it.
+
+
+def _booted(booting: "subprocess.Popen[str]") -> Machine:
+    children = Path(f"/proc/{booting.pid}/task/{booting.pid}/children")
+    while booting.poll() is None:
+        if init := children.read_text().split():
+            machine = Machine(int(init[0]))
+            asked = machine.try_out("systemctl is-system-running --wait")
+            if asked.stdout.strip() in {"running", "degraded"}:
+                return machine
+    said = booting.stdout.read() if booting.stdout else ""
+    pytest.skip(f"this machine does not let a systemd boot in namespaces: {said.strip()[-200:]}")
+
+
+def test_the_service_keeps_its_promises_on_a_real_systemd(machine: Machine) -> None:
+    prepare(machine)
+    machine.run("gatehouse service install --system --with-sandbox")  # Returns once READY was said.
+    assert machine.property("ActiveState") == "active"
+    assert machine.property("StatusText").startswith("Gatehouse ")
+    assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once hello")
+    only_the_service_reads_its_credentials(machine)
+    the_sandbox_works_inside_the_unit(machine)
+    a_reload_is_followed(machine)
+    nothing_is_lost_by_a_stop_in_mid_turn(machine)
+    a_crash_is_followed_by_a_start(machine)
+    a_stuck_event_loop_is_ended_and_started_anew(machine)
+    bad_configuration_is_not_tried_again(machine)
+    machine.run("gatehouse service uninstall --system")
+    assert machine.property("LoadState") == "not-found"
+
+
+def prepare(machine: Machine) -> None:
+    site = sysconfig.get_path("purelib").replace(str(ROOT), "/opt/gatehouse")
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    machine.write("/usr/local/bin/gatehouse", LAUNCHER.format(site=site, python=python))
+    machine.write("/etc/gatehouse/gatehouse.toml", CONFIG)
+    machine.write("/etc/systemd/system/gatehouse.service.d/test.conf", DROP_IN)
+    machine.run("chmod 755 /usr/local/bin/gatehouse; umask 077; echo canary-web-token-0123456789 > /root/web.token")
+    machine.run(f"systemd-run --unit=model /opt/python/bin/{python} /opt/gatehouse/tests/deploy/model.py")
+
+
+def only_the_service_reads_its_credentials(machine: Machine) -> None:
+    path = "/run/credentials/gatehouse.service/web"
+    assert machine.run(f"cat {path}").strip() == "canary-web-token-0123456789"
+    stranger = machine.try_out(f"setpriv --reuid=65534 --clear-groups cat {path} /root/web.token")
+    assert stranger.stdout == ""
+    assert "canary" not in machine.run("journalctl --no-pager")
+
+
+def the_sandbox_works_inside_the_unit(machine: Machine) -> None:
+    told = machine.try_out(f"{GATEHOUSE} doctor").stdout
+    assert "Commands run in bubblewrap." in told, told
+    assert "/etc/systemd/system/gatehouse.service is the unit of this version." in told, told
+    assert "BAD" not in told, told
+
+
+def a_reload_is_followed(machine: Machine) -> None:
+    machine.run("systemctl reload gatehouse")
+    machine.until("journalctl -u gatehouse -o cat | grep -q config_reloaded")
+    machine.until("systemctl is-active --quiet gatehouse")
+
+
+def nothing_is_lost_by_a_stop_in_mid_turn(machine: Machine) -> None:
+    machine.run("touch /run/hold; rm -f /run/asked")
+    machine.run(f"{GATEHOUSE} chat --once 'mid turn' > /dev/null 2>&1 &")
+    machine.until("test -e /run/asked")
+    machine.run("systemctl stop gatehouse")
+    assert machine.property("Result") == "success"
+    machine.run("rm /run/hold; systemctl start gatehouse")
+    transcripts = "/var/lib/gatehouse/sessions/transcripts"
+    machine.until(f'test "$(cat {transcripts}/*.jsonl | grep -c "the model has answered")" = 2')
+    assert machine.run(f"cat {transcripts}/*.jsonl | grep -c 'mid turn'").strip() == "1"
+
+
+def a_crash_is_followed_by_a_start(machine: Machine) -> None:
+    before = machine.property("MainPID")
+    machine.run("systemctl kill --kill-whom=main --signal=KILL gatehouse")
+    machine.until('test "$(systemctl show gatehouse --property=NRestarts --value)" = 1')
+    machine.until("systemctl is-active --quiet gatehouse")
+    assert machine.property("MainPID") != before
+
+
+def a_stuck_event_loop_is_ended_and_started_anew(machine: Machine) -> None:
+    machine.run("systemctl kill --kill-whom=main --signal=STOP gatehouse")
+    machine.until('test "$(systemctl show gatehouse --property=NRestarts --value)" = 2')
+    machine.until("systemctl is-active --quiet gatehouse")
+    assert "atchdog timeout" in machine.run("journalctl --unit gatehouse --no-pager --output cat")
+    assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once 'still there?'")
+
+
+def bad_configuration_is_not_tried_again(machine: Machine) -> None:
+    machine.run("echo 'nonsense = 1' > /etc/gatehouse/gatehouse.toml")
+    assert machine.try_out("systemctl restart gatehouse").returncode != 0
+    assert machine.property("ExecMainStatus") == "78"
+    assert machine.property("ActiveState") == "failed"
+    assert machine.property("NRestarts") == "0"
