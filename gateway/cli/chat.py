@@ -42,9 +42,10 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     options = _options(arguments, config)
     os.umask(0o077)  # Whatever we or a library write is ours alone from birth.
     try:
-        settings = _settings(options.config)
+        # A gateway that runs has its secrets already, and this shell may not.
+        settings = load_settings(options.config, resolves=False).settings
         _check_channel(settings)
-        return asyncio.run(_chat(settings, _client(settings, options)))
+        return asyncio.run(_chat(settings, _client(settings, options), options.config))
     except (ConfigError, CannotStart) as refusal:
         return complain(refusal, EXIT_CONFIG)
     except GatehouseError as trouble:
@@ -77,12 +78,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _settings(config: Path | None) -> Settings:
-    """Load the settings; a gateway that runs has its secrets already, and this shell may not."""
-    settings = load_settings(config, resolves=False).settings
-    return settings if is_running(settings.gateway.data_dir) else load_settings(config).settings
-
-
 def _check_channel(settings: Settings) -> None:
     if CLIENT not in settings.channels or not settings.channels[CLIENT].enabled:
         raise CannotStart(
@@ -112,7 +107,7 @@ def _client(settings: Settings, options: argparse.Namespace) -> Talk:
     return talk
 
 
-async def _chat(settings: Settings, talk: Talk) -> int:
+async def _chat(settings: Settings, talk: Talk, config: Path | None) -> int:
     directory = settings.gateway.data_dir
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one.
@@ -120,6 +115,7 @@ async def _chat(settings: Settings, talk: Talk) -> int:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     if await asyncio.to_thread(is_running, directory):
         return await _attached(directory, talk, f"Attached to the gateway that is running on {directory}.")
+    settings = (await asyncio.to_thread(load_settings, config)).settings  # Our own needs them.
     prepare_data_dir(directory)
     with _log_file(directory / "chat.log") as file:
         configure(settings.gateway.log_level, LogFormat.JSON, secrets_in(settings), file)
