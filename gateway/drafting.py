@@ -24,22 +24,29 @@ SETTLING = 0.3
 """Seconds from the first words of an answer to its first draft, where drafts have a pace."""
 
 AT_ONCE = 0.02
-"""Seconds within which an answer needs no sign that it is being written."""
+"""Seconds within which an answer needs no sign that somebody is at it."""
 
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
+
+_Sign = asyncio.Task[None] | asyncio.Handle
+"""What shows that an answer is being written, or will show it."""
 
 
 class Draft:
     """The newest state of an answer that is being written; only the newest is worth showing."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_begun: Callable[[], object] = lambda: None) -> None:
         self.text = ""
         self.is_resting = False
         """Whether nobody is at it, since it is somebody else's turn to say something."""
+        self._on_begun: Callable[[], object] | None = on_begun
         self._changed = asyncio.Event()
 
     def show(self, text: str) -> None:
+        if self._on_begun is not None:
+            self._on_begun()
+            self._on_begun = None
         self.text = text
         self._changed.set()
 
@@ -72,36 +79,36 @@ class Easel:
     @contextlib.asynccontextmanager
     async def drafting(self) -> AsyncIterator[Draft]:
         """While inside, show the draft and a sign of life; leaving stops both."""
-        draft = Draft()
         failure: Exception | None = None
-        signs: list[asyncio.Task[None]] = []
+        # Tasks are made once the loop comes round: an answer that is whole before that needs none.
+        signs: list[_Sign] = []
+        loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
-            start = asyncio.get_running_loop().call_later(AT_ONCE, self._start, group, draft, signs)
+            draft = Draft(lambda: signs.append(loop.call_soon(self._start_drafting, group, draft, signs)))
+            signs.append(loop.call_later(AT_ONCE, self._start_typing, group, draft, signs))
             try:
                 yield draft
             except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it
                 failure = error
             finally:
-                start.cancel()
                 for sign in signs:
                     sign.cancel()
         if failure is not None:
             raise failure
 
-    def _start(self, group: asyncio.TaskGroup, draft: Draft, signs: list[asyncio.Task[None]]) -> None:
+    def _start_drafting(self, group: asyncio.TaskGroup, draft: Draft, signs: list[_Sign]) -> None:
         can = self.abilities
         if can.drafts is not None and can.drafts.can_draft(self.template.address):
-            signs.append(
-                group.create_task(self._safely(partial(self._show, can.drafts, draft)), name=f"draft:{self.key}")
-            )
+            signs.append(self._task(group, "draft", partial(self._show, can.drafts, draft)))
         elif can.edits is not None:
-            signs.append(
-                group.create_task(self._safely(partial(self._edit, can.edits, draft)), name=f"draft:{self.key}")
-            )
-        if can.typing is not None:
-            signs.append(
-                group.create_task(self._safely(partial(self._type, can.typing, draft)), name=f"typing:{self.key}")
-            )
+            signs.append(self._task(group, "draft", partial(self._edit, can.edits, draft)))
+
+    def _start_typing(self, group: asyncio.TaskGroup, draft: Draft, signs: list[_Sign]) -> None:
+        if self.abilities.typing is not None:
+            signs.append(self._task(group, "typing", partial(self._type, self.abilities.typing, draft)))
+
+    def _task(self, group: asyncio.TaskGroup, name: str, sign: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        return group.create_task(self._safely(sign), name=f"{name}:{self.key}")
 
     async def _safely(self, sign: Callable[[], Awaitable[None]]) -> None:
         try:
