@@ -113,11 +113,12 @@ async def _give_up(
     sentence: str,
     now: datetime,
 ) -> int:
-    first = rows[0]
+    """End a turn that will not be run again; its sender is told where its answer would have stood."""
+    first, newest = rows[0], rows[-1]
     notice = Outbound(
-        address=first.inbound.address,
+        address=newest.inbound.address,
         text=sentence,
-        reply_to=first.inbound.message_id,
+        reply_to=newest.inbound.message_id,
         session=first.number,
         is_failure=True,
     )

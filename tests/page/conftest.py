@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.page.house import House
 
@@ -18,6 +18,8 @@ QUIET = (
     "--disable-sync",
     "--no-first-run",
 )
+
+expect.set_options(timeout=30_000)
 
 
 def find_chromium() -> str | None:
@@ -52,7 +54,7 @@ async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
     """Open the chat page, let in and connected. Whatever goes wrong in the page's own code fails the test."""
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
     page = await context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda line: problems.append(line.text) if "Content Security Policy" in line.text else None)
