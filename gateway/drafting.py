@@ -21,7 +21,7 @@ LAST_REQUEST = 10.0
 """Seconds that an answer waits for the last request about its draft."""
 
 SETTLING = 0.3
-"""Seconds from the first words of an answer to its first draft, where drafts have a pace."""
+"""Seconds from the first words of an answer to its first draft, where drafts are no more frequent than that."""
 
 AT_ONCE = 0.02
 """Seconds within which an answer needs no sign that somebody is at it."""
@@ -127,8 +127,8 @@ class Easel:
     async def _settled(self, draft: Draft, pace: float) -> None:
         """Where requests are counted, spend none on an answer that is whole in a moment."""
         await draft.begun()
-        if pace > 0:
-            await self.sleep(min(pace, SETTLING))
+        if pace >= SETTLING:
+            await self.sleep(SETTLING)
 
     async def _edit(self, edits: Edits, draft: Draft) -> None:
         receipt, shown = self.receipt, ""
