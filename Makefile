@@ -13,7 +13,7 @@ run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0
 	@exec $(BIN)/gatehouse run
 
 test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term
 
 crash: $(VENV)/.dev-ready  ## Kill the daemon at every point there is, thousands of times.
 	GATEHOUSE_CRASH_SCALE=$${GATEHOUSE_CRASH_SCALE:-20} $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash
