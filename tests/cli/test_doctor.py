@@ -74,6 +74,7 @@ def test_a_sound_installation_is_well(home: Path, capsys: pytest.CaptureFixture[
 
 def open_to_others(home: Path) -> None:
     (home / "data/memory").mkdir()
+    (home / "data/memory").chmod(0o755)  # Whatever the umask is.
 
 
 def secret_in_the_open(home: Path) -> None:
