@@ -1,6 +1,7 @@
 """Who is at work: the jobs that lanes are running, and for how long."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
@@ -20,11 +21,14 @@ class AtWork:
         self._clock = clock
         self._jobs: dict[str, tuple[Job, float]] = {}
 
-    def begin(self, job: Job) -> None:
+    @contextmanager
+    def on(self, job: Job) -> Iterator[None]:
+        """While inside, `job` is being worked on."""
         self._jobs[job.turn] = (job, self._clock())
-
-    def end(self, job: Job) -> None:
-        self._jobs.pop(job.turn, None)
+        try:
+            yield
+        finally:
+            self._jobs.pop(job.turn, None)
 
     def running(self) -> list[Running]:
         """Return the jobs at hand, the longest first."""

@@ -52,7 +52,7 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
 
 async def _serve_logged(loaded: Loaded, config: Path | None, signals: "_Signals", logs: Logs) -> bool:
     async with opened(loaded.settings) as daemon:
-        daemon.set_log_level = logs.set_level
+        daemon.operator.set_log_level = logs.set_level
         daemon.backup.config = loaded.path
         signals.lead_to(daemon)
         if signals.stops:
@@ -70,7 +70,7 @@ async def _serve_logged(loaded: Loaded, config: Path | None, signals: "_Signals"
 
 
 async def _run(daemon: Daemon, reloads: "_Reloading", signals: "_Signals") -> None:
-    daemon.on_reload = reloads.reload
+    daemon.operator.reload = reloads.reload
     async with asyncio.TaskGroup() as tasks:
         sides = [
             tasks.create_task(reloads.follow(signals.hung_up), name="reload"),

@@ -1,0 +1,34 @@
+"""Who answers, and at what price: the agents, their MCP servers, the meter and the summing up."""
+
+from dataclasses import dataclass
+
+from gateway.assembly.ground import Ground
+from gateway.compaction import Compactions
+from gateway.mcp.servers import McpServers
+from gateway.meter import Meter
+from gateway.roster import Roster
+
+__all__ = ["Agents", "open_agents"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Agents:
+    mcp: McpServers
+    meter: Meter
+    compactions: Compactions
+    roster: Roster
+    """A reload puts another in its place, so others ask for it by `current` whenever they need it."""
+
+    def current(self) -> Roster:
+        return self.roster
+
+
+def open_agents(ground: Ground) -> Agents:
+    mcp = McpServers()
+    meter = Meter(ground.live, ground.spool, now=ground.now, tally=ground.tally)
+    return Agents(
+        mcp=mcp,
+        meter=meter,
+        compactions=Compactions(sessions=ground.sessions, meter=meter, spool=ground.spool),
+        roster=Roster(ground.live.settings, mcp),
+    )

@@ -1,0 +1,73 @@
+"""The way from a message to its answer: intake, turns, errands; and the alarm, which speaks unasked."""
+
+from dataclasses import dataclass
+
+from gateway.admission import Admission
+from gateway.assembly.agents import Agents
+from gateway.assembly.chats import Chats
+from gateway.assembly.ground import Ground
+from gateway.commands import Desk
+from gateway.errands import Errands
+from gateway.intake import Intake
+from gateway.meanwhile import Meanwhile
+from gateway.preparing import Preparing
+from gateway.reminders import Alarm
+from gateway.strangers import Strangers
+from gateway.turns import Turns
+from gateway.work import Work
+
+__all__ = ["Answering", "open_answering"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    intake: Intake
+    turns: Turns
+    work: Work
+    alarm: Alarm
+
+
+def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Answering:
+    live, delivery = ground.live, chats.delivery
+    turns = _turns(ground, chats, agents, desk)
+    errands = Errands(live=live, delivery=delivery, desk=desk, is_suspending=lambda: turns.is_suspending)
+    return Answering(
+        intake=_intake(ground, chats, desk),
+        turns=turns,
+        work=Work(turns, errands),
+        alarm=Alarm(live, ground.spool, delivery, desk.reminders, now=ground.now),
+    )
+
+
+def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Turns:
+    preparing = Preparing(
+        live=ground.live,
+        roster=agents.current,
+        sessions=ground.sessions,
+        meter=agents.meter,
+        compactions=agents.compactions,
+        files=chats.files,
+        now=ground.now,
+    )
+    return Turns(
+        live=ground.live,
+        preparing=preparing,
+        sessions=ground.sessions,
+        delivery=chats.delivery,
+        meanwhile=Meanwhile(ground.live, desk.lanes),
+        approvals=chats.approvals,
+        reminders=desk.reminders,
+    )
+
+
+def _intake(ground: Ground, chats: Chats, desk: Desk) -> Intake:
+    strangers = Strangers(ground.live, desk.pairing, now=ground.now)
+    return Intake(
+        live=ground.live,
+        spool=ground.spool,
+        delivery=chats.delivery,
+        desk=desk,
+        admission=Admission(ground.live, strangers, now=ground.now),
+        signs=chats.signs,
+        files=chats.files.reception,
+    )

@@ -1,0 +1,53 @@
+"""Housekeeping: what is done now and then beside the conversations, so that they last and the disk has room."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+
+from gateway.files.uploads import FileRoutes
+from gateway.flushes import Flushes
+from gateway.free_space import FreeSpace
+from gateway.live import Live
+from gateway.sessions import SessionManager
+from gateway.spool import Spool, SpoolFull
+from gateway.steadiness import Steadiness
+
+__all__ = ["Housekeeping"]
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        *,
+        live: Live,
+        flushes: Flushes,
+        space: FreeSpace,
+        sessions: SessionManager,
+        spool: Spool,
+        uploads: FileRoutes,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._live = live
+        self._flushes = flushes
+        self._space = space
+        self._sessions = sessions
+        self._spool = spool
+        self._uploads = uploads
+        self._now = now
+        self._steadiness = Steadiness()
+
+    async def run(self) -> None:
+        """Go round until cancelled: sooner than usual while flushes fail."""
+        while True:
+            await self._space.look()
+            await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
+            await self._flushes.flush()
+            with suppress(SpoolFull):  # There is more room some other time.
+                await self._tidy_up()
+            await self._uploads.tidy()
+
+    async def _tidy_up(self) -> None:
+        is_steady = self._steadiness.look(self._now(), asyncio.get_running_loop().time())
+        await self._sessions.sweep(expires=is_steady)
+        await self._spool.tidy(self._now())
