@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test crash powerloss systemd lint bench soak lock clean
+.PHONY: help run test coverage crash powerloss systemd lint bench soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -13,6 +13,9 @@ run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0
 	@exec $(BIN)/gatehouse run
 
 test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
+	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+coverage: $(VENV)/.dev-ready  ## Run every test and tell which lines none has run (takes twice as long).
 	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term
 
 crash: $(VENV)/.dev-ready  ## Kill the daemon at every point there is, thousands of times.
@@ -27,7 +30,7 @@ systemd: $(VENV)/.dev-ready  ## Prove the service on a real systemd, booted in n
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 .PHONY: browser
 browser:

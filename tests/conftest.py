@@ -1,6 +1,7 @@
 import asyncio
+import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,8 +17,23 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.get_closest_marker("asyncio"):  # An event loop for those that need none would cost seconds in all.
+        request.getfixturevalue("no_task_is_left_running")
+    before = umask()
+    yield
+    assert umask() == before, "left another umask to the tests after it"
+
+
+@pytest.fixture
 async def no_task_is_left_running() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
     assert not left, f"left running: {sorted(task.get_name() for task in left)}"
+
+
+def umask() -> int:
+    now = os.umask(0o077)  # There is no other way to ask.
+    os.umask(now)
+    return now

@@ -117,11 +117,11 @@ async def archive(tmp_path: Path) -> Path:
 
 
 async def test_what_is_restored_is_private_and_leaves_nothing_else(archive: Path, tmp_path: Path) -> None:
-    os.umask(0)
+    before = os.umask(0)
     try:
         result = restored(archive, tmp_path / "new")
     finally:
-        os.umask(0o077)
+        os.umask(before)
     data = tmp_path / "new/data"
     assert not [path for path in data.rglob("*") if path.lstat().st_mode & 0o077]
     assert (data / "workspace/run.sh").stat().st_mode & 0o777 == 0o700
