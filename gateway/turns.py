@@ -39,7 +39,8 @@ from gateway.sessions import (
     sent_files,
     step_at_hand,
 )
-from gateway.sessions.fold import INTERRUPTED, as_messages
+from gateway.sessions.at_hand import INTERRUPTED
+from gateway.sessions.messages import as_messages
 from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
 from gateway.whole import whole
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from gateway.dialogue import Message
 from gateway.sessions import entries as e
+from gateway.sessions.counting import counted, is_spoken, standing_summary
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import as_messages, counted, is_spoken, standing_summary
+from gateway.sessions.messages import as_messages
 
 __all__ = ["Older", "is_still", "older_part"]
 

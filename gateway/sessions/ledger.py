@@ -18,15 +18,16 @@ from gateway.dialogue import Message
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import flushing, fold, recovery
+from gateway.sessions.counting import standing_summary
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Entry, SessionState
-from gateway.sessions.fold import Spoken
 from gateway.sessions.hot import HotSessions
 from gateway.sessions.journal import Journal, catch_up
 from gateway.sessions.meta import SessionMeta, meta_of
 from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.scopes import Scopes
+from gateway.sessions.spoken import Spoken, lines
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
 from gateway.sessions.transcript import Newer, Reading, Unreadable
 from gateway.sessions.worker import Worker
@@ -274,7 +275,7 @@ class Ledger:
     async def divided(
         self, key: str, messages: int, *, turn: str | None = None, max_chars: int | None = None
     ) -> tuple[list[Message], list[Message]]:
-        """Return what the model is to see of a session, before the turn and of it; see `fold.divided`."""
+        """Return what the model is to see of a session, before the turn and of it; see `messages.divided`."""
         entries = await self.reach(key, messages)
         return self._hot.remembered(key).divided(entries, messages, turn=turn, max_chars=max_chars)
 
@@ -289,7 +290,7 @@ class Ledger:
         if not self._hot.is_whole(key) and not _is_enough(ForLines(limit), entries):
             work = partial(self.disk.read, key, ForLines(limit), max_bytes=_LINES_BYTES)
             entries = (await self._refusing(key, self._thread.submit(work))).entries
-        return fold.lines(entries, limit)
+        return lines(entries, limit)
 
     def update(self, key: str, state: SessionState, *, is_active: bool = False) -> None:
         """Put what is now known of a session in place of what was known before."""
@@ -431,7 +432,7 @@ class Ledger:
         entries, state = self._hot.get(key), self.state(key)
         if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
             return []
-        summary = fold.standing_summary(entries or ()) if state.has_summary else None
+        summary = standing_summary(entries or ()) if state.has_summary else None
         return [e.Checkpoint(key=key, state=state, summary=summary)]
 
     async def _read(self, key: str, messages: int) -> list[Entry]:

@@ -23,9 +23,9 @@ from gateway.dialogue import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import fold, upkeep
+from gateway.sessions.counting import last_turn
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Entry, SessionStatus
-from gateway.sessions.fold import Spoken
 from gateway.sessions.index import Scope
 from gateway.sessions.journal import Journal
 from gateway.sessions.ledger import Also, Ledger, nothing_else
@@ -34,6 +34,7 @@ from gateway.sessions.names import parse_key, session_key
 from gateway.sessions.portable import BLOCK, Arrival, Departure
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.search import Searched, SearchResult, search
+from gateway.sessions.spoken import Spoken
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
 from gateway.sessions.verification import VerifyReport, verify
 from gateway.spool import Operation
@@ -240,7 +241,7 @@ class SessionManager:
     ) -> Undone | None:
         """Take back the newest turn that counts; None when there is none, and then `also` is not committed."""
         session = await self.load(key)
-        undo = fold.last_turn(session.entries)
+        undo = last_turn(session.entries)
         if undo is None:
             return None
         said = (x.content for x in session.entries if isinstance(x, e.User) and x.turn == undo.undone)

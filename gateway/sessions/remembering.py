@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from gateway.dialogue import Message, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions import fold
+from gateway.sessions import messages
+from gateway.sessions.counting import counted, is_spoken, standing_summary
 from gateway.sessions.entries import Entry
 
 __all__ = ["Remembered"]
@@ -18,8 +19,8 @@ _SLACK = 64
 class Remembered:
     """The messages of one session before its current turn. Entries are only added, and turns follow one another.
 
-    `divided` returns what `fold.divided` would; where entries reach back (a summary, something undone in the current
-    turn), it asks that.
+    `divided` returns what `messages.divided` would; where entries reach back (a summary, something undone in the
+    current turn), it asks that.
     """
 
     def __init__(self) -> None:
@@ -32,9 +33,9 @@ class Remembered:
     ) -> tuple[list[Message], list[Message]]:
         border = self._border(entries, turn)
         if border is None or not self._reach(entries, border, max_messages):
-            return fold.divided(entries, max_messages, turn=turn, max_chars=max_chars)
-        before = fold.shortened(fold.window(self._messages, max_messages), max_chars)
-        return before, fold.as_messages(entries[border:])
+            return messages.divided(entries, max_messages, turn=turn, max_chars=max_chars)
+        before = messages.shortened(messages.window(self._messages, max_messages), max_chars)
+        return before, messages.as_messages(entries[border:])
 
     def _border(self, entries: Sequence[Entry], turn: str | None) -> int | None:
         """Return where `turn` begins, if it does so with a question and everything before it is closed."""
@@ -44,16 +45,16 @@ class Remembered:
         if border is None or not isinstance(entries[border], e.User):
             return None
         current = entries[border:]
-        is_plain = all(entry.turn == turn or not fold.is_spoken(entry) for entry in current)
+        is_plain = all(entry.turn == turn or not is_spoken(entry) for entry in current)
         return border if is_plain and not any(map(_reaches_back, current)) else None
 
     def _reach(self, entries: Sequence[Entry], border: int, size: int) -> bool:
         """Have the messages of all entries before `border`; False where a summary stands for some of them."""
         added = entries[self._upto : border]
         if self._size == size and not any(map(_reaches_back, added)):
-            self._messages += fold.as_messages(added)
-        elif fold.standing_summary(entries[:border]) is None:
-            self._messages = fold.as_messages(fold.counted(entries[:border], enough=size))
+            self._messages += messages.as_messages(added)
+        elif standing_summary(entries[:border]) is None:
+            self._messages = messages.as_messages(counted(entries[:border], enough=size))
             self._size = size
         else:
             self._size = None

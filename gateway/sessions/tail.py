@@ -6,8 +6,9 @@ Nothing that was written earlier than what is enough can change what `fold` make
 from typing import Protocol
 
 from gateway.sessions import entries as e
+from gateway.sessions.counting import holds, is_border, is_spoken
 from gateway.sessions.entries import Entry, SessionState
-from gateway.sessions.fold import as_messages, holds, is_border, is_spoken
+from gateway.sessions.messages import as_messages
 
 __all__ = ["Everything", "ForHistory", "ForLines", "ForState", "Sufficiency"]
 

@@ -14,8 +14,8 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage
+from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd, decode
-from gateway.sessions.fold import INTERRUPTED
 from gateway.spool import InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import gateway, settings

@@ -14,7 +14,7 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage, UserMessage
-from gateway.sessions.fold import INTERRUPTED
+from gateway.sessions.at_hand import INTERRUPTED
 from gateway.spool import Accept, Begin, Spool
 from tests.daemon.test_conversation import gateway, settings
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
+from gateway.dialogue import Message, ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, SessionState, SessionStatus, TurnOutcome
 
@@ -91,3 +92,10 @@ def dialogue(turns: int) -> list[Entry]:
             e.TurnEnd(outcome=TurnOutcome.ANSWERED, turn=turn),
         ]
     return said
+
+
+transcripts = st.lists(conversation | conversation | marks, max_size=60).map(lambda said: sealed([header(), *said]))
+
+
+def texts_of(messages: list[Message]) -> list[str]:
+    return [message.text for message in messages if not isinstance(message, ToolMessage)]

@@ -4,9 +4,11 @@ from hypothesis import strategies as st
 
 from gateway.dialogue import Message, UserMessage
 from gateway.sessions import entries as e
+from gateway.sessions.counting import standing_summary
 from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import fold, history, standing_summary
+from gateway.sessions.fold import fold
+from gateway.sessions.messages import history
 from tests.sessions.samples import conversation, header, marks, sealed
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import divided
+from gateway.sessions.messages import divided
 from gateway.sessions.remembering import Remembered
 from tests.sessions.samples import conversation, dialogue, header, marks, sealed
 

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from gateway.dialogue import ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions import transcript
+from gateway.sessions.counting import last_turn, standing_summary
 from gateway.sessions.entries import Entry, TurnOutcome
-from gateway.sessions.fold import fold, history, last_turn, lines, standing_summary
+from gateway.sessions.fold import fold
+from gateway.sessions.messages import history
 from gateway.sessions.names import file_name
 from gateway.sessions.recovery import summed_up
+from gateway.sessions.spoken import lines
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
 from tests.sessions.samples import SCOPE, START, header
 

@@ -1,0 +1,80 @@
+"""How far a turn has come by its entries, for one that goes on after a crash or waits for somebody. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from gateway.dialogue import ToolCall
+from gateway.sessions import entries as e
+from gateway.sessions.entries import Entry
+
+__all__ = [
+    "INTERRUPTED",
+    "call_of",
+    "interrupted",
+    "plan_at_hand",
+    "said",
+    "sent_files",
+    "step_at_hand",
+]
+
+INTERRUPTED = (
+    "This call was interrupted before its result was recorded. It may have taken effect: check before repeating it."
+)
+
+
+def plan_at_hand(entries: Sequence[Entry]) -> e.Plan | None:
+    """Return the newest plan of the turn that has not ended, if it has told one."""
+    for entry in reversed(entries):
+        if isinstance(entry, e.Plan):
+            return entry
+        if isinstance(entry, e.TurnEnd):
+            return None
+    return None
+
+
+def said(entries: Sequence[Entry], turn: str) -> list[str]:
+    """Return what the model has said in the steps of `turn` that are finished."""
+    return [entry.content for entry in entries if isinstance(entry, e.Assistant) and entry.turn == turn]
+
+
+def sent_files(entries: Iterable[Entry], turn: str) -> list[e.SentFile]:
+    """Return the files that go with the answer of `turn`."""
+    return [entry for entry in entries if isinstance(entry, e.SentFile) and entry.turn == turn]
+
+
+def interrupted(entries: Sequence[Entry], turn: str) -> list[Entry]:
+    """Return results for the tool calls of `turn` that have none: they were running when the daemon ended."""
+    results = {entry.tool_use_id for entry in entries if isinstance(entry, e.ToolResult) and entry.turn == turn}
+    calls = [entry for entry in entries if isinstance(entry, e.ToolUse) and entry.turn == turn]
+    return [
+        e.ToolResult(tool_use_id=call.tool_use_id, output=INTERRUPTED, is_error=True)
+        for call in calls
+        if call.tool_use_id not in results
+    ]
+
+
+def step_at_hand(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCall], dict[str, e.Approval]]:
+    """Return the calls of the last step of `turn` that have no result, and what was asked, or decided, about each.
+
+    Of several decisions the first counts. Ids are unique within a step only, so earlier steps do not matter.
+    """
+    calls: dict[str, ToolCall] = {}
+    approvals: dict[str, e.Approval] = {}
+    for entry in entries:
+        if entry.turn != turn:
+            continue
+        match entry:
+            case e.Assistant():
+                calls, approvals = {}, {}
+            case e.ToolUse():
+                calls[entry.tool_use_id] = call_of(entry)
+            case e.ToolResult():
+                calls.pop(entry.tool_use_id, None)
+            case e.Approval(tool_use_id=str(call)) if call not in approvals or approvals[call].decision is None:
+                approvals[call] = entry
+            case _:
+                continue
+    return calls, approvals
+
+
+def call_of(entry: e.ToolUse) -> ToolCall:
+    return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input, fault=entry.fault)

@@ -1,0 +1,30 @@
+"""A turn that was cut short knows how far it had come."""
+
+from gateway.sessions import entries as e
+from gateway.sessions.at_hand import step_at_hand
+from gateway.sessions.entries import Entry
+
+
+def test_the_step_at_hand_has_its_own_calls_and_what_was_asked_about_them() -> None:
+    """A model may give the same id in two steps: what was allowed then is not allowed now."""
+    use = e.ToolUse(tool_use_id="c", name="shell", input={}, turn="t")
+    other = e.ToolUse(tool_use_id="d", name="shell", input={"x": 1}, turn="t")
+    asked = e.Approval(approval_id="q", tool_use_id="c", question="May I?", turn="t")
+    entries: list[Entry] = [
+        e.Assistant(content="first", turn="t"),
+        use,
+        e.Approval(approval_id="p", tool_use_id="c", question="May I?", turn="t"),
+        e.Approval(approval_id="p", tool_use_id="c", decision="approved", turn="t"),
+        e.ToolResult(tool_use_id="c", output="done", turn="t"),
+        e.Assistant(content="second", turn="t"),
+        use,
+        other,
+        asked,
+        e.Approval(approval_id="q", tool_use_id="c", decision="denied", turn="other"),
+    ]
+    calls, approvals = step_at_hand(entries, "t")
+    assert list(calls) == ["c", "d"]
+    assert approvals == {"c": asked}
+    denied = e.Approval(approval_id="q", tool_use_id="c", decision="denied", turn="t")
+    late = e.Approval(approval_id="q", tool_use_id="c", decision="approved", turn="t")
+    assert step_at_hand([*entries, denied, late], "t")[1] == {"c": denied}
