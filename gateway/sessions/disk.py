@@ -14,7 +14,9 @@ import structlog
 
 from gateway.sessions import index, transcript
 from gateway.sessions.entries import Entry, decode
+from gateway.sessions.identity import Newer, Unreadable
 from gateway.sessions.index import Fsync
+from gateway.sessions.mending import rebuild, set_aside
 from gateway.sessions.names import file_name
 from gateway.sessions.portable import Arrival
 from gateway.sessions.tail import Everything, Sufficiency
@@ -115,7 +117,7 @@ class Disk:
             else:
                 self._write(key, backlog.data + data, is_new=backlog.is_new)
                 self._give_up(key)
-        except (FileNotFoundError, transcript.Newer):
+        except (FileNotFoundError, Newer):
             self._give_up(key)
             raise
         except OSError as trouble:
@@ -131,7 +133,7 @@ class Disk:
         """Put `rest` in place of all that a transcript has behind its first `keep` bytes."""
         self._unmark()
         self._close(key)
-        transcript.rebuild(self.path(key), keep, rest, self.fsync)
+        rebuild(self.path(key), keep, rest, self.fsync)
         self._new_names.add(key)
 
     def read(self, key: str, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
@@ -148,9 +150,9 @@ class Disk:
             return Reading(entries=waiting, size=0, taken=len(backlog.data))
         try:
             reading = transcript.read(self.path(key), enough, max_bytes=max_bytes)
-        except transcript.Unreadable:
+        except Unreadable:
             self._forget(key)
-            transcript.set_aside(self.path(key))
+            set_aside(self.path(key))
             raise
         reading.entries.extend(waiting)
         return reading
@@ -285,7 +287,7 @@ class Disk:
         try:
             self._write(key, backlog.data, is_new=backlog.is_new)
             self._give_up(key)
-        except (FileNotFoundError, transcript.Newer):
+        except (FileNotFoundError, Newer):
             self._give_up(key)
             log.exception("entries_lost", session=key)
         except OSError as trouble:
@@ -302,7 +304,7 @@ class Disk:
     def _rebuild(self, key: str) -> None:
         poisoned = self._poisoned[key]
         try:
-            transcript.rebuild(self.path(key), poisoned.durable, b"".join(poisoned.parts), self.fsync)
+            rebuild(self.path(key), poisoned.durable, b"".join(poisoned.parts), self.fsync)
         except FileNotFoundError:
             log.warning("transcript_vanished", session=key)
         except OSError as trouble:

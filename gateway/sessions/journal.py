@@ -11,9 +11,10 @@ from typing import Protocol
 
 import structlog
 
-from gateway.sessions import transcript
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Damaged, decode
+from gateway.sessions.line_reading import end_of, lines_backwards
+from gateway.sessions.mending import keep_aside
 from gateway.spool import Operation
 
 __all__ = ["Journal", "catch_up"]
@@ -53,7 +54,7 @@ def catch_up(disk: Disk, key: str, noted: Noted) -> int:
         disk.append(key, _joined(noted), is_new=True)
         return len(noted)
     end = _end_before(path, first)
-    found = transcript.end_of(path, end)
+    found = end_of(path, end)
     for number, (_, line) in enumerate(noted):
         if not found.startswith(line):
             _put_right(disk, key, end, found, noted[number:])
@@ -69,14 +70,14 @@ def _put_right(disk: Disk, key: str, end: int, found: bytes, rest: Noted) -> Non
         disk.append(key, wanted)
         return
     if not wanted.startswith(found):
-        transcript.keep_aside(disk.path(key), found)
+        keep_aside(disk.path(key), found)
     disk.replace_end(key, end, wanted)
 
 
 def _end_before(path: Path, first: int) -> int:
     """Return where the last entry before `first` ends; damaged lines behind it do not count."""
     end = os.stat(path).st_size  # noqa: PTH116 - as the reader below does it
-    for number, raw in enumerate(transcript.lines_backwards(path)):
+    for number, raw in enumerate(lines_backwards(path)):
         is_torn = number == 0  # Empty where the file ends on a newline, as it should.
         begin = end - len(raw) - (0 if is_torn else 1)
         if not is_torn and _seq(raw) < first:

@@ -22,6 +22,7 @@ from gateway.sessions.counting import standing_summary
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Entry, SessionState
 from gateway.sessions.hot import HotSessions
+from gateway.sessions.identity import Newer, Unreadable
 from gateway.sessions.journal import Journal, catch_up
 from gateway.sessions.meta import SessionMeta, meta_of
 from gateway.sessions.names import file_name, parse_key
@@ -29,7 +30,7 @@ from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.scopes import Scopes
 from gateway.sessions.spoken import Spoken, lines
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
-from gateway.sessions.transcript import Newer, Reading, Unreadable
+from gateway.sessions.transcript import Reading
 from gateway.sessions.worker import Worker
 from gateway.spool import Note, Operation, SpoolFull
 

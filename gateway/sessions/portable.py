@@ -9,8 +9,8 @@ import msgspec
 from gateway.errors import Refused
 from gateway.sessions.entries import FORMAT, Damaged, Header, SessionState, decode
 from gateway.sessions.fold import advance, begin
+from gateway.sessions.line_reading import lines_forwards
 from gateway.sessions.names import parse_key
-from gateway.sessions.transcript import lines_forwards
 
 __all__ = ["ARRIVING", "BLOCK", "Arrival", "Departure"]
 

@@ -20,7 +20,9 @@ from gateway.sessions import index, transcript
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Checkpoint, SessionState
 from gateway.sessions.fold import advance, fold
+from gateway.sessions.identity import Newer, Outline, Unreadable
 from gateway.sessions.index import Member, Scope, newest_first
+from gateway.sessions.mending import REBUILT, set_aside
 from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.portable import ARRIVING
 from gateway.sessions.tail import ForState
@@ -121,7 +123,7 @@ def _sizes(directory: Path, found: _Found) -> dict[str, int]:
     sizes: dict[str, int] = {}
     with os.scandir(directory) as files:
         for file in files:
-            if file.name.startswith(ARRIVING) or file.name.endswith(transcript.REBUILT):
+            if file.name.startswith(ARRIVING) or file.name.endswith(REBUILT):
                 Path(file).unlink()
             elif file.name.endswith(".jsonl") and file.is_file():
                 status = file.stat()
@@ -181,13 +183,13 @@ def _read(path: Path, found: _Found, *, known: _Known | None = None) -> _Known |
     """
     try:
         reading = transcript.read(path, ForState(lambda key: file_name(key) == path.name))
-    except transcript.Newer as newer:
+    except Newer as newer:
         found.newer += 1
         log.warning("newer_transcript_left_alone", file=path.name, reason=str(newer))
         return known or (newer.outline.key, _guessed(newer.outline, path))
-    except transcript.Unreadable:
+    except Unreadable:
         found.corrupted += 1
-        transcript.set_aside(path)
+        set_aside(path)
         return None
     except OSError as trouble:
         log.warning("transcript_unreadable_now", file=path.name, reason=str(trouble))
@@ -207,7 +209,7 @@ def summed_up(reading: transcript.Reading) -> SessionState:
     return msgspec.structs.replace(reduce(advance, since[at:], last.state), size=reading.size)
 
 
-def _guessed(outline: transcript.Outline, path: Path) -> SessionState:
+def _guessed(outline: Outline, path: Path) -> SessionState:
     """Say what can be said of a session that only a newer version can read, so that its number is not given away."""
     _, number = parse_key(outline.key)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gateway.sessions import transcript
 from gateway.sessions.entries import Assistant, Damaged, Entry, User, decode
+from gateway.sessions.line_reading import lines_backwards
 from gateway.text import excerpt
 
 __all__ = ["Hit", "SearchResult", "Searched", "search"]
@@ -67,7 +67,7 @@ def search(
 def _lines(files: Sequence[Searched]) -> Iterator[tuple[Searched, bytes]]:
     for file in files:
         try:
-            yield from ((file, line) for line in transcript.lines_backwards(file.path))
+            yield from ((file, line) for line in lines_backwards(file.path))
         except OSError:
             continue  # It was deleted in the meantime, or cannot be read today: the others can.
 

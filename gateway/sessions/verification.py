@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.sessions import index, transcript
+from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Damaged, Header, Unknown, decode
+from gateway.sessions.line_reading import lines_forwards
 from gateway.sessions.names import file_name
 
 __all__ = ["Problem", "VerifyReport", "verify"]
@@ -131,7 +132,7 @@ def _check_file(path: Path, listed: dict[str, tuple[str, int]], tally: _Tally) -
 def _check_lines(path: Path, tally: _Tally) -> None:
     last, number = 0, 0
     names_itself = False
-    for number, line in enumerate(transcript.lines_forwards(path), 1):
+    for number, line in enumerate(lines_forwards(path), 1):
         if number == 1 and (newer := _newer(line)):
             tally.note("newer_version", path.name, f"It has format {newer}; this Gatehouse reads {FORMAT}.")
             return

@@ -8,8 +8,10 @@ import pytest
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
+from gateway.sessions.identity import Newer, Unreadable
+from gateway.sessions.mending import set_aside
 from gateway.sessions.names import file_name
-from gateway.sessions.transcript import Newer, Unreadable, Writer, read, set_aside
+from gateway.sessions.transcript import Writer, read
 from tests.sessions.samples import SCOPE, dialogue, encoded, header, sealed
 
 HI = e.User(content="hi 👋\u2028 é")
