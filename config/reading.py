@@ -20,6 +20,7 @@ from config.source import Source
 __all__ = ["Loaded", "destination", "find", "load", "parse", "read_tables", "validate"]
 
 _IDLE_VARIABLE = "AGENT_SESSION_IDLE_TIMEOUT"
+_SANDBOX_VARIABLE = "GATEHOUSE_SANDBOX_SOCKET"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ def validate(tables: dict[str, Any], path: Path | None, environ: Mapping[str, st
     source = _source(path, environ, resolves=resolves)
     problems: list[Problem] = []
     current = brought_up_to_date(tables, source.warn)
-    whole = complete(_with_idle_override(current, environ, problems))
+    whole = complete(_with_sandbox_socket(_with_idle_override(current, environ, problems), environ))
     try:
         settings = Settings.model_validate(whole, context=source)
     except ValidationError as error:
@@ -147,6 +148,16 @@ def _with_idle_override(tables: dict[str, Any], environ: Mapping[str, str], prob
         )
         return tables
     return {**tables, "session": {**session, "idle_minutes": int(minutes)}}
+
+
+def _with_sandbox_socket(tables: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Take the socket from the environment, as the service's unit sets it, unless the file names one."""
+    tools = tables.get("tools", {})
+    shell = tools.get("shell", {}) if isinstance(tools, dict) else None
+    if not environ.get(_SANDBOX_VARIABLE) or not isinstance(shell, dict):
+        return tables
+    named = {"sandbox_socket": environ[_SANDBOX_VARIABLE], **shell}
+    return {**tables, "tools": {**tools, "shell": named}}
 
 
 def _oddities(settings: Settings) -> Iterator[str]:

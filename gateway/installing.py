@@ -8,11 +8,10 @@ from pathlib import Path
 
 from config.files import write_atomically
 from gateway.errors import Refused
-from gateway.service_units import Place, Scope, shipped, shipped_config, shipped_drop_in
+from gateway.service_units import NETWORK, SERVICE, Place, Scope, shipped, shipped_file
 
-__all__ = ["SERVICE", "Step", "hidden_from_service", "installation", "removal", "systemctl"]
+__all__ = ["Step", "hidden_from_service", "installation", "removal", "systemctl"]
 
-SERVICE = "gatehouse.service"
 _READABLE = 0o644
 _HIDDEN = {
     "/home": "ProtectHome",
@@ -38,17 +37,17 @@ def hidden_from_service(*paths: Path) -> str:
     return ""
 
 
-def installation(place: Place, command: Path, *, with_sandbox: bool) -> Iterator[Step]:
+def installation(place: Place, command: Path, *, shell_network: bool) -> Iterator[Step]:
     """Yield what is to be done, looking at each thing only when its turn comes."""
-    wanted = {place.unit: shipped(place.scope, command)}
-    if with_sandbox and place.scope is Scope.SYSTEM:
-        wanted[place.drop_in] = shipped_drop_in()
+    wanted = shipped(place, command)
+    if shell_network and place.scope is Scope.SYSTEM:
+        wanted[place.shell_network] = shipped_file(NETWORK)
     changed = {path: text for path, text in wanted.items() if _text(path) != text}
     for path, text in changed.items():
         kept = f", keeping the old one as {_old(path).name}" if path.exists() else ""
         yield Step(says=f"write {path}{kept}", do=partial(_put, path, text))
     if place.scope is Scope.SYSTEM and not place.config.exists():
-        yield Step(says=f"write {place.config}", do=partial(_put, place.config, shipped_config()))
+        yield Step(says=f"write {place.config}", do=partial(_put, place.config, shipped_file("gatehouse.toml")))
     if changed:
         yield _manage(place.scope, "daemon-reload")
     yield _manage(place.scope, "enable", SERVICE)
@@ -60,7 +59,7 @@ def removal(place: Place) -> Iterator[Step]:
     if not place.unit.exists():
         return
     yield _manage(place.scope, "disable", "--now", SERVICE)
-    for path in (place.drop_in, place.unit):
+    for path in (place.shell_network, *place.files.values()):
         if path.exists():
             yield Step(says=f"remove {path}", do=path.unlink)
     yield _manage(place.scope, "daemon-reload")

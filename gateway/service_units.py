@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gateway
 
-__all__ = ["Place", "Scope", "place", "program_of", "same_unit", "shipped", "shipped_config", "shipped_drop_in"]
+__all__ = ["NETWORK", "SERVICE", "Place", "Scope", "place", "program_of", "same_unit", "shipped", "shipped_file"]
 
 
 class Scope(StrEnum):
@@ -20,45 +20,61 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a service has its unit and its configuration."""
+    """Where a service has its units and its configuration."""
 
     scope: Scope
-    unit: Path
+    units: Path
     config: Path
 
     @property
-    def drop_in(self) -> Path:
-        """Where the rights for the sandbox of the shell are kept."""
-        return self.unit.with_name(f"{self.unit.name}.d") / "sandbox.conf"
+    def unit(self) -> Path:
+        """The unit of the gateway itself."""
+        return self.units / SERVICE
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """All units, by the name under which they are shipped."""
+        return {name: self.units / installed for name, installed in _FILES[self.scope].items()}
+
+    @property
+    def shell_network(self) -> Path:
+        """Where it is said that commands of the shell may reach the network."""
+        return self.units / "gatehouse-sandbox.service.d" / NETWORK
 
 
-_FILES = {Scope.SYSTEM: "gatehouse.service", Scope.USER: "gatehouse-user.service"}
+SERVICE = "gatehouse.service"
+NETWORK = "sandbox-network.conf"
+_FILES = {
+    Scope.SYSTEM: {
+        SERVICE: SERVICE,
+        "gatehouse-sandbox.socket": "gatehouse-sandbox.socket",
+        "gatehouse-sandbox.service": "gatehouse-sandbox.service",
+    },
+    Scope.USER: {"gatehouse-user.service": SERVICE},
+}
 _COMMANDS = {Scope.SYSTEM: "/usr/local/bin/gatehouse", Scope.USER: "%h/.local/bin/gatehouse"}
 _EXEC = re.compile(r"^ExecStart=.*$", re.MULTILINE)
 
 
 def place(scope: Scope, home: Path, root: Path = Path("/")) -> Place:
     if scope is Scope.SYSTEM:
-        unit, config = root / "etc/systemd/system/gatehouse.service", root / "etc/gatehouse/gatehouse.toml"
+        units, config = root / "etc/systemd/system", root / "etc/gatehouse/gatehouse.toml"
     else:
-        unit, config = home / ".config/systemd/user/gatehouse.service", home / ".gatehouse/gatehouse.toml"
-    return Place(scope=scope, unit=unit, config=config)
+        units, config = home / ".config/systemd/user", home / ".gatehouse/gatehouse.toml"
+    return Place(scope=scope, units=units, config=config)
 
 
-def shipped(scope: Scope, command: Path | None = None) -> str:
-    """Return the unit as this version ships it, made to start `command`."""
-    text = (_folder() / _FILES[scope]).read_text(encoding="utf-8")
-    return text if command is None else text.replace(_COMMANDS[scope], _quoted(str(command)))
+def shipped(where: Place, command: Path | None = None) -> dict[Path, str]:
+    """Return the units as this version ships them, made to start `command`, by where they belong."""
+    return {path: _started_by(command, where.scope, shipped_file(name)) for name, path in where.files.items()}
 
 
-def shipped_config() -> str:
-    """Return the configuration that the system's service starts with."""
-    return (_folder() / "gatehouse.toml").read_text(encoding="utf-8")
+def shipped_file(name: str) -> str:
+    return (_folder() / name).read_text(encoding="utf-8")
 
 
-def shipped_drop_in() -> str:
-    """Return what the sandbox of the shell needs besides the unit."""
-    return (_folder() / "sandbox.conf").read_text(encoding="utf-8")
+def _started_by(command: Path | None, scope: Scope, unit: str) -> str:
+    return unit if command is None else unit.replace(_COMMANDS[scope], _quoted(str(command)))
 
 
 def same_unit(one: str, other: str) -> bool:

@@ -2,7 +2,7 @@
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.kinds import Flag, Seconds, Slug, Text, Url, Whole
+from config.kinds import Flag, Location, Seconds, Slug, Text, Url, Whole
 from config.problems import Mistake
 from config.secret import Secret
 from config.tables.table import DAY, Table
@@ -27,6 +27,10 @@ class ShellSettings(Table):
     allow_unsandboxed: Flag = Field(
         default=False,
         description="Whether commands run with all rights of the daemon where there is no sandbox; otherwise refused.",
+    )
+    sandbox_socket: Location | None = Field(
+        default=None,
+        description="The socket of the service that runs the commands. Default: $GATEHOUSE_SANDBOX_SOCKET.",
     )
 
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
     "setup": ("gateway.cli.setup", "set up a model, a bot and the service, step by step"),
     "service": ("gateway.cli.service", "install it as a service of systemd, and look after it"),
+    "sandbox": ("gateway.cli.sandbox", "run commands for the service's shell; systemd starts it"),
     "doctor": ("gateway.cli.doctor", "look for what is wrong, and say what would help"),
     "config": ("gateway.cli.config", "show, check and change the configuration"),
 }

@@ -11,8 +11,8 @@ from pathlib import Path
 from gateway.cli.exits import EXIT_FAILED, EXIT_OK, complain
 from gateway.cli.usage import Parser, parser
 from gateway.errors import Refused
-from gateway.installing import SERVICE, Step, hidden_from_service, installation, removal, systemctl
-from gateway.service_units import Place, Scope, place
+from gateway.installing import Step, hidden_from_service, installation, removal, systemctl
+from gateway.service_units import SERVICE, Place, Scope, place
 
 __all__ = ["install", "main"]
 
@@ -26,13 +26,13 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     try:
         match options.action:
             case "install":
-                return install(where, with_sandbox=options.with_sandbox, is_dry=options.dry_run)
+                return install(where, shell_network=options.shell_network, is_dry=options.dry_run)
             case "uninstall":
                 return _uninstall(where, is_dry=options.dry_run)
             case "status":
                 return _hand_over(systemctl(scope, "status", "--no-pager", SERVICE))
             case _:
-                return _hand_over(_journal(scope, options))
+                return _hand_over(_journal(where, options))
     except Refused as refusal:
         return complain(refusal, EXIT_FAILED)
 
@@ -44,13 +44,13 @@ def _parser(config: Path | None) -> Parser:
     whose.add_argument("--user", dest="scope", action="store_const", const="user", help="your own service")
     whose.add_argument("--system", dest="scope", action="store_const", const="system", help="the machine's (as root)")
     made.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    made.add_argument("--with-sandbox", action="store_true", help="allow what the shell's sandbox needs")
+    made.add_argument("--shell-network", action="store_true", help="let commands of the shell reach the network")
     made.add_argument("-f", "--follow", action="store_true", help="for logs: go on as they come")
     made.add_argument("-n", "--lines", default=_LINES, help=f"for logs: how many ({_LINES})")
     return made
 
 
-def install(where: Place, *, with_sandbox: bool, is_dry: bool) -> int:
+def install(where: Place, *, shell_network: bool, is_dry: bool) -> int:
     """Bring the service to what this version ships, and start it; say each step. Again, it does nothing anew."""
     command = _own_command()
     if where.scope is Scope.SYSTEM:
@@ -60,7 +60,7 @@ def install(where: Place, *, with_sandbox: bool, is_dry: bool) -> int:
                 f"{hidden}. Install Gatehouse elsewhere, e.g. `python3 -m venv /opt/gatehouse` and "
                 "`/opt/gatehouse/bin/pip install gatehouse`, and run this command from there."
             )
-    _take(installation(where, command, with_sandbox=with_sandbox), is_dry=is_dry)
+    _take(installation(where, command, shell_network=shell_network), is_dry=is_dry)
     if where.scope is Scope.USER:
         print("To keep it running while you are logged out: loginctl enable-linger")
     return EXIT_OK
@@ -101,10 +101,11 @@ def _own_command() -> Path:
     return Path(found)
 
 
-def _journal(scope: Scope, options: argparse.Namespace) -> list[str]:
-    whose = ["--user-unit"] if scope is Scope.USER else ["--unit"]
+def _journal(where: Place, options: argparse.Namespace) -> list[str]:
+    whose = "--user-unit" if where.scope is Scope.USER else "--unit"
+    units = [word for path in where.files.values() if path.suffix == ".service" for word in (whose, path.name)]
     more = ["--follow"] if options.follow else ["--no-pager"]
-    return ["journalctl", *whose, SERVICE, "--lines", options.lines, *more]
+    return ["journalctl", *units, "--lines", options.lines, *more]
 
 
 def _hand_over(command: list[str]) -> int:

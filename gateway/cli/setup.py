@@ -93,7 +93,7 @@ def _set_up(options: argparse.Namespace, path: Path, guide: Guide | None) -> int
         plan.write(path, os.environ)
         print(f"Written: {', '.join([str(path), *plan.secrets])}.")
     if options.service in {"user", "system"}:
-        install(place(Scope(options.service), Path.home()), with_sandbox=False, is_dry=False)
+        install(place(Scope(options.service), Path.home()), shell_network=False, is_dry=False)
     directory = _existing(path).gateway.data_dir
     return asyncio.run(_put_in_force(options, directory, guide))
 

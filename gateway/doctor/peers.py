@@ -6,16 +6,17 @@ They are made by the process that has the secrets and the walls of the gateway: 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 
 from config import Backend, ProviderKind, ProviderSettings, Settings
 from gateway.agent.provider import Closes, Prompt
 from gateway.agent.providers import open_provider
-from gateway.agent.toolbox.sandbox import Limits, sandboxed
-from gateway.agent.tools import ToolFailed
+from gateway.agent.toolbox.shell import guarded, script_for
 from gateway.contract import Channel, ProvesAccess
 from gateway.dialogue import UserMessage
 from gateway.doctor.finding import Finding, fine, odd, wrong
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
+from gateway.sandbox.walls import NoSandbox
 
 __all__ = ["DEADLINE", "PATIENCE", "peers", "prove_channel", "prove_model"]
 
@@ -23,7 +24,7 @@ DEADLINE = 25.0
 """Less than the daemon gives its own handlers."""
 _NO_SANDBOX = (
     "Install bubblewrap and util-linux, and allow user namespaces; under the system's service, "
-    "`gatehouse service install --system --with-sandbox`."
+    "`gatehouse service install --system` brings the units that the sandbox needs."
 )
 PATIENCE = 90.0
 """Where the SDKs may have to be imported first, on a slow machine."""
@@ -106,10 +107,18 @@ async def _sandbox(settings: Settings) -> Finding:
     shell = settings.tools.shell
     if not shell.enabled:
         return fine("sandbox", "The shell is off, so that no sandbox is needed.")
-    limits = Limits(memory_bytes=shell.memory_mb << 20, processes=shell.max_processes)
+    where = await asyncio.to_thread(_some_folder, settings)
     try:
-        await asyncio.to_thread(sandboxed, ":", settings.gateway.workspace_root, limits, network=shell.network)
-    except ToolFailed as missing:
+        ended = await guarded(script_for(":", where, shell), shell)
+    except NoSandbox as missing:
         level = odd if shell.allow_unsandboxed else wrong
         return level("sandbox", str(missing), _NO_SANDBOX)
+    if ended.exit_code or ended.stopped_for:
+        return wrong("sandbox", f"No command can be run in {where}: {ended.stopped_for or ended.output}", _NO_SANDBOX)
     return fine("sandbox", "Commands run in bubblewrap.")
+
+
+def _some_folder(settings: Settings) -> Path:
+    """Return the folder of the workspaces; before there is any, another that is there."""
+    gateway = settings.gateway
+    return next(path for path in (gateway.workspace_root, gateway.data_dir, Path("/")) if path.is_dir())

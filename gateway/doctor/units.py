@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, fine, odd, wrong
-from gateway.service_units import Scope, place, program_of, same_unit, shipped
+from gateway.service_units import Place, Scope, place, program_of, same_unit, shipped
 
 __all__ = ["units"]
 
@@ -18,22 +18,28 @@ def units(home: Path, root: Path = Path("/")) -> list[Finding]:
 
 def _found(home: Path, root: Path) -> Iterator[Finding]:
     for scope in Scope:
-        unit = place(scope, home, root).unit
-        if not unit.exists():
+        where = place(scope, home, root)
+        if not where.unit.exists():
             continue
-        try:
-            yield _compared(scope, unit, unit.read_text(encoding="utf-8"), home)
-        except (OSError, ValueError) as trouble:
-            yield odd("service", f"{unit} cannot be read ({trouble}).", "Look at it as root.")
+        for path, wanted in shipped(where).items():
+            try:
+                yield _compared(where, path, path.read_text(encoding="utf-8"), wanted, home)
+            except FileNotFoundError:
+                yield wrong("service", f"There is no {path}, which {where.unit.name} needs.", _again(scope))
+            except (OSError, ValueError) as trouble:
+                yield odd("service", f"{path} cannot be read ({trouble}).", "Look at it as root.")
 
 
-def _compared(scope: Scope, unit: Path, text: str, home: Path) -> Finding:
-    again = (
+def _compared(where: Place, unit: Path, text: str, wanted: str, home: Path) -> Finding:
+    program = program_of(text, home)
+    if unit.suffix == ".service" and (program is None or not os.access(program, os.X_OK)):
+        return wrong("service", f"{unit} starts {program or 'nothing'}, which cannot be run.", _again(where.scope))
+    if not same_unit(text, wanted):
+        return odd("service", f"{unit} differs from the unit of this version.", _again(where.scope))
+    return fine("service", f"{unit} is the unit of this version.")
+
+
+def _again(scope: Scope) -> str:
+    return (
         f"`gatehouse service install --{scope}` writes it anew and keeps yours beside it; changes belong in a drop-in."
     )
-    program = program_of(text, home)
-    if program is None or not os.access(program, os.X_OK):
-        return wrong("service", f"{unit} starts {program or 'nothing'}, which cannot be run.", again)
-    if not same_unit(text, shipped(scope)):
-        return odd("service", f"{unit} differs from the unit of this version.", again)
-    return fine("service", f"{unit} is the unit of this version.")

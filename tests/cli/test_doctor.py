@@ -112,15 +112,15 @@ def set_aside(home: Path) -> None:
 
 
 def old_unit(home: Path) -> None:
-    unit = place(Scope.USER, home).unit
-    unit.parent.mkdir(parents=True)
-    unit.write_text(shipped(Scope.USER, Path("/bin/true")).replace("Restart=on-failure", "Restart=no"))
+    where = place(Scope.USER, home)
+    where.units.mkdir(parents=True)
+    where.unit.write_text(shipped(where, Path("/bin/true"))[where.unit].replace("Restart=on-failure", "Restart=no"))
 
 
 def unit_of_a_program_that_is_gone(home: Path) -> None:
-    unit = place(Scope.USER, home).unit
-    unit.parent.mkdir(parents=True)
-    unit.write_text(shipped(Scope.USER, home / "gone"))
+    where = place(Scope.USER, home)
+    where.units.mkdir(parents=True)
+    where.unit.write_text(shipped(where, home / "gone")[where.unit])
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,18 @@ def test_a_program_that_the_service_cannot_see_is_told_beforehand() -> None:
     assert hidden_from_service(Path("/opt/gatehouse/bin/gatehouse")) == ""
 
 
-def test_the_system_service_gets_a_configuration_and_the_rights_of_the_sandbox(tmp_path: Path) -> None:
+def test_the_system_service_gets_a_configuration_and_the_service_of_the_sandbox(tmp_path: Path) -> None:
     where = place(Scope.SYSTEM, tmp_path, tmp_path)
-    steps = [step.says for step in installation(where, Path("/opt/g/bin/gatehouse"), with_sandbox=True)]
-    assert steps[:3] == [f"write {where.unit}", f"write {where.drop_in}", f"write {where.config}"]
+    steps = [step.says for step in installation(where, Path("/opt/g/bin/gatehouse"), shell_network=True)]
+    paths = [*where.files.values(), where.shell_network, where.config]
+    assert steps[:5] == [f"write {path}" for path in paths]
+    assert {path.name for path in paths} >= {"gatehouse-sandbox.socket", "gatehouse-sandbox.service"}
 
 
 @pytest.mark.parametrize("scope", Scope)
 def test_a_path_is_written_as_systemd_reads_it(scope: Scope, tmp_path: Path) -> None:
     odd = Path("/opt/a b/100%/gatehouse")
-    assert program_of(shipped(scope, odd), tmp_path) == odd
-    assert same_unit(shipped(scope, odd), "# mine\n" + shipped(scope))
+    where = place(scope, tmp_path)
+    for path, unit in shipped(where, odd).items():
+        assert program_of(unit, tmp_path) == (odd if path.suffix == ".service" else None)
+        assert same_unit(unit, "# mine\n" + shipped(where)[path])

@@ -1,27 +1,43 @@
-"""A model inside the booted machine: it answers once /run/hold is gone, and leaves /run/asked when it was asked."""
+"""A model inside the booted machine: it answers once /run/hold is gone, and leaves /run/asked when it was asked.
 
+Told `run COMMAND`, it has the shell run that, and answers with what came of it.
+"""
+
+import json
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 CHUNK = '{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]}'
-ANSWER = (
-    CHUNK % '{"index":0,"delta":{"role":"assistant","content":"the model has answered"},"finish_reason":null}',
-    CHUNK % '{"index":0,"delta":{},"finish_reason":"stop"}',
-    "[DONE]",
-)
+
+
+def answer(body: dict[str, Any]) -> list[str]:  # Any: as JSON has it.
+    last = body["messages"][-1]
+    if last["role"] == "tool":
+        return said({"content": f"the command said: {last['content']}"}, "stop")
+    if last["content"].startswith("run "):
+        function = {"name": "shell", "arguments": json.dumps({"command": last["content"].removeprefix("run ")})}
+        return said({"tool_calls": [{"index": 0, "id": "1", "type": "function", "function": function}]}, "tool_calls")
+    return said({"content": "the model has answered"}, "stop")
+
+
+def said(delta: dict[str, Any], reason: str) -> list[str]:
+    first = {"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": None}
+    last = {"index": 0, "delta": {}, "finish_reason": reason}
+    return [CHUNK % json.dumps(first), CHUNK % json.dumps(last), "[DONE]"]
 
 
 class Model(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         Path("/run/asked").touch()
         while Path("/run/hold").exists():
             time.sleep(0.05)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        self.wfile.write("".join(f"data: {each}\n\n" for each in ANSWER).encode())
+        self.wfile.write("".join(f"data: {each}\n\n" for each in answer(body)).encode())
 
     def log_message(self, *_arguments: object) -> None:
         pass

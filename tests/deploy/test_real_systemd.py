@@ -36,6 +36,7 @@ shutdown_timeout = 0.5
 port = 8420
 token = "credential:web"
 [agents.main]
+ask = []
 provider = "fake"
 model = "m"
 [providers.fake]
@@ -46,6 +47,14 @@ enabled = true
 """
 
 DROP_IN = "[Service]\nLoadCredential=web:/root/web.token\nWatchdogSec=5\n"
+
+STRANGER = """
+import socket
+asking = socket.socket(socket.AF_UNIX)
+asking.connect("/run/gatehouse-sandbox.socket")
+asking.send(b"{}")
+asking.recv(1)
+"""
 
 GATEHOUSE = "gatehouse --config /etc/gatehouse/gatehouse.toml"
 
@@ -71,8 +80,8 @@ class Machine:
         command = [*self._enter, "sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path}"]
         subprocess.run(command, input=text, text=True, timeout=PATIENCE, check=True)
 
-    def property(self, name: str) -> str:
-        return self.run(f"systemctl show gatehouse --property={name} --value").strip()
+    def property(self, name: str, of: str = "gatehouse") -> str:
+        return self.run(f"systemctl show {of} --property={name} --value").strip()
 
     def journal(self) -> str:
         return self.try_out("journalctl --unit gatehouse --no-pager --output cat --lines 30").stdout
@@ -102,7 +111,7 @@ def _booted(booting: "subprocess.Popen[str]") -> Machine:
 
 def test_the_service_keeps_its_promises_on_a_real_systemd(machine: Machine) -> None:
     prepare(machine)
-    machine.run("gatehouse service install --system --with-sandbox")  # Returns once READY was said.
+    machine.run("gatehouse service install --system")  # Returns once READY was said.
     assert machine.property("ActiveState") == "active"
     assert machine.property("StatusText").startswith("Gatehouse ")
     assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once hello")
@@ -136,6 +145,12 @@ def only_the_service_reads_its_credentials(machine: Machine) -> None:
 
 
 def the_sandbox_works_inside_the_unit(machine: Machine) -> None:
+    script = "echo $((6 * 7)) > made; cat made; hostname; ls -d /var /run /home; ls /sys/class/net; unshare --user true"
+    said = machine.run(f"{GATEHOUSE} chat --once 'run exec 2> /dev/null; {script} || echo none'")
+    assert said.split() == ["the", "command", "said:", "42", "sandbox", "none"]
+    assert machine.property("SubState", of="gatehouse-sandbox") == "running"
+    stranger = machine.try_out(f"setpriv --reuid=65534 --clear-groups python3 -c '{STRANGER}'")
+    assert "ConnectionResetError" in stranger.stderr
     told = machine.try_out(f"{GATEHOUSE} doctor").stdout
     assert "Commands run in bubblewrap." in told, told
     assert "/etc/systemd/system/gatehouse.service is the unit of this version." in told, told

@@ -32,17 +32,29 @@ def with_a_command_that_exists(unit: str, folder: Path) -> Path:
 
 
 @NEEDS_SYSTEMD
-@pytest.mark.parametrize(("unit", "manager"), [("gatehouse.service", "--system"), ("gatehouse-user.service", "--user")])
+@pytest.mark.parametrize(
+    ("unit", "manager"),
+    [
+        ("gatehouse.service", "--system"),
+        ("gatehouse-sandbox.socket", "--system"),
+        ("gatehouse-sandbox.service", "--system"),
+        ("gatehouse-user.service", "--user"),
+    ],
+)
 def test_the_unit_is_understood_without_a_complaint(unit: str, manager: str, tmp_path: Path) -> None:
     """An unknown key is a complaint on stderr, with exit code 0."""
+    for other in UNITS.glob("gatehouse-sandbox.*"):
+        with_a_command_that_exists(other.name, tmp_path)
     verified = analyze(manager, "verify", with_a_command_that_exists(unit, tmp_path), runtime=tmp_path)
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
 @NEEDS_SYSTEMD
-def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
-    unit = with_a_command_that_exists("gatehouse.service", tmp_path)
-    rated = analyze("security", "--offline=true", "--threshold=15", unit, runtime=tmp_path)
+@pytest.mark.parametrize(("unit", "exposure"), [("gatehouse.service", 11), ("gatehouse-sandbox.service", 15)])
+def test_the_system_units_are_hardened(unit: str, exposure: int, tmp_path: Path) -> None:
+    """That the shell works in them is held by `make systemd`."""
+    copy = with_a_command_that_exists(unit, tmp_path)
+    rated = analyze("security", "--offline=true", f"--threshold={exposure}", copy, runtime=tmp_path)
     assert rated.returncode == 0, rated.stdout.splitlines()[-1]
 
 

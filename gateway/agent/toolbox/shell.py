@@ -13,12 +13,13 @@ from secrets import token_hex
 import structlog
 
 from config import ShellSettings
-from gateway.agent.toolbox.processes import Bounds, Ended, kill_group, run
-from gateway.agent.toolbox.sandbox import WORKSPACE, Limits, limited, sandboxed
-from gateway.agent.toolbox.watching import excess, kill_sandbox
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
+from gateway.sandbox.guest import hosted
+from gateway.sandbox.processes import Bounds, Ended, kill_group, run
+from gateway.sandbox.script import Script, confined, surroundings
+from gateway.sandbox.walls import Limits, NoSandbox, limited
 
-__all__ = ["make_shell"]
+__all__ = ["guarded", "make_shell", "script_for"]
 
 log = structlog.get_logger()
 
@@ -27,7 +28,6 @@ _GRACE = 30.0
 _SIDE_BY_SIDE = 8
 """Commands of one agent, whatever the number of its conversations."""
 _QUEUE_SECONDS = 10.0
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _MARK = "GATEHOUSE_SHELL"
 _SWEEPS = 20
 
@@ -35,15 +35,25 @@ _SWEEPS = 20
 def make_shell(settings: ShellSettings) -> Tool:
     """Make the tool as `settings` want it."""
     slots = asyncio.Semaphore(_SIDE_BY_SIDE)
-    limits = Limits(memory_bytes=settings.memory_mb * 1024**2, processes=settings.max_processes)
 
     @tool
     async def shell(context: ToolContext, command: str) -> str:
         """Run a shell command in the workspace."""
         async with _turn_of(slots):
-            return _told(await _run(command, context.workspace, limits, settings))
+            return _told(await _run(script_for(command, context.workspace, settings), settings))
 
     return replace(shell, deadline=settings.timeout + _GRACE)
+
+
+def script_for(command: str, workspace: Path, settings: ShellSettings) -> Script:
+    """Put `command` into the bounds that `settings` give it."""
+    return Script(
+        command=command,
+        workspace=workspace,
+        limits=Limits(memory_bytes=settings.memory_mb * 1024**2, processes=settings.max_processes),
+        bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
+        network=settings.network,
+    )
 
 
 @asynccontextmanager
@@ -59,40 +69,34 @@ async def _turn_of(slots: asyncio.Semaphore) -> AsyncIterator[None]:
         slots.release()
 
 
-async def _run(command: str, workspace: Path, limits: Limits, settings: ShellSettings) -> Ended:
+async def _run(script: Script, settings: ShellSettings) -> Ended:
     try:
-        argv = await asyncio.to_thread(sandboxed, command, workspace, limits, network=settings.network)
-    except ToolFailed:
+        return await guarded(script, settings)
+    except NoSandbox as missing:
         if not settings.allow_unsandboxed:
-            raise
-        return await _unguarded(command, workspace, limits, settings)
-    return await run(
-        argv,
-        env=_environment(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
-        cwd=Path("/"),
-        bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
-        kill=kill_sandbox,
-        watch=partial(excess, limits=limits),
-    )
+            raise ToolFailed(str(missing)) from missing
+        return await _unguarded(script)
 
 
-async def _unguarded(command: str, workspace: Path, limits: Limits, settings: ShellSettings) -> Ended:
+async def guarded(script: Script, settings: ShellSettings) -> Ended:
+    """Run `script` in a sandbox, made here or by the service that is there for it."""
+    if settings.sandbox_socket:
+        return await hosted(script, settings.sandbox_socket)
+    return await confined(script)
+
+
+async def _unguarded(script: Script) -> Ended:
     """Run without a sandbox, as the owner said explicitly: with limits and without our secrets, but with our rights."""
     mark = token_hex(16)
     log.warning("shell_unsandboxed", reason="no sandbox here, and tools.shell.allow_unsandboxed is set")
     return await run(
-        limited(command, limits),
-        env={**_environment(str(workspace), str(workspace)), _MARK: mark},
-        cwd=workspace,
-        bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
+        limited(script.command, script.limits),
+        env={**surroundings(str(script.workspace), str(script.workspace)), _MARK: mark},
+        cwd=script.workspace,
+        bounds=script.bounds,
         kill=kill_group,
         sweep=partial(_sweep, f"{_MARK}={mark}".encode()),
     )
-
-
-def _environment(workspace: str, home: str) -> dict[str, str]:
-    """Return all that a command sees: nothing of our own environment, which can hold keys."""
-    return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
 
 
 def _sweep(mark: bytes) -> None:

@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 
 from config import ShellSettings
-from gateway.agent.toolbox.sandbox import Limits, sandboxed
 from gateway.agent.toolbox.shell import make_shell
-from gateway.agent.tools import Toolbox, ToolContext, ToolFailed
+from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
+from gateway.sandbox.walls import Limits, NoSandbox, sandboxed
 
 _OPTIONS: list[str] = []
 
@@ -20,7 +20,7 @@ _OPTIONS: list[str] = []
 def _fault() -> str:
     try:
         _OPTIONS[:] = sandboxed(":", Path("/"), Limits(memory_bytes=1, processes=1), network=False)
-    except ToolFailed as failure:
+    except NoSandbox as failure:
         return str(failure)
     return ""
 

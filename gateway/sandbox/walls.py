@@ -1,4 +1,4 @@
-"""The sandbox of the shell: bubblewrap, in which there is the workspace, the system's programs, and nothing else."""
+"""The walls of the sandbox: bubblewrap, in which there is the workspace, the system's programs, and nothing else."""
 
 import os
 import shutil
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gateway.agent.tools import ToolFailed
-
-__all__ = ["WORKSPACE", "Limits", "limited", "sandboxed"]
+__all__ = ["WORKSPACE", "Limits", "NoSandbox", "limited", "sandboxed"]
 
 WORKSPACE = "/workspace"
 
@@ -22,6 +20,10 @@ _READABLE = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/ss
 _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 
+class NoSandbox(Exception):
+    """Its text is a sentence for the model: why no command can be run, and what the operator can do about it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     memory_bytes: int
@@ -29,7 +31,7 @@ class Limits:
 
 
 def sandboxed(command: str, workspace: Path, limits: Limits, *, network: bool) -> list[str]:
-    """Return what runs `command` in the sandbox; `ToolFailed` says why there is none. It blocks: call it in a thread.
+    """Return what runs `command` in the sandbox; `NoSandbox` says why there is none. It blocks: call it in a thread.
 
     It must be started with an empty environment: bubblewrap's own first process shows the one that it was given.
     """
@@ -43,7 +45,7 @@ def limited(command: str, limits: Limits) -> list[str]:
     """Return what runs `command` with limits that each of its processes inherits, and none can raise again."""
     prlimit = shutil.which("prlimit")
     if prlimit is None:
-        raise ToolFailed(
+        raise NoSandbox(
             "The shell is not available: this machine has no `prlimit`. Its operator can install util-linux."
         )
     bounds = [
@@ -65,7 +67,7 @@ def _guard() -> list[str]:
     """Return bubblewrap with all that every command gets, once it has been seen to work here."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        raise ToolFailed(_unavailable("bubblewrap is not installed"))
+        raise NoSandbox(_unavailable("bubblewrap is not installed"))
     return [bwrap, *_proven(bwrap)]
 
 
@@ -77,7 +79,7 @@ def _proven(bwrap: str) -> tuple[str, ...]:
         options = (*_walls(), *strict)
         if not (complaint := _complaint([bwrap, *options])):
             return options
-    raise ToolFailed(_unavailable(complaint))
+    raise NoSandbox(_unavailable(complaint))
 
 
 def _unavailable(reason: str) -> str:

@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.agent.toolbox.sandbox import Limits
+from gateway.sandbox.walls import Limits
 
 __all__ = ["excess", "kill_sandbox"]
 

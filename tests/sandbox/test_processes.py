@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.toolbox.processes import Bounds, kill_group, run
+from gateway.sandbox.processes import Bounds, kill_group, run
 
 
 async def test_a_program_that_has_only_just_begun_is_ended_all_the_same(tmp_path: Path) -> None:

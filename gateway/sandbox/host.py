@@ -1,0 +1,103 @@
+"""The service that runs commands for the gateway: it may build sandboxes, and has no network; the gateway the reverse.
+
+Who asks over the socket is told by the kernel: the gateway's own user and root are served, anybody else is not.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from contextlib import suppress
+
+from gateway.sandbox.script import Script, confined
+from gateway.sandbox.walls import NoSandbox
+from gateway.sandbox.wire import MAX_LINE, refusal, reply, script_of
+
+__all__ = ["IDLE", "host"]
+
+IDLE = 300.0
+"""Seconds without work after which it ends. systemd keeps the socket, and starts it again for the next command."""
+_PATIENCE = 10.0
+_SIDE_BY_SIDE = 64
+_CREDENTIALS = struct.Struct("3i")
+
+_NO_NETWORK = (
+    "The shell is not available: `tools.shell.network` is set, and the service that runs commands has no network. "
+    "The operator can allow it by `gatehouse service install --system --shell-network`."
+)
+
+
+async def host(listener: socket.socket, idle: float = IDLE) -> None:
+    """Serve whoever connects, until nobody has for `idle` seconds and nothing runs."""
+    listener.settimeout(0)
+    running: set[asyncio.Task[None]] = set()
+    async with asyncio.TaskGroup() as group:
+        while (connection := await _next(listener, idle)) or running:
+            if connection is None:
+                continue
+            if not _is_trusted(connection):
+                connection.close()
+                continue
+            task = group.create_task(_serve(connection), name="sandbox:serve")
+            running.add(task)
+            task.add_done_callback(running.discard)
+            while len(running) >= _SIDE_BY_SIDE:  # Who comes now waits, in the socket's own queue.
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _next(listener: socket.socket, idle: float) -> socket.socket | None:
+    try:
+        async with asyncio.timeout(idle):
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+    except TimeoutError:
+        return None
+    return connection
+
+
+def _is_trusted(connection: socket.socket) -> bool:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(raw)
+    return user in {0, os.geteuid()}
+
+
+async def _serve(connection: socket.socket) -> None:
+    """Run one script. Whoever asked ends it by hanging up."""
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            script = script_of(await reader.readline())
+        writer.write(await _ended(script, reader))
+        await writer.drain()
+    except (OSError, ValueError, TimeoutError):  # It has gone, or talks of something else.
+        pass
+    finally:
+        writer.close()
+
+
+async def _ended(script: Script, reader: asyncio.StreamReader) -> bytes:
+    """Return the answer; nothing when nobody waits for it any more. What was started has ended by then."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(_outcome(script), name="sandbox:script")
+        waiting = group.create_task(_cancelled_by_hanging_up(running, reader), name="sandbox:asker")
+        await asyncio.wait({running})
+        waiting.cancel()
+    return b"" if running.cancelled() else running.result()
+
+
+async def _cancelled_by_hanging_up(running: asyncio.Task[bytes], reader: asyncio.StreamReader) -> None:
+    with suppress(OSError):
+        await reader.read(1)
+    running.cancel()
+
+
+async def _outcome(script: Script) -> bytes:
+    if script.network and not _has_network():
+        return refusal(_NO_NETWORK)
+    try:
+        return reply(await confined(script))
+    except NoSandbox as missing:
+        return refusal(str(missing))
+
+
+def _has_network() -> bool:
+    return any(name != "lo" for _, name in socket.if_nameindex())

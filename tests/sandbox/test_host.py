@@ -1,0 +1,128 @@
+"""Commands that another process runs, over a real socket; the sandbox itself is tried in tests/agent/toolbox."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from config import ShellSettings, load
+from gateway.agent.toolbox.shell import make_shell
+from gateway.agent.tools import Toolbox, ToolContext
+from gateway.dialogue import ToolCall, ToolOutcome
+from gateway.sandbox.host import host
+from gateway.sandbox.wire import MAX_LINE
+from tests.agent.toolbox.test_shell import needs_sandbox, processes_with
+
+pytestmark = needs_sandbox
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ToolContext:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    return ToolContext(workspace=workspace, notes=tmp_path / "notes", now=lambda: datetime.now(UTC))
+
+
+@asynccontextmanager
+async def service(path: Path) -> AsyncIterator["asyncio.Task[None]"]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+            serving = group.create_task(host(listener), name="sandbox")
+            yield serving
+            serving.cancel()
+
+
+async def run(command: str, context: ToolContext, path: Path, **changes: object) -> ToolOutcome:
+    settings = ShellSettings.model_validate({"enabled": True, "sandbox_socket": path, **changes})
+    call = ToolCall(id="call_1", name="shell", input={"command": command})
+    return await Toolbox([make_shell(settings)]).run(call, context)
+
+
+async def test_the_service_runs_a_command_as_the_gateway_would(context: ToolContext, tmp_path: Path) -> None:
+    async with service(tmp_path / "socket"):
+        outcome = await run("pwd; echo made > file; exit 3", context, tmp_path / "socket")
+        assert (outcome.output, outcome.is_error) == ("/workspace\n[Exit code 3.]", False)
+        long = await run("head -c 200000 /dev/zero | tr '\\0' '\\1'", context, tmp_path / "socket")
+        assert "bytes left out" in long.output
+        late = await run("sleep 86321", context, tmp_path / "socket", timeout=1.0)
+        assert late.output == "[The command was stopped: it took longer than 1 seconds.]"
+    assert (context.workspace / "file").read_text() == "made\n"
+    assert not processes_with("86321")
+
+
+async def test_stopping_the_turn_ends_the_command_in_the_service(context: ToolContext, tmp_path: Path) -> None:
+    async with service(tmp_path / "socket"), asyncio.TaskGroup() as group:
+        turn = group.create_task(run("echo > begun; sleep 86322", context, tmp_path / "socket"), name="turn")
+        while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
+            await asyncio.sleep(0.01)
+        turn.cancel()
+        await asyncio.wait({turn})
+        assert not processes_with("86322")
+
+
+async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_again(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        async with service(tmp_path / "socket") as serving:
+            begun = run("echo >> begun; sleep 86323", context, tmp_path / "socket", allow_unsandboxed=True)
+            turn = group.create_task(begun, name="turn")
+            while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
+                await asyncio.sleep(0.01)
+            serving.cancel()
+        outcome = await turn
+    assert outcome.output == "[The command was stopped: the service that runs commands has ended.]"
+    assert (context.workspace / "begun").read_text() == "\n"
+    assert not processes_with("86323")
+
+
+async def test_a_service_that_is_not_there_is_told_with_what_to_do(context: ToolContext, tmp_path: Path) -> None:
+    outcome = await run("true", context, tmp_path / "none")
+    assert outcome.is_error
+    assert "cannot be reached" in outcome.output
+    assert "systemctl status gatehouse-sandbox" in outcome.output
+
+
+async def test_the_service_ends_when_nobody_needs_it(context: ToolContext, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(host(listener, idle=0.3), name="sandbox")
+            outcome = await run("sleep 1; echo done", context, tmp_path / "socket")
+    assert outcome.output == "done"
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{}\n", b"[]\n", b'{"command": 1}\n', b"\xff\n", b"x" * (MAX_LINE + 10), b""])
+async def test_what_is_no_script_is_not_answered(line: bytes, tmp_path: Path) -> None:
+    async with service(tmp_path / "socket"):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
+        writer.write(line)
+        writer.write_eof()
+        with suppress(ConnectionResetError):  # It did not read it all.
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_more_commands_than_can_be_run_wait(context: ToolContext, tmp_path: Path) -> None:
+    async with service(tmp_path / "socket"), asyncio.TaskGroup() as group:
+        silent = [await asyncio.open_unix_connection(tmp_path / "socket") for _ in range(64)]
+        waiting = group.create_task(run("echo done", context, tmp_path / "socket"), name="turn")
+        for _, writer in silent:
+            writer.close()
+        assert (await waiting).output == "done"
+
+
+def test_the_unit_names_the_socket_by_the_environment(tmp_path: Path) -> None:
+    variable = {"GATEHOUSE_SANDBOX_SOCKET": "/run/some.socket"}
+    assert load(None, variable).settings.tools.shell.sandbox_socket == Path("/run/some.socket")
+    file = tmp_path / "gatehouse.toml"
+    file.write_text('[tools.shell]\nsandbox_socket = "/run/mine.socket"\n')
+    assert load(file, variable).settings.tools.shell.sandbox_socket == Path("/run/mine.socket")
+    assert load(None, {}).settings.tools.shell.sandbox_socket is None
