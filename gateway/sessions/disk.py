@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -18,21 +17,16 @@ from gateway.sessions.identity import Newer, Unreadable
 from gateway.sessions.index import Fsync
 from gateway.sessions.mending import rebuild, set_aside
 from gateway.sessions.names import file_name
+from gateway.sessions.open_writers import OpenWriters
 from gateway.sessions.portable import Arrival
+from gateway.sessions.private_file import OPEN_TO_OTHERS, PRIVATE, make_private_folder
 from gateway.sessions.tail import Everything, Sufficiency
-from gateway.sessions.transcript import Reading, Writer
+from gateway.sessions.transcript import Reading
+from gateway.sessions.unsynced import Unsynced
 
 __all__ = ["Disk"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-_PRIVATE = 0o600
-_PRIVATE_DIRECTORY = 0o700
-_OPEN_TO_OTHERS = 0o077
-_OPEN_LIMIT = 256
-"""Transcripts that are held open."""
-_UNSYNCED_LIMIT = 32 * 1024 * 1024
-"""Bytes kept for the case that a transcript cannot be synced; beyond that, what the file holds has to do."""
 
 
 @dataclass(slots=True)
@@ -41,14 +35,6 @@ class _Backlog:
 
     data: bytes = b""
     is_new: bool = False
-
-
-@dataclass(slots=True)
-class _Unsynced:
-    """What was written since the first `durable` bytes of a transcript were last known to be on the disk."""
-
-    durable: int
-    parts: list[bytes] = field(default_factory=list)
 
 
 class Disk:
@@ -65,13 +51,10 @@ class Disk:
         self.is_marked_clean = True
         """Whether the index may say that no transcript has changed since."""
         self._directory = directory
-        self._writers: OrderedDict[str, Writer] = OrderedDict()
+        self._writers = OpenWriters()
         self._backlogs: dict[str, _Backlog] = {}
-        self._unsynced: dict[str, _Unsynced] = {}
-        self._syncing: dict[str, _Unsynced] = {}
-        self._poisoned: dict[str, _Unsynced] = {}
+        self._unsynced = Unsynced()
         self._new_names: set[str] = set()
-        self._kept = 0
         self._append_trouble: str | None = None
         self._flush_trouble: str | None = None
 
@@ -82,17 +65,10 @@ class Disk:
 
     def prepare(self) -> None:
         """Make the folders, private from birth, and close them to others if somebody has opened them."""
-        for directory in (*reversed(self._directory.parents), self._directory, self.transcripts):
-            if not directory.exists():
-                directory.mkdir(mode=_PRIVATE_DIRECTORY)
-        for directory in (self._directory, self.transcripts):
-            if directory.stat().st_mode & _OPEN_TO_OTHERS:
-                directory.chmod(_PRIVATE_DIRECTORY)
-                log.warning("folder_closed_to_others", folder=str(directory))
-            if not os.access(directory, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
-        if self.index_path.exists() and self.index_path.stat().st_mode & _OPEN_TO_OTHERS:
-            self.index_path.chmod(_PRIVATE)
+        make_private_folder(self._directory)
+        make_private_folder(self.transcripts)
+        if self.index_path.exists() and self.index_path.stat().st_mode & OPEN_TO_OTHERS:
+            self.index_path.chmod(PRIVATE)
         for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index, and of its clean mark.
             leftover.unlink()
 
@@ -132,7 +108,7 @@ class Disk:
     def replace_end(self, key: str, keep: int, rest: bytes) -> None:
         """Put `rest` in place of all that a transcript has behind its first `keep` bytes."""
         self._unmark()
-        self._close(key)
+        self._writers.close(key)
         rebuild(self.path(key), keep, rest, self.fsync)
         self._new_names.add(key)
 
@@ -182,30 +158,26 @@ class Disk:
 
     def close(self) -> None:
         """Close what is open. Nothing may be called afterwards."""
-        while self._writers:
-            self._writers.popitem()[1].close()
+        self._writers.close_all()
 
     def begin_sync(self) -> Mapping[str, Path]:
         """Write what waits, and return the transcripts that are to be synced."""
         self._flush_trouble = None
-        for key in list(self._poisoned):
+        for key in list(self._unsynced.poisoned):
             self._rebuild(key)
         for key in list(self._backlogs):
             self._retry(key)
-        self._syncing, self._unsynced = self._unsynced, {}
-        return {key: self.path(key) for key in self._syncing}
+        return {key: self.path(key) for key in self._unsynced.begin()}
 
     def end_sync(self, failed: Mapping[str, OSError]) -> frozenset[str]:
         """Take note of what is durable now, and build anew what could not be synced: it is not to be trusted.
 
         Returns the keys whose names in the folder are to be synced next.
         """
-        for key, trouble in failed.items():
-            if key in self._syncing:
-                self._flush_trouble = self.noted("flush_failed", trouble, key)
-                self._poison(key)
-        self._syncing = {}
-        self._kept = sum(len(part) for unsynced in self._unsynced.values() for part in unsynced.parts)
+        for key in self._unsynced.end(failed):
+            self._flush_trouble = self.noted("flush_failed", failed[key], key)
+            self._writers.close(key)
+            self._rebuild(key)
         names, self._new_names = frozenset(self._new_names), set()
         return names
 
@@ -215,9 +187,8 @@ class Disk:
         self._new_names |= names
         for key in names:
             with suppress(FileNotFoundError):
-                written = _Unsynced(self.path(key).stat().st_size)
-                self._poisoned[key] = self._unsynced.pop(key, written)
-                self._close(key)
+                self._unsynced.distrust(key, self.path(key).stat().st_size)
+                self._writers.close(key)
 
     def flush_failed(self, trouble: OSError, what: Path) -> None:
         self._flush_trouble = self.noted("flush_failed", trouble, str(what))
@@ -229,45 +200,19 @@ class Disk:
         return f"Sessions cannot be written to disk: {trouble}. They are kept in memory and tried again."
 
     def _write(self, key: str, data: bytes, *, is_new: bool) -> None:
-        if key in self._poisoned:
+        if key in self._unsynced.poisoned:
             raise OSError(errno.EIO, "The file could not be made durable")
         self._unmark()
-        writer = self._writer(key, is_new=is_new)
+        writer = self._writers.get(key, self.path(key), is_new=is_new)
         durable = writer.size
         try:
             writer.append(data)
         except OSError:
-            self._close(key)
+            self._writers.close(key)
             raise
-        self._keep(key, durable, data)
+        self._unsynced.keep(key, durable, data)
         if is_new:
             self._new_names.add(key)
-
-    def _writer(self, key: str, *, is_new: bool) -> Writer:
-        writer = self._writers.get(key)
-        if writer is not None and writer.is_current():
-            self._writers.move_to_end(key)
-            return writer
-        self._close(key)
-        writer = self._writers[key] = Writer(self.path(key), is_new=is_new)
-        if len(self._writers) > _OPEN_LIMIT:
-            self._writers.popitem(last=False)[1].close()
-        return writer
-
-    def _close(self, key: str) -> None:
-        writer = self._writers.pop(key, None)
-        if writer is not None:
-            writer.close()
-
-    def _keep(self, key: str, durable: int, data: bytes) -> None:
-        unsynced = self._unsynced.get(key)
-        if unsynced is None:
-            unsynced = self._unsynced[key] = _Unsynced(durable)
-        unsynced.parts.append(data)
-        self._kept += len(data)
-        if self._kept > _UNSYNCED_LIMIT:
-            self._kept -= sum(map(len, unsynced.parts))
-            self._unsynced[key] = _Unsynced(durable + len(data))
 
     def _give_up(self, key: str) -> None:
         backlog = self._backlogs.pop(key, None)
@@ -278,9 +223,8 @@ class Disk:
 
     def _forget(self, key: str) -> None:
         self._give_up(key)
-        self._close(key)
-        for known in (self._unsynced, self._syncing, self._poisoned):
-            known.pop(key, None)
+        self._writers.close(key)
+        self._unsynced.forget(key)
 
     def _retry(self, key: str) -> None:
         backlog = self._backlogs[key]
@@ -293,24 +237,16 @@ class Disk:
         except OSError as trouble:
             self._append_trouble = self.noted("append_failed", trouble, key)
 
-    def _poison(self, key: str) -> None:
-        before, after = self._syncing.pop(key, None), self._unsynced.pop(key, None)
-        known = [unsynced for unsynced in (before, after) if unsynced is not None]
-        parts = [part for unsynced in known for part in unsynced.parts]
-        self._poisoned[key] = _Unsynced(known[0].durable, parts)
-        self._close(key)
-        self._rebuild(key)
-
     def _rebuild(self, key: str) -> None:
-        poisoned = self._poisoned[key]
+        poisoned = self._unsynced.poisoned[key]
         try:
-            rebuild(self.path(key), poisoned.durable, b"".join(poisoned.parts), self.fsync)
+            rebuild(self.path(key), poisoned.durable, poisoned.data, self.fsync)
         except FileNotFoundError:
             log.warning("transcript_vanished", session=key)
         except OSError as trouble:
             self._flush_trouble = self.noted("flush_failed", trouble, key)
             return
-        del self._poisoned[key]
+        del self._unsynced.poisoned[key]
         self._new_names.add(key)
 
     def _unmark(self) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import structlog
 
+from config.files import make_private_directory
+
 __all__ = [
     "APPENDING",
+    "OPEN_TO_OTHERS",
     "PRIVATE",
     "close_to_others",
+    "make_private_folder",
     "opened",
     "read_from",
     "write",
@@ -21,8 +25,10 @@ __all__ = [
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 PRIVATE = 0o600
+_PRIVATE_FOLDER = 0o700
 
-_OPEN_TO_OTHERS = 0o077
+OPEN_TO_OTHERS = 0o077
+"""The rights that nobody else shall have."""
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -42,13 +48,23 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
 def close_to_others(path: Path, descriptor: int) -> None:
     """Take away what others may do with a file that somebody has opened to them."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    if mode & _OPEN_TO_OTHERS:
+    if mode & OPEN_TO_OTHERS:
         try:
             os.fchmod(descriptor, PRIVATE)
         except OSError as trouble:
             log.warning("file_open_to_others", file=path.name, mode=f"{mode:o}", reason=str(trouble))
         else:
             log.warning("file_closed_to_others", file=path.name, mode=f"{mode:o}")
+
+
+def make_private_folder(folder: Path) -> None:
+    """Have a folder that is ours alone; `PermissionError` when we cannot write there."""
+    make_private_directory(folder)
+    if folder.stat().st_mode & OPEN_TO_OTHERS:
+        folder.chmod(_PRIVATE_FOLDER)
+        log.warning("folder_closed_to_others", folder=str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def write(descriptor: int, data: bytes) -> None:

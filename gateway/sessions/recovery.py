@@ -25,12 +25,11 @@ from gateway.sessions.index import Member, Scope, newest_first
 from gateway.sessions.mending import REBUILT, set_aside
 from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.portable import ARRIVING
+from gateway.sessions.private_file import OPEN_TO_OTHERS, PRIVATE
 from gateway.sessions.tail import ForState
 
 __all__ = ["Recovered", "RecoveryReport", "recover", "summed_up"]
 
-_PRIVATE = 0o600
-_OPEN_TO_OTHERS = 0o077
 _PROGRESS_INTERVAL = 5.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -128,14 +127,14 @@ def _sizes(directory: Path, found: _Found) -> dict[str, int]:
             elif file.name.endswith(".jsonl") and file.is_file():
                 status = file.stat()
                 sizes[file.name] = status.st_size
-                found.opened += bool(status.st_mode & _OPEN_TO_OTHERS and _close(Path(file)))
+                found.opened += bool(status.st_mode & OPEN_TO_OTHERS and _close(Path(file)))
     return sizes
 
 
 def _close(path: Path) -> bool:
     """Take away what others may do with a file; tell whether that worked."""
     try:
-        path.chmod(_PRIVATE)
+        path.chmod(PRIVATE)
     except OSError as trouble:
         log.warning("file_open_to_others", file=path.name, reason=str(trouble))
         return False

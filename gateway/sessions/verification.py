@@ -11,10 +11,10 @@ from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Damaged, Header, Unknown, decode
 from gateway.sessions.line_reading import lines_forwards
 from gateway.sessions.names import file_name
+from gateway.sessions.private_file import OPEN_TO_OTHERS
 
 __all__ = ["Problem", "VerifyReport", "verify"]
 
-_OPEN_TO_OTHERS = 0o077
 _LISTED = 1000
 
 
@@ -104,7 +104,7 @@ def _check_mode(path: Path, tally: _Tally) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
         return
-    if mode & _OPEN_TO_OTHERS:
+    if mode & OPEN_TO_OTHERS:
         tally.note("open_to_others", path.name, f"Its mode is {mode:o}; other users of this machine can get at it.")
 
 
