@@ -18,17 +18,18 @@ from aiogram.exceptions import (
     TelegramMigrateToChat,
     TelegramNotFound,
 )
-from aiogram.methods import GetUpdates
+from aiogram.methods import GetUpdates, Response
 from aiogram.types import (
     BotCommand,
     InlineKeyboardMarkup,
     LinkPreviewOptions,
+    Message,
     ReactionTypeEmoji,
     ReplyParameters,
     Update,
     User,
 )
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from channels.telegram.albums import Arrived
 from channels.telegram.errors import translated
@@ -84,7 +85,7 @@ class BotApi:
         self._bot = Bot(token.reveal(), session=AiohttpSession(api=server, timeout=TIMEOUT))
         self.files = FileApi(self._bot, token)
         self._has_deleted_webhook = False
-        _build_models(self._bot)
+        self._models = _built_models(self._bot)
 
     async def __aenter__(self) -> Self:
         return self
@@ -232,9 +233,13 @@ class BotApi:
         return message.message_id
 
 
-def _build_models(bot: Bot) -> None:
-    """Let pydantic build now what it would build at the first answer, on the event loop."""
+def _built_models(bot: Bot) -> list[type[BaseModel]]:
+    """Let pydantic build now what it would build at the first answer, on the event loop.
+
+    Whoever wants these models has to keep them: pydantic forgets them at once, and would build them for each answer.
+    """
     bot.session.check_response(bot, GetUpdates(), 200, '{"ok": true, "result": []}')
+    return [Response[list[Update]], Response[Message], Response[Message | bool], Response[bool]]
 
 
 def _one_by_one(unreadable: ClientDecodeError, bot: Bot) -> list[Arrived]:

@@ -24,6 +24,8 @@ __all__ = ["Outlet"]
 log = structlog.get_logger()
 
 REMEMBERED = 512
+SHORT = 200
+"""Characters that are formatted in no more than a millisecond."""
 
 
 class Outlet:
@@ -74,7 +76,7 @@ class Outlet:
         if not is_possible or self._clock() < self._no_drafts_before:
             return
         text = (split(clean(message.text), self._limit.size, self._limit.measure) or [""])[-1]
-        letter = await asyncio.to_thread(self._formatted, text)
+        letter = await self._formatted_soon(text)
         try:
             await self._api.draft(place_of(message.address), crc32(key.encode()) or 1, letter)
         except MarkupRefused:
@@ -105,8 +107,12 @@ class Outlet:
         plain = Letter(text=clean(message.text), reply_to=reply_to, keyboard=buttons)
         if message.kind is OutboundKind.NOTICE:
             return plain, plain
-        formatted = await asyncio.to_thread(self._formatted, plain.text)
+        formatted = await self._formatted_soon(plain.text)
         return Letter(text=formatted.text, is_html=formatted.is_html, reply_to=reply_to, keyboard=buttons), plain
+
+    async def _formatted_soon(self, text: str) -> Letter:
+        """Format a long text in a thread; for a short one, the way there takes longer than the work."""
+        return await asyncio.to_thread(self._formatted, text) if len(text) > SHORT else self._formatted(text)
 
     def _formatted(self, text: str) -> Letter:
         """Format `text`, unless nothing or too much would be seen: a table drawn in columns may outgrow its source."""

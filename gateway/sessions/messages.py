@@ -12,6 +12,7 @@ from gateway.sessions.entries import Entry, TurnOutcome
 
 __all__ = [
     "SUMMARY",
+    "as_head",
     "as_messages",
     "divided",
     "history",
@@ -46,11 +47,16 @@ def divided(
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
         return shortened(window(as_messages(before), max_messages), max_chars), as_messages(current)
-    head = UserMessage(text=SUMMARY + summary.content, is_ours=True)
+    head = as_head(summary)
     older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
     newer = as_messages(entry for entry in before if entry.seq > summary.covers)
     older, newer = window(older, max_messages - 1 - len(newer)), window(newer, max_messages - 1)
     return [*shortened(older, max_chars), head, *shortened(newer, max_chars)], as_messages(current)
+
+
+def as_head(summary: e.Summary) -> UserMessage:
+    """Return a summary as the message that stands for what it covers."""
+    return UserMessage(text=SUMMARY + summary.content, is_ours=True)
 
 
 def window(messages: list[Message], size: int) -> list[Message]:

@@ -30,6 +30,8 @@ def test_a_growing_session_is_remembered_as_it_would_be_folded(
         entries.append(entry)
         told = remembered.divided(entries, size, turn=entry.turn, max_chars=max_chars)
         assert told == divided(entries, size, turn=entry.turn, max_chars=max_chars)
+        whole_so_far = remembered.divided(entries, size, max_chars=max_chars)
+        assert whole_so_far == divided(entries, size, max_chars=max_chars)
 
 
 def test_a_window_that_is_made_larger_reaches_further_back() -> None:
@@ -37,3 +39,18 @@ def test_a_window_that_is_made_larger_reaches_further_back() -> None:
     remembered = Remembered()
     assert remembered.divided(entries, 4, turn="now") == divided(entries, 4, turn="now")
     assert remembered.divided(entries, 40, turn="now") == divided(entries, 40, turn="now")
+
+
+def test_what_stands_behind_a_summary_is_remembered_too() -> None:
+    """A long session is summed up now and then; no turn after that costs what was said before it."""
+    entries: list[Entry] = []
+    remembered = Remembered()
+    spoken = dialogue(60)
+    spoken.insert(2 + 5 * 20, e.Summary(content="It was about time.", from_seq=3 + 5 * 3, covers=2 + 5 * 15))
+    for entry in sealed(spoken):
+        entries.append(entry)
+        assert remembered.divided(entries, 30, turn=entry.turn) == divided(entries, 30, turn=entry.turn)
+    before, _ = remembered.divided(entries, 30, turn="t60")
+    again, _ = remembered.divided(entries, 30, turn="t60")
+    assert before[0] is again[0]
+    assert "about time" in str(before[0])

@@ -1,12 +1,16 @@
 """The channel under the real aiogram, against a server that speaks the Bot API."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from weakref import ref
 
 import pytest
+from aiogram.methods import Response
+from aiogram.types import Message, Update
 
 from channels.telegram import open_channel
 from config import ChannelSettings, Secret
@@ -174,6 +178,21 @@ async def test_an_accepted_message_is_not_sent_again_for_an_answer_that_cannot_b
 ) -> None:
     api.scripted["sendMessage"].append((200, {"ok": True, "result": {"message_id": 5, "chat": "new kind"}}))
     assert await channel.send(REPLY, key="k1") == Receipt(message_id="42:5")
+
+
+@pytest.mark.usefixtures("channel")
+def test_what_answers_are_read_with_is_built_once() -> None:
+    """It takes pydantic tens of milliseconds, on the event loop."""
+    models: list[type[object]] = [
+        Response[list[Update]],
+        Response[Message],
+        Response[Message | bool],
+        Response[bool],
+    ]
+    built = [ref(model) for model in models]
+    models.clear()
+    gc.collect()
+    assert all(model() is not None for model in built)
 
 
 async def test_a_pause_that_telegram_asks_for_is_passed_on(channel: Channel, api: FakeBotApi) -> None:
