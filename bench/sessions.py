@@ -22,6 +22,7 @@ from config.files import make_private_directory
 from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
+from gateway.sessions.encoding import encode
 from gateway.sessions.entries import Entry
 from gateway.sessions.fold import advance, fold
 from gateway.sessions.names import file_name, session_key
@@ -279,10 +280,10 @@ def _fill(directory: Path, scopes: int) -> None:
     """Write transcripts of a question and an answer each, and no index. One is made, and copied with another key."""
     transcripts = directory / "transcripts"
     make_private_directory(transcripts)
-    said = b"".join(e.encode(entry) for entry in _exchange(3))
+    said = b"".join(encode(entry) for entry in _exchange(3))
     for number in range(1, PER_SCOPE + 1):
         marker = session_key("@@", number)
-        opening = b"".join(map(e.encode, _opening(marker, "@@", number)))
+        opening = b"".join(map(encode, _opening(marker, "@@", number)))
         for at in range(scopes):
             scope = _scope(at)
             data = opening.replace(b"@@", scope.encode()) + said
@@ -307,7 +308,7 @@ def _write_session(transcripts: Path, key: str, size: int) -> None:
     make_private_directory(transcripts)
     opening = _opening(key, key, 1)
     state = fold(opening)
-    parts = [e.encode(entry) for entry in opening]
+    parts = [encode(entry) for entry in opening]
     written = sum(map(len, parts))
     while state.seq < size:
         more = _exchange(state.seq + 1)
@@ -316,6 +317,6 @@ def _write_session(transcripts: Path, key: str, size: int) -> None:
             more = [e.Checkpoint(seq=state.seq + 1, ts=NOW, key=key, state=sized)]
         for entry in more:
             state = advance(state, entry)
-            parts.append(e.encode(entry))
+            parts.append(encode(entry))
             written += len(parts[-1])
     _create(transcripts / file_name(key), b"".join(parts))

@@ -23,6 +23,7 @@ from gateway.importing import Foreign, Place, Unreadable, placed, read, session_
 from gateway.logs import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
 from gateway.sessions import entries
+from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.names import parse_key
 from gateway.text import clean, printable
 from gateway.text.phrases import count
@@ -120,8 +121,8 @@ async def _import(
     if session_id(foreign) in found.values():
         outcome.outcome, outcome.reason = "known", f"it was imported into {place.scope} before"
         return
-    outcome.outcome, outcome.key = "would be imported", entries.decode(lines[0]).key  # type: ignore[attr-defined]  # It is the header.
-    outcome.messages = sum(isinstance(entries.decode(line), entries.User | entries.Assistant) for line in lines)
+    outcome.outcome, outcome.key = "would be imported", decode(lines[0]).key  # type: ignore[attr-defined]  # It is the header.
+    outcome.messages = sum(isinstance(decode(line), entries.User | entries.Assistant) for line in lines)
     if not options.dry_run:
         await archive.bring_in(_arriving(lines))
         outcome.outcome = "imported"
@@ -147,8 +148,8 @@ async def _headers(archive: Archive, scope: str) -> AsyncIterator[entries.Header
         async with closing(archive.export(key)) as blocks:
             line = (await anext(blocks, b"")).split(b"\n")[0]
         try:
-            header = entries.decode(line)
-        except entries.Damaged:
+            header = decode(line)
+        except Damaged:
             continue
         if isinstance(header, entries.Header):
             yield header

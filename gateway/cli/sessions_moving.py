@@ -17,7 +17,8 @@ from gateway.cli.whole_files import replacing
 from gateway.dialogue import Json
 from gateway.errors import Refused
 from gateway.exporting import Export, JsonExport, MarkdownExport, exported, undone_in
-from gateway.sessions import Entry, SessionMeta, entries
+from gateway.sessions import Entry, SessionMeta
+from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.names import file_name
 from gateway.text import printable
 from gateway.text.phrases import count
@@ -79,8 +80,8 @@ async def _document(archive: Archive, meta: SessionMeta, layout: str) -> AsyncIt
 async def _entries(archive: Archive, key: str) -> AsyncIterator[Entry]:
     async with closing(archive.export(key)) as blocks:
         async for line in in_lines(blocks):
-            with suppress(entries.Damaged):
-                yield entries.decode(line)
+            with suppress(Damaged):
+                yield decode(line)
 
 
 async def _print(pieces: AsyncIterator[bytes]) -> None:

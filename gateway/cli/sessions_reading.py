@@ -19,6 +19,7 @@ from gateway.cli.sessions_tail import Tail, transcript_path
 from gateway.dialogue import Json
 from gateway.errors import Refused
 from gateway.sessions import Entry, Spoken, entries, shown
+from gateway.sessions.encoding import Damaged, decode
 from gateway.text import clean, excerpt, printable
 from gateway.text.phrases import ago, count
 
@@ -162,8 +163,8 @@ def _heard(lines: Iterable[bytes]) -> Iterator[Spoken]:
     """Return what a person would see of new entries."""
     for line in lines:
         try:
-            spoken = _spoken(entries.decode(line))
-        except entries.Damaged:
+            spoken = _spoken(decode(line))
+        except Damaged:
             continue
         if spoken is not None and spoken.text:
             yield spoken

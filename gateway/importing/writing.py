@@ -8,6 +8,7 @@ from gateway.importing.placing import Place
 from gateway.importing.reading import Foreign, Said, ToolAsked
 from gateway.sessions import SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
+from gateway.sessions.encoding import seal
 from gateway.sessions.names import session_key
 
 __all__ = ["session_id", "transcript"]
@@ -21,7 +22,7 @@ def session_id(foreign: Foreign) -> str:
 def transcript(foreign: Foreign, place: Place, number: int, now: datetime) -> Iterator[bytes]:
     """Yield the lines. The last one is of `now`, so that an old conversation is not swept away for its age at once."""
     for seq, entry in enumerate(_entries(foreign, place, number, now), start=1):
-        yield e.seal(entry, seq=seq, now=now)[1]
+        yield seal(entry, seq=seq, now=now)[1]
 
 
 def _entries(foreign: Foreign, place: Place, number: int, now: datetime) -> Iterator[e.Entry]:

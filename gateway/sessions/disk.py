@@ -12,7 +12,8 @@ from pathlib import Path
 import structlog
 
 from gateway.sessions import index, transcript
-from gateway.sessions.entries import Entry, decode
+from gateway.sessions.encoding import decode
+from gateway.sessions.entries import Entry
 from gateway.sessions.identity import Newer, Unreadable
 from gateway.sessions.index import Fsync
 from gateway.sessions.mending import rebuild, set_aside

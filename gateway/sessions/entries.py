@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import msgspec
 
-from gateway.text import clean
+from gateway.sessions.state import SessionState, SessionStatus, UtcTime
 
 __all__ = [
     "FORMAT",
+    "UNSTAMPED",
     "Activated",
     "Agent",
     "Approval",
@@ -23,7 +24,6 @@ __all__ = [
     "Attached",
     "Checkpoint",
     "Clear",
-    "Damaged",
     "Edit",
     "Entry",
     "Header",
@@ -32,8 +32,6 @@ __all__ = [
     "Plan",
     "PlanStep",
     "SentFile",
-    "SessionState",
-    "SessionStatus",
     "Status",
     "Summary",
     "Title",
@@ -46,24 +44,13 @@ __all__ = [
     "Usage",
     "User",
     "Workspace",
-    "decode",
-    "encode",
-    "seal",
 ]
 
 FORMAT = 1
 """The `version` in the header of the transcripts we write, and the newest that we read."""
 
-UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
-
-_UNSTAMPED = datetime.min.replace(tzinfo=UTC)
-
-
-class SessionStatus(StrEnum):
-    ACTIVE = "active"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    ERROR = "error"
+UNSTAMPED = datetime.min.replace(tzinfo=UTC)
+"""The `ts` of an entry that has not been given its time yet."""
 
 
 class TurnOutcome(StrEnum):
@@ -101,47 +88,11 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """All that the entries of a session add up to, but for its history. It is what the index and checkpoints hold."""
-
-    number: int
-    agent: str
-    created_at: UtcTime
-    updated_at: UtcTime
-    """When somebody last said something."""
-    last_accessed: UtcTime
-    """When anything last happened, a resume too."""
-    seq: int
-    epoch: int
-    highest_number: int
-    title: str = ""
-    messages: int = 0
-    turns: int = 0
-    status: SessionStatus = SessionStatus.ACTIVE
-    model: str | None = None
-    workspace: str | None = None
-    first: int = 0
-    """The seq of the first message since the last `clear`; 0 when there is none."""
-    has_summary: bool = False
-    """Whether a summary was written since the last `clear`, which readers of the tail then have to look for."""
-    checkpoint: int = 0
-    """The seq of the last checkpoint."""
-    checkpoint_at: int = 0
-    """Bytes of the transcript before that checkpoint."""
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    cost_micros: int = 0
-    """What all turns have used, those that were undone or cleared too: they have been paid for."""
-    size: int = 0
-    """Bytes of the transcript, where it is known (in the index): a file of another size has to be read again."""
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
     """Values without cycles, and many: the garbage collector need not look at them (`gc=False`)."""
 
     seq: int = 0
-    ts: UtcTime = _UNSTAMPED
+    ts: UtcTime = UNSTAMPED
     turn: str | None = None
 
 
@@ -308,95 +259,3 @@ class Unknown(Entry, frozen=True, kw_only=True, tag="unknown"):
     """An entry of a type that only a newer version knows. It stays in its file; `kind` is its type."""
 
     kind: str
-
-
-class Damaged(ValueError):
-    """A line that is no entry."""
-
-
-class _Stub(msgspec.Struct):
-    type: str
-    seq: int
-    ts: UtcTime
-    turn: str | None = None
-
-
-_Known = (
-    Header
-    | User
-    | Assistant
-    | ToolUse
-    | ToolResult
-    | SentFile
-    | Plan
-    | Approval
-    | Edit
-    | Summary
-    | Clear
-    | Undo
-    | Title
-    | Workspace
-    | Agent
-    | Model
-    | Status
-    | Activated
-    | TurnEnd
-    | Checkpoint
-)
-
-
-_TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(_Known))
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Known)
-_stub_decoder = msgspec.json.Decoder(_Stub)
-
-
-def encode(entry: Entry) -> bytes:
-    """Return the line of `entry`, newline included. JSON escapes control characters, so there is no other newline."""
-    return _encoder.encode(entry) + b"\n"
-
-
-def seal(entry: Entry, *, seq: int, now: datetime) -> tuple[Entry, bytes]:
-    """Give `entry` its number, and the time unless it has one already; return it as it will be read, and its line."""
-    ts = now if entry.ts is _UNSTAMPED else entry.ts
-    stamped = msgspec.structs.replace(entry, seq=seq, ts=ts if ts.tzinfo is UTC else ts.astimezone(UTC))
-    try:
-        return stamped, encode(stamped)
-    except UnicodeEncodeError:
-        line = _encoder.encode(_cleaned(msgspec.to_builtins(stamped))) + b"\n"
-        return decode(line), line
-
-
-def decode(line: bytes) -> Entry:
-    """Read one line; `Damaged` when it is no entry, `Unknown` when it is one of a newer version."""
-    try:
-        entry: Entry = _decoder.decode(line)
-    except (ValueError, RecursionError) as trouble:
-        entry = _decode_unknown(line, trouble)
-    if entry.seq < 1 or entry.ts is _UNSTAMPED:
-        raise Damaged("no seq or no ts")
-    return entry
-
-
-def _decode_unknown(line: bytes, trouble: Exception) -> Unknown:
-    try:
-        stub = _stub_decoder.decode(line)
-    except (ValueError, RecursionError) as hopeless:
-        raise Damaged(str(hopeless)) from hopeless
-    if stub.type in _TAGS:
-        raise Damaged(str(trouble)) from trouble
-    return Unknown(kind=stub.type, seq=stub.seq, ts=stub.ts, turn=stub.turn)
-
-
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value, whatever a tool or a model has made of it.
-    """Make text valid Unicode. This is done at the edge; here it only keeps a slip there from silencing a chat."""
-    match value:
-        case str():
-            return clean(value)
-        case list() | tuple():
-            return [_cleaned(item) for item in value]
-        case dict():
-            return {_cleaned(name): _cleaned(item) for name, item in value.items()}
-        case _:
-            return value

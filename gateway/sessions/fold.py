@@ -10,8 +10,9 @@ import msgspec
 
 from gateway.sessions import entries as e
 from gateway.sessions.counting import is_visible
-from gateway.sessions.entries import Entry, SessionState
+from gateway.sessions.entries import Entry
 from gateway.sessions.spoken import shown
+from gateway.sessions.state import SessionState
 from gateway.text import excerpt
 
 __all__ = [

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from config.files import fsync_directory, write_atomically
-from gateway.sessions.entries import SessionState, UtcTime
+from gateway.sessions.state import SessionState, UtcTime
 
 __all__ = [
     "EMPTY",

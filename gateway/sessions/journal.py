@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 
 from gateway.sessions.disk import Disk
-from gateway.sessions.entries import Damaged, decode
+from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.line_reading import end_of, lines_backwards
 from gateway.sessions.mending import keep_aside
 from gateway.spool import Operation

@@ -20,7 +20,8 @@ from gateway.sessions import entries as e
 from gateway.sessions import flushing, fold, recovery
 from gateway.sessions.counting import standing_summary
 from gateway.sessions.disk import Disk
-from gateway.sessions.entries import Entry, SessionState
+from gateway.sessions.encoding import seal
+from gateway.sessions.entries import Entry
 from gateway.sessions.hot import HotSessions
 from gateway.sessions.identity import Newer, Unreadable
 from gateway.sessions.journal import Journal, catch_up
@@ -29,6 +30,7 @@ from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.scopes import Scopes
 from gateway.sessions.spoken import Spoken, lines
+from gateway.sessions.state import SessionState
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
 from gateway.sessions.transcript import Reading
 from gateway.sessions.worker import Worker
@@ -394,7 +396,7 @@ class Ledger:
 
     def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], list[bytes]]:
         now = self._clock()
-        pairs = [e.seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
+        pairs = [seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
         return [entry for entry, _ in pairs], [line for _, line in pairs]
 
     def _persist_later(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:

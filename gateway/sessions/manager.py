@@ -25,7 +25,8 @@ from gateway.sessions import entries as e
 from gateway.sessions import fold, upkeep
 from gateway.sessions.counting import last_turn
 from gateway.sessions.disk import Disk
-from gateway.sessions.entries import Entry, SessionStatus
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.entries import Entry
 from gateway.sessions.index import Scope
 from gateway.sessions.journal import Journal
 from gateway.sessions.ledger import Also, Ledger, nothing_else
@@ -35,6 +36,7 @@ from gateway.sessions.portable import BLOCK, Arrival, Departure
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.search import Searched, SearchResult, search
 from gateway.sessions.spoken import Spoken
+from gateway.sessions.state import SessionStatus
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
 from gateway.sessions.verification import VerifyReport, verify
 from gateway.spool import Operation
@@ -460,8 +462,8 @@ class SessionManager:
         """Yield all entries of a session from its first, but for damaged ones, without holding them all in memory."""
         async for line in self.export_lines(key):
             try:
-                yield e.decode(line)
-            except e.Damaged:
+                yield decode(line)
+            except Damaged:
                 continue
 
     async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:

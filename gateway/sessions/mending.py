@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.sessions.entries import Damaged, decode
+from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.line_reading import BLOCK
 from gateway.sessions.private_file import APPENDING, opened, read_from, write
 

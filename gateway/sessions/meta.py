@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.sessions.entries import Entry, SessionState, SessionStatus
+from gateway.sessions.entries import Entry
 from gateway.sessions.names import parse_key
+from gateway.sessions.state import SessionState, SessionStatus
 from gateway.spool import Spent
 
 __all__ = ["Session", "SessionMeta", "Undone", "meta_of"]

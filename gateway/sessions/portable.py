@@ -7,10 +7,12 @@ from tempfile import mkstemp
 import msgspec
 
 from gateway.errors import Refused
-from gateway.sessions.entries import FORMAT, Damaged, Header, SessionState, decode
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.entries import FORMAT, Header
 from gateway.sessions.fold import advance, begin
 from gateway.sessions.line_reading import lines_forwards
 from gateway.sessions.names import parse_key
+from gateway.sessions.state import SessionState
 
 __all__ = ["ARRIVING", "BLOCK", "Arrival", "Departure"]
 

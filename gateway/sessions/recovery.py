@@ -18,7 +18,7 @@ import structlog
 
 from gateway.sessions import index, transcript
 from gateway.sessions.disk import Disk
-from gateway.sessions.entries import Checkpoint, SessionState
+from gateway.sessions.entries import Checkpoint
 from gateway.sessions.fold import advance, fold
 from gateway.sessions.identity import Newer, Outline, Unreadable
 from gateway.sessions.index import Member, Scope, newest_first
@@ -26,6 +26,7 @@ from gateway.sessions.mending import REBUILT, set_aside
 from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.portable import ARRIVING
 from gateway.sessions.private_file import OPEN_TO_OTHERS, PRIVATE
+from gateway.sessions.state import SessionState
 from gateway.sessions.tail import ForState
 
 __all__ = ["Recovered", "RecoveryReport", "recover", "summed_up"]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gateway.sessions.entries import Assistant, Damaged, Entry, User, decode
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.entries import Assistant, Entry, User
 from gateway.sessions.line_reading import lines_backwards
 from gateway.text import excerpt
 

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from gateway.sessions import entries as e
 from gateway.sessions.counting import holds, is_border, is_spoken
-from gateway.sessions.entries import Entry, SessionState
+from gateway.sessions.entries import Entry
 from gateway.sessions.messages import as_messages
+from gateway.sessions.state import SessionState
 
 __all__ = ["Everything", "ForHistory", "ForLines", "ForState", "Sufficiency"]
 

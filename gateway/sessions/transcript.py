@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from gateway.sessions.entries import Checkpoint, Damaged, Entry, Header, decode
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.entries import Checkpoint, Entry, Header
 from gateway.sessions.identity import is_named, refuse_newer, with_header
 from gateway.sessions.line_reading import BLOCK, lines_before
 from gateway.sessions.mending import is_entry, mend, repair_tail, set_aside

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from config import SessionSettings
-from gateway.sessions.entries import SessionStatus
 from gateway.sessions.index import Scope
 from gateway.sessions.meta import SessionMeta
+from gateway.sessions.state import SessionStatus
 
 __all__ = [
     "IsBusy",

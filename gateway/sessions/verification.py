@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from gateway.sessions import index
-from gateway.sessions.entries import FORMAT, Damaged, Header, Unknown, decode
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.line_reading import lines_forwards
 from gateway.sessions.names import file_name
 from gateway.sessions.private_file import OPEN_TO_OTHERS

@@ -15,7 +15,8 @@ from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage
 from gateway.sessions.at_hand import INTERRUPTED
-from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd, decode
+from gateway.sessions.encoding import decode
+from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd
 from gateway.spool import InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import gateway, settings

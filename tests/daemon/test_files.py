@@ -18,7 +18,8 @@ from gateway.dialogue import ToolCall, UserMessage
 from gateway.errors import AuthRejected, ProviderFailed
 from gateway.files.reception import AT_ONCE
 from gateway.sessions import shown
-from gateway.sessions.entries import SentFile, User, decode
+from gateway.sessions.encoding import decode
+from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import PATIENCE, gateway, settings
 from tests.files.samples import PHOTO, offered, png

@@ -13,7 +13,8 @@ from gateway.contract import OutboundKind
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, UserMessage
 from gateway.sessions import TurnOutcome
-from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User, decode
+from gateway.sessions.encoding import decode
+from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import gateway, settings
 

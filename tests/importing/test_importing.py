@@ -15,7 +15,7 @@ from gateway.errors import Refused
 from gateway.http.checks import control_users
 from gateway.importing import Unreadable, placed, read, transcript
 from gateway.importing.reading import Said, ToolAsked, ToolSaid
-from gateway.sessions import entries
+from gateway.sessions.encoding import decode
 from tests.daemon.test_conversation import gateway, settings
 from tests.running import gatehouse, write_config
 
@@ -109,7 +109,7 @@ def test_any_json_is_read_or_refused(value: object, as_message: bool) -> None:  
 def test_an_old_conversation_is_not_swept_away_for_its_age_at_once() -> None:
     found = read(as_lines(CLAW0), NOW)
     lines = list(transcript(found, placed(Settings(), found, "ada"), 1, NOW))
-    assert entries.decode(lines[-1]).ts == NOW
+    assert decode(lines[-1]).ts == NOW
 
 
 async def test_imported_history_is_answered_from_and_a_second_import_adds_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from gateway.dialogue import Message, ToolMessage
 from gateway.sessions import entries as e
-from gateway.sessions.entries import Entry, SessionState, SessionStatus, TurnOutcome
+from gateway.sessions.encoding import encode, seal
+from gateway.sessions.entries import Entry, TurnOutcome
+from gateway.sessions.state import SessionState, SessionStatus
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 SCOPE = "agent:main:web:direct:ann"
@@ -73,11 +75,11 @@ def header(key: str = SCOPE, number: int = 1, version: int = e.FORMAT) -> e.Head
 
 
 def sealed(entries: Sequence[Entry]) -> list[Entry]:
-    return [e.seal(entry, seq=seq, now=START + timedelta(seconds=seq))[0] for seq, entry in enumerate(entries, 1)]
+    return [seal(entry, seq=seq, now=START + timedelta(seconds=seq))[0] for seq, entry in enumerate(entries, 1)]
 
 
 def encoded(entries: Sequence[Entry]) -> bytes:
-    return b"".join(e.encode(entry) for entry in sealed(entries))
+    return b"".join(encode(entry) for entry in sealed(entries))
 
 
 def dialogue(turns: int) -> list[Entry]:

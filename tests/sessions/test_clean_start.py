@@ -8,6 +8,7 @@ import pytest
 from config import SessionSettings
 from gateway.sessions import RecoveryReport, SessionManager, SessionMeta
 from gateway.sessions import entries as e
+from gateway.sessions.encoding import encode, seal
 from gateway.sessions.names import file_name
 from tests.sessions.conftest import ANN, SCOPE, Clock
 
@@ -93,7 +94,7 @@ async def test_whatever_changed_meanwhile_is_noticed(directory: Path, change: Ca
 
 async def test_a_transcript_changed_in_place_is_added_up_when_it_is_read(directory: Path) -> None:
     await ended(directory)
-    more = e.encode(e.seal(e.User(content="by hand"), seq=4, now=Clock()())[0])
+    more = encode(seal(e.User(content="by hand"), seq=4, now=Clock()())[0])
     with transcript(directory).open("ab") as file:
         file.write(more + b'{"torn')
     manager, _ = await opened(directory)

@@ -5,6 +5,7 @@ import pytest
 from gateway.dialogue import UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.counting import last_turn
+from gateway.sessions.encoding import seal
 from gateway.sessions.entries import Entry
 from gateway.sessions.fold import fold
 from gateway.sessions.messages import history
@@ -34,7 +35,7 @@ def test_undoing_goes_back_turn_by_turn_until_nothing_is_left() -> None:
         undo = last_turn(entries)
         assert undo is not None
         assert undo.undone == turn
-        entries = [*entries, e.seal(undo, seq=len(entries) + 1, now=START)[0]]
+        entries = [*entries, seal(undo, seq=len(entries) + 1, now=START)[0]]
     assert last_turn(entries) is None
     assert history(entries, 50) == []
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from gateway.sessions import entries as e
-from gateway.sessions.entries import Entry, SessionStatus
+from gateway.sessions.entries import Entry
 from gateway.sessions.fold import fold
+from gateway.sessions.state import SessionStatus
 from tests.sessions.samples import START, dialogue, header, sealed, transcripts
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from gateway.sessions import entries as e
 from gateway.sessions.disk import Disk
+from gateway.sessions.encoding import seal
 from gateway.sessions.journal import catch_up
 from tests.sessions.conftest import SCOPE
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 COUNT = 8
-LINES = [e.seal(e.User(content=f"number {seq}", sender="ann"), seq=seq, now=NOW)[1] for seq in range(1, COUNT + 1)]
+LINES = [seal(e.User(content=f"number {seq}", sender="ann"), seq=seq, now=NOW)[1] for seq in range(1, COUNT + 1)]
 
 
 @pytest.fixture

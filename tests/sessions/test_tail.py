@@ -13,6 +13,7 @@ from gateway.dialogue import ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions import transcript
 from gateway.sessions.counting import last_turn, standing_summary
+from gateway.sessions.encoding import encode, seal
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.fold import fold
 from gateway.sessions.messages import history
@@ -43,7 +44,7 @@ class Telling:
 
     def write(self, *entries: Entry) -> list[Entry]:
         first = len(self.entries) + 1
-        sealed = [e.seal(entry, seq=seq, now=START)[0] for seq, entry in enumerate(entries, first)]
+        sealed = [seal(entry, seq=seq, now=START)[0] for seq, entry in enumerate(entries, first)]
         self.entries += sealed
         return sealed
 
@@ -153,7 +154,7 @@ def test_the_end_is_enough_for_the_state(made: list[Step]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / file_name(SCOPE)
         path.touch(mode=0o600)
-        path.write_bytes(b"".join(map(e.encode, telling.entries)))
+        path.write_bytes(b"".join(map(encode, telling.entries)))
         reading = transcript.read(path, ForState(lambda key: key == SCOPE))
         assert summed_up(reading) == msgspec.structs.replace(fold(telling.entries), size=path.stat().st_size)
 
@@ -167,5 +168,5 @@ def test_a_summary_of_everything_spares_reading_what_it_covers() -> None:
     entries = told([*[("turn", 0)] * 100, ("checkpoint", 0)]).entries
     first, last = entries[2].seq, entries[-2].seq
     more: list[Entry] = [e.Summary(content="all", from_seq=first, covers=last), e.User(content="next", turn="n")]
-    entries += [e.seal(entry, seq=len(entries) + at, now=START)[0] for at, entry in enumerate(more, 1)]
+    entries += [seal(entry, seq=len(entries) + at, now=START)[0] for at, entry in enumerate(more, 1)]
     assert len(tail(entries, ForHistory(50, fold(entries)))) < 10

@@ -5,21 +5,22 @@ import pytest
 from hypothesis import given
 
 from gateway.sessions import entries as e
-from gateway.sessions.entries import Damaged, Entry
+from gateway.sessions.encoding import Damaged, decode, seal
+from gateway.sessions.entries import Entry
 from tests.sessions.samples import START, conversation, header, marks
 
 
 @given(conversation | marks)
 def test_every_entry_is_one_line_and_comes_back_the_same(entry: Entry) -> None:
-    sealed, line = e.seal(entry, seq=7, now=START)
+    sealed, line = seal(entry, seq=7, now=START)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
-    assert e.decode(line) == sealed
+    assert decode(line) == sealed
 
 
 @given(conversation | marks)
 def test_every_line_tells_type_seq_and_time(entry: Entry) -> None:
-    _, line = e.seal(entry, seq=7, now=START)
+    _, line = seal(entry, seq=7, now=START)
     fields = json.loads(line)
     assert fields["seq"] == 7
     assert fields["ts"] == "2026-03-01T00:00:00Z"
@@ -27,7 +28,7 @@ def test_every_line_tells_type_seq_and_time(entry: Entry) -> None:
 
 
 def test_a_header_tells_where_its_session_was_started() -> None:
-    _, line = e.seal(header(), seq=1, now=START)
+    _, line = seal(header(), seq=1, now=START)
     fields = json.loads(line)
     assert fields["type"] == "session"
     assert fields["version"] == 1
@@ -35,7 +36,7 @@ def test_a_header_tells_where_its_session_was_started() -> None:
 
 
 def test_a_summary_says_from_and_covers() -> None:
-    _, line = e.seal(e.Summary(content="so far", from_seq=3, covers=9), seq=10, now=START)
+    _, line = seal(e.Summary(content="so far", from_seq=3, covers=9), seq=10, now=START)
     fields = json.loads(line)
     assert (fields["from"], fields["covers"]) == (3, 9)
 
@@ -44,31 +45,31 @@ def test_a_summary_says_from_and_covers() -> None:
     "text", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\r\n", "\x1c\x1d\x1e", "👩‍👩‍👧", "\u202eabc"]
 )
 def test_text_that_looks_like_a_line_break_stays_on_its_line(text: str) -> None:
-    sealed, line = e.seal(e.User(content=text), seq=1, now=START)
+    sealed, line = seal(e.User(content=text), seq=1, now=START)
     assert line.split(b"\n")[1:] == [b""]
-    assert e.decode(line) == sealed
+    assert decode(line) == sealed
     assert isinstance(sealed, e.User)
     assert sealed.content == text
 
 
 def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
-    sealed, line = e.seal(e.ToolUse(tool_use_id="1", name="\ud800", input={"\udc00": ["\ud800x"]}), seq=1, now=START)
-    assert e.decode(line) == sealed
+    sealed, line = seal(e.ToolUse(tool_use_id="1", name="\ud800", input={"\udc00": ["\ud800x"]}), seq=1, now=START)
+    assert decode(line) == sealed
     assert sealed == e.ToolUse(seq=1, ts=START, tool_use_id="1", name="\ufffd", input={"\ufffd": ["\ufffdx"]})
 
 
 def test_an_imported_entry_keeps_its_time() -> None:
-    sealed, _ = e.seal(e.User(content="hi", ts=START), seq=1, now=START.replace(year=2030))
+    sealed, _ = seal(e.User(content="hi", ts=START), seq=1, now=START.replace(year=2030))
     assert sealed.ts == START
 
 
 def test_a_type_of_a_newer_version_is_kept_apart_from_damage() -> None:
-    entry = e.decode(b'{"type":"dream","seq":4,"ts":"2026-03-01T00:00:00Z","turn":"t1","about":["sheep"]}')
+    entry = decode(b'{"type":"dream","seq":4,"ts":"2026-03-01T00:00:00Z","turn":"t1","about":["sheep"]}')
     assert entry == e.Unknown(kind="dream", seq=4, ts=START, turn="t1")
 
 
 def test_fields_of_a_newer_version_are_skipped() -> None:
-    entry = e.decode(b'{"type":"user","seq":4,"ts":"2026-03-01T00:00:00Z","content":"hi","mood":"fine"}')
+    entry = decode(b'{"type":"user","seq":4,"ts":"2026-03-01T00:00:00Z","content":"hi","mood":"fine"}')
     assert entry == e.User(content="hi", seq=4, ts=START)
 
 
@@ -98,7 +99,7 @@ def test_fields_of_a_newer_version_are_skipped() -> None:
 )
 def test_what_is_no_entry_is_damaged(line: bytes) -> None:
     with pytest.raises(Damaged):
-        e.decode(line)
+        decode(line)
 
 
 def test_all_types_of_the_table_are_there() -> None:
