@@ -8,15 +8,18 @@ from aiogram.types import Update
 
 from gateway.contract import Inbound
 
-__all__ = ["Arrived", "ends_in_album", "grouped", "merged"]
+__all__ = ["Album", "Arrived", "album_of", "chat_of", "ends_in_album", "grouped", "merged"]
 
 Arrived = tuple[int, Update | None]
 """An update by its id; None where it could not be read."""
 
+Album = tuple[int, str]
+"""The chat's id, and what its parts have in common."""
+
 
 def grouped(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
     """Put together the parts of an album; whatever else has arrived stands alone. The order stays."""
-    for album, members in groupby(arrived, _album):
+    for album, members in groupby(arrived, album_of):
         if album is None:
             yield from ([alone] for alone in members)
         else:
@@ -25,7 +28,7 @@ def grouped(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
 
 def ends_in_album(arrived: Sequence[Arrived]) -> bool:
     """Whether the next to come may belong to the last that has come."""
-    return bool(arrived) and _album(arrived[-1]) is not None
+    return bool(arrived) and album_of(arrived[-1]) is not None
 
 
 def merged(parts: Sequence[Inbound]) -> Inbound:
@@ -38,8 +41,18 @@ def merged(parts: Sequence[Inbound]) -> Inbound:
     )
 
 
-def _album(arrived: Arrived) -> tuple[int, str] | None:
+def album_of(arrived: Arrived) -> Album | None:
     _, update = arrived
     if update is None or update.message is None or update.message.media_group_id is None:
         return None
     return update.message.chat.id, update.message.media_group_id
+
+
+def chat_of(arrived: Arrived) -> int | None:
+    """Return the chat in which an update has its place among others."""
+    _, update = arrived
+    if update is None:
+        return None
+    pressed = update.callback_query and update.callback_query.message
+    message = update.message or update.edited_message or pressed
+    return message.chat.id if message else None

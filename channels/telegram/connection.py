@@ -1,14 +1,17 @@
 """Everything that needs aiogram, as one: imported in a thread, so that nothing else waits for it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import structlog
 
+from channels.telegram.albums import Arrived
 from channels.telegram.api import BotApi
 from channels.telegram.channel import TEXT_LIMIT
+from channels.telegram.gathering import Gathering, gathering
 from channels.telegram.listening import Listener
 from channels.telegram.outlet import Outlet
 from channels.telegram.polling import Poller
@@ -35,7 +38,7 @@ class Connection:
         self._api = api
         self.files = api.files
         self.outlet = Outlet(api, TEXT_LIMIT)
-        self._taker: Taker | None = None
+        self._albums: Gathering | None = None
         self._bot: BotIdentity | None = None
 
     async def __aenter__(self) -> Self:
@@ -55,17 +58,27 @@ class Connection:
     async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:
         """Have Telegram call `url` until cancelled, and take what comes to `receive`."""
         listener = Listener(api=self._api, pulse=self._context.pulse, url=url, secret=secret)
-        async with Taker(self._api, deliver, self._context.relocate) as self._taker:
-            await listener.run()
+        async with (
+            Taker(self._api, deliver, self._context.relocate) as taker,
+            gathering(
+                read=self._api.update, take=partial(self._take, taker), notebook=self._context.notebook
+            ) as albums,
+        ):
+            self._albums = albums
+            try:
+                await listener.run()
+            finally:
+                self._albums = None
 
     async def receive(self, raw: object) -> None:
         """Take an update that Telegram has sent; `Transient` while we cannot. What nobody can read is passed over."""
-        arrived = self._api.update(raw)
-        if self._taker is None:
+        if self._albums is None:
             raise Transient("Telegram is not connected yet.")
-        if arrived is not None:
-            self._bot = self._bot or await self._identify()
-            await self._taker.take([arrived], self._bot)
+        await self._albums.receive(raw)
+
+    async def _take(self, taker: Taker, group: Sequence[Arrived]) -> None:
+        self._bot = self._bot or await self._identify()
+        await taker.take(group, self._bot)
 
     async def own_name(self) -> str:
         """Ask who we are, and change nothing."""

@@ -1,8 +1,9 @@
 """A bot that Telegram calls: who may call, what is answered when, and that it is set and removed by itself."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import aiohttp
 import pytest
 
 from channels.telegram import open_channel
+from channels.telegram.albums import Arrived
 from channels.telegram.api import BotApi
+from channels.telegram.gathering import QUIET, gathering
 from channels.telegram.listening import Listener
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
 from gateway.contract import ChannelContext
 from gateway.daemon import Daemon, opened
-from gateway.errors import AuthRejected, CannotStart
+from gateway.errors import AuthRejected, CannotStart, Transient
 from gateway.notebook import LooseLeaf
 from tests.channels.sockets.serving import StubBrowser
 from tests.channels.telegram.bot_api import ADA, BOB, PATIENCE, TOKEN, FakeBotApi, bot_api, refusal
@@ -64,6 +67,14 @@ def said(text: str, number: int, sender: Json = ADA) -> Json:
     chat = {"id": sender["id"], "type": "private", "first_name": sender["first_name"]}
     message = {"message_id": number, "date": 4_000_000_000, "chat": chat, "from": sender, "text": text}
     return {"update_id": number, "message": message}
+
+
+def part_of_an_album(number: int) -> Json:
+    update = said("", number)
+    photo = {"file_id": f"photo{number}", "file_unique_id": f"U{number}", "width": 1, "height": 1}
+    update["message"] |= {"media_group_id": "A", "photo": [photo], "caption": f"look {number}"}
+    del update["message"]["text"]
+    return update
 
 
 async def call(client: aiohttp.ClientSession, secret: str | None, update: Json) -> int:
@@ -138,6 +149,74 @@ async def test_a_press_on_a_button_that_is_not_theirs_says_so(tmp_path: Path, ap
             released = await api.called("answerCallbackQuery", times=number)
             assert part in released.fields.get("text", "")
             assert bool(part) == ("text" in released.fields)
+
+
+async def test_an_album_is_one_message_though_each_part_waits_for_the_one_before(
+    tmp_path: Path, api: FakeBotApi
+) -> None:
+    """As Telegram does it: the next update of a chat comes when the last is acknowledged."""
+    async with gateway(settings(tmp_path, api)) as (_, client):
+        await api.called("getWebhookInfo")
+        for number in range(1, 4):
+            assert await call(client, api.secret, part_of_an_album(number)) == 200
+        assert await call(client, api.secret, said("/whoami", 4)) == 200
+        await api.called("sendMessage", times=2)
+        assert await call(client, api.secret, said("/history", 5)) == 200
+        told = (await api.called("sendMessage", times=3)).fields["text"]
+        assert "look 1\nlook 2\nlook 3" in told
+
+
+async def test_an_album_that_was_cut_by_a_restart_is_still_one_message(api: FakeBotApi) -> None:
+    """A part that comes once more, for its acknowledgement was lost, changes nothing."""
+    notebook, taken = LooseLeaf(), list[list[int]]()
+    quiet = asyncio.Event()
+
+    async def sleep(pause: float) -> None:
+        if pause == QUIET:
+            await quiet.wait()
+
+    async def take(group: Sequence[Arrived]) -> None:
+        if not taken:
+            taken.append([])
+            raise Transient("The disk is full.")
+        taken.append([number for number, _ in group])
+
+    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot:
+        begin = partial(gathering, read=bot.update, take=take, notebook=notebook, sleep=sleep)
+        async with begin() as albums:
+            await albums.receive(part_of_an_album(1))
+            await albums.receive(part_of_an_album(2))
+        async with begin() as albums:
+            await albums.receive(part_of_an_album(2))
+            await albums.receive(part_of_an_album(3))
+            quiet.set()
+            with pytest.raises(Transient):
+                await albums.receive(said("and?", 5))
+            await albums.receive(said("and?", 5))
+        async with begin() as albums:
+            await albums.receive(part_of_an_album(2))
+            await albums.receive(part_of_an_album(4))
+    assert taken == [[], [1, 2, 3], [5], [4]]
+    assert list(await notebook.read()) == ["album:42:A"]
+
+
+async def test_ten_parts_are_an_album_at_once(api: FakeBotApi) -> None:
+    taken: list[int] = []
+
+    async def sleep(_: float) -> None:
+        await asyncio.Event().wait()
+
+    async def take(group: Sequence[Arrived]) -> None:
+        taken.append(len(group))
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        BotApi(Secret(TOKEN), api.url) as bot,
+        gathering(read=bot.update, take=take, notebook=LooseLeaf(), sleep=sleep) as albums,
+    ):
+        for number in range(1, 11):
+            await albums.receive(part_of_an_album(number))
+    assert taken == [10]
 
 
 async def listen(api: FakeBotApi, beats: Beats) -> list[float]:
