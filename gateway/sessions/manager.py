@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar
-from uuid import uuid4
 
 import structlog
 
@@ -22,21 +18,24 @@ from gateway.contract import Address
 from gateway.dialogue import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
-from gateway.sessions import fold, upkeep
+from gateway.sessions import upkeep
+from gateway.sessions.beginning import first_entries
 from gateway.sessions.counting import last_turn
 from gateway.sessions.disk import Disk
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Entry
-from gateway.sessions.index import Scope
 from gateway.sessions.journal import Journal
 from gateway.sessions.ledger import Also, Ledger, nothing_else
 from gateway.sessions.meta import Session, SessionMeta, Undone, meta_of
-from gateway.sessions.names import parse_key, session_key
-from gateway.sessions.portable import BLOCK, Arrival, Departure
+from gateway.sessions.names import session_key
+from gateway.sessions.reader import Reader
 from gateway.sessions.recovery import RecoveryReport
+from gateway.sessions.removal import Removal
 from gateway.sessions.search import Searched, SearchResult, search
 from gateway.sessions.spoken import Spoken
 from gateway.sessions.state import SessionStatus
+from gateway.sessions.sweeping import Sweeping
+from gateway.sessions.transfer import Transfer
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
 from gateway.sessions.verification import VerifyReport, verify
 from gateway.spool import Operation
@@ -45,13 +44,7 @@ __all__ = ["SessionManager"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_SWEPT_PER_CALL = 2000
-_SWEPT_AT_ONCE = 50
-"""Scopes that are looked at before others get their turn on the event loop."""
-
 _REOPENED = (SessionStatus.COMPLETED, SessionStatus.CANCELLED)
-
-_T = TypeVar("_T")
 
 
 class SessionManager:
@@ -77,10 +70,10 @@ class SessionManager:
         self._clock = clock
         self.is_busy = is_busy
         """As `settings`: whoever runs the turns may come later than the sessions."""
-        self._on_leaving = on_leaving
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions-reader")
-        """For what reads much and may take its time."""
-        self._to_sweep: builtins.list[str] = []
+        self._reader = Reader()
+        self._removal = Removal(self._ledger, on_leaving)
+        self._sweeping = Sweeping(self._ledger, self._removal, clock)
+        self._transfer = Transfer(self._ledger, self._reader)
 
     @classmethod
     async def open(
@@ -109,7 +102,7 @@ class SessionManager:
     async def close(self) -> None:
         """Flush, and end the threads. Nothing may be called afterwards."""
         await self._ledger.close()
-        await asyncio.to_thread(self._reader.shutdown)
+        await self._reader.close()
 
     @property
     def trouble(self) -> str | None:
@@ -130,7 +123,7 @@ class SessionManager:
             report = await self._ledger.recover()
         except OSError as trouble:
             raise _unusable(self._ledger.disk.transcripts, trouble) from trouble
-        await self._delete_doomed()
+        await self._removal.delete_doomed()
         log.info("sessions_recovered", **report.counts())
         return report
 
@@ -184,11 +177,11 @@ class SessionManager:
         self._ledger.insist_on_recovery()
         found = self._ledger.scopes[scope]
         key = session_key(scope, found.highest_number + 1)
-        begun = self._opening(key, found.epoch + 1, agent, origin)
-        if title and title.strip():
-            begun.append(e.Title(value=title))
+        begun = first_entries(
+            key, epoch=found.epoch + 1, agent=agent, origin=origin, created=self._clock(), title=title or ""
+        )
         state = await self._ledger.begin(key, begun, also)
-        await self._rotated(scope, found.active_session_key)
+        await self._removal.rotated(scope, found.active_session_key)
         await self.prune(scope)
         return meta_of(key, state)
 
@@ -211,7 +204,7 @@ class SessionManager:
         operations = also(meta_of(key, state))
         await self._ledger.append(key, steps, is_active=True, also=operations)
         if found.active_session_key != key:
-            await self._rotated(scope, found.active_session_key)
+            await self._removal.rotated(scope, found.active_session_key)
         return meta_of(key, self._ledger.state(key))
 
     async def set_title(self, key: str, title: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
@@ -262,7 +255,7 @@ class SessionManager:
         scope becomes active.
         """
         self._ledger.state(key)
-        await self._remove(key, Leaving.DELETED)
+        await self._removal.remove(key, Leaving.DELETED)
 
     async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy | None = None) -> builtins.list[str]:
         """Delete the least recently used sessions beyond `limit`, or `backlog_limit`; return their keys.
@@ -270,10 +263,7 @@ class SessionManager:
         Neither the active session goes nor one with a turn in flight. `start_new` does this by itself.
         """
         wanted = self.settings.backlog_limit if limit is None else limit
-        victims = upkeep.surplus(self._ledger.scopes[scope], wanted, is_busy or self.is_busy)
-        for key in victims:
-            await self._remove(key, Leaving.PRUNED)
-        return victims
+        return await self._removal.prune(scope, wanted, is_busy or self.is_busy)
 
     async def sweep(self, *, is_busy: IsBusy | None = None, expires: bool = True) -> SweepReport:
         """Remove what is older than `ttl_days`, complete what is idle, and try again to delete what would not go.
@@ -282,85 +272,7 @@ class SessionManager:
 
         One call looks at some thousand scopes at most; the next one goes on from there.
         """
-        removed: builtins.list[str] = []
-        completed: builtins.list[str] = []
-        for at, name in enumerate(self._next_to_sweep()):
-            if at % _SWEPT_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            removed += await self._expire(name, is_busy or self.is_busy) if expires else []
-            completed += await self._complete(name, is_busy or self.is_busy)
-            if expires and upkeep.is_forgotten(self._ledger.scopes[name], self.settings, self._clock()):
-                self._ledger.drop_scope(name)
-        await self._delete_doomed()
-        return SweepReport(
-            expired=tuple(removed),
-            completed=tuple(completed),
-            undeletable=len(self._ledger.doomed),
-            is_done=not self._to_sweep,
-        )
-
-    async def _expire(self, name: str, is_busy: IsBusy) -> builtins.list[str]:
-        old = upkeep.expired(self._ledger.scopes[name], self.settings, self._clock(), is_busy)
-        return [key for key in old if await self._managed(self._remove(key, Leaving.EXPIRED), key)]
-
-    async def _complete(self, name: str, is_busy: IsBusy) -> builtins.list[str]:
-        idle = upkeep.idle(self._ledger.scopes[name], self.settings, self._clock(), is_busy)
-        step = e.Status(value=SessionStatus.COMPLETED, by=fold.IDLE, why="Nobody wrote for a while.")
-        return [key for key in idle if await self._managed(self.append(key, [step]), key)]
-
-    async def _managed(self, work: Awaitable[object], key: str) -> bool:
-        """Tell whether something worked that nobody has asked for, and nobody waits for."""
-        try:
-            await work
-        except Refused as refusal:
-            log.warning("session_not_swept", session=key, reason=str(refusal))
-            return False
-        return True
-
-    def _next_to_sweep(self) -> builtins.list[str]:
-        if not self._to_sweep:
-            self._to_sweep = builtins.list(self._ledger.scopes)
-        names = self._to_sweep[-_SWEPT_PER_CALL:]
-        del self._to_sweep[-_SWEPT_PER_CALL:]
-        return names
-
-    async def _rotated(self, scope: str, before: str | None) -> None:
-        """Tell the archiver that another session took the place of `before`."""
-        state = self._ledger.sessions(scope).get(before) if before else None
-        if before and state:
-            await self._on_leaving(meta_of(before, state), Leaving.ROTATED)
-
-    async def _remove(self, key: str, why: Leaving) -> None:
-        """Take a session out of index and memory at once, then off the disk, after what others have to know of it."""
-        name, _ = parse_key(key)
-        await self._on_leaving(meta_of(key, self._ledger.state(key)), why)
-        if key not in self._ledger.sessions(name):
-            return
-        was = self._ledger.scopes[name]
-        self._ledger.forget(key)
-        heir = await self._pass_on(name, was)
-        await self._ledger.delete_file(key, heir)
-        log.info("session_removed", session=key, why=why)
-
-    async def _pass_on(self, name: str, was: Scope) -> str | None:
-        """Let a session that stays know the highest number, and be the active one if there is none; return its key."""
-        left = self._ledger.scopes[name]
-        heir = left.active_session_key or next(iter(left.ordered_sessions), None)
-        if heir is None:
-            return None
-        knows = max(state.highest_number for state in left.sessions.values()) >= left.highest_number
-        if knows and was.active_session_key in (heir, None):
-            return None
-        step = e.Activated(key=heir, epoch=left.epoch + 1, highest_number=left.highest_number)
-        try:
-            await self._ledger.append(heir, [step], is_active=True)
-        except Refused as trouble:
-            log.warning("number_not_passed_on", session=heir, reason=str(trouble))
-        return heir
-
-    async def _delete_doomed(self) -> None:
-        for key in [key for key in self._ledger.doomed if key not in self._ledger.sessions(parse_key(key)[0])]:
-            await self._ledger.delete_file(key)
+        return await self._sweeping.sweep(self.settings, is_busy or self.is_busy, expires=expires)
 
     async def load(self, key: str) -> Session:
         """Return a session with its last entries: all that its history can be made of.
@@ -427,7 +339,7 @@ class SessionManager:
         cancelled = threading.Event()
         deadline = monotonic() + max_seconds
         try:
-            return await self._on_reader(
+            return await self._reader.do(
                 partial(
                     search,
                     files,
@@ -440,23 +352,12 @@ class SessionManager:
         finally:
             cancelled.set()
 
-    async def export_lines(self, key: str) -> AsyncIterator[bytes]:
+    def export_lines(self, key: str) -> AsyncIterator[bytes]:
         """Yield the lines of a transcript as they are, newlines included, damaged and unknown ones too.
 
         What is appended meanwhile is not among them.
         """
-        self._ledger.state(key)
-        size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
-        if size:
-            departure = await self._on_reader(Departure, self._ledger.disk.path(key), size)
-            try:
-                while lines := await self._on_reader(departure.lines):
-                    for line in lines:
-                        yield line
-            finally:
-                departure.close()
-        for line in waiting.splitlines(keepends=True):
-            yield line
+        return self._transfer.lines_out(key)
 
     async def entries(self, key: str) -> AsyncIterator[Entry]:
         """Yield all entries of a session from its first, but for damaged ones, without holding them all in memory."""
@@ -472,90 +373,16 @@ class SessionManager:
         `Refused` when there is such a session already, when it is of another scope than `scope`, or no session at
         all. It becomes the active session only where its scope has none.
         """
-        self._ledger.insist_on_recovery()
-        arrival = await self._on_reader(Arrival, self._ledger.disk.transcripts)
-        try:
-            async for data in _in_blocks(lines):
-                await self._on_reader(arrival.write, data)
-            header, state = await self._on_reader(arrival.finish)
-            self._insist_on_place(scope, header)
-            was = self._ledger.scopes[header.scope]
-            self._ledger.update(header.key, state, is_active=was.active_session_key is None)
-            await self._place(arrival, header.key, was)
-        finally:
-            await self._on_reader(arrival.close)
-        return meta_of(header.key, self._ledger.state(header.key))
-
-    async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
-        try:
-            await self._ledger.on_disk(self._ledger.disk.place, key, arrival)
-        except OSError as trouble:
-            self._ledger.forget(key)
-            raise Refused(f"The session could not be stored: {trouble.strerror}.") from trouble
-        active = was.active_session_key
-        if active is not None and self._ledger.state(key).epoch > was.epoch:
-            # By its epoch the arrival would pass for the active one, should the index ever be lost.
-            found = self._ledger.scopes[parse_key(key)[0]]
-            step = e.Activated(key=active, epoch=found.epoch + 1, highest_number=found.highest_number)
-            await self.append(active, [step])
-
-    def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
-        if scope is not None and header.scope != scope:
-            raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
-        if header.key in self._ledger.sessions(header.scope) or header.key in self._ledger.doomed:
-            raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
+        return await self._transfer.lines_in(scope, lines)
 
     async def verify(self) -> VerifyReport:
         """Look over index and transcripts, after a flush; before `recover`, over what an earlier run has left."""
         await self.flush()
-        return await self._on_reader(verify, self._ledger.disk.index_path, self._ledger.disk.transcripts)
-
-    def _opening(self, key: str, epoch: int, agent: str, origin: Address) -> builtins.list[Entry]:
-        """Return the first entries of a session that becomes the active one of its scope."""
-        scope, number = parse_key(key)
-        header = e.Header(
-            version=e.FORMAT,
-            id=str(uuid4()),
-            key=key,
-            scope=scope,
-            number=number,
-            created=self._clock(),
-            agent=agent,
-            origin=_origin(origin),
-            epoch=epoch,
-            highest_number=number,
-        )
-        return [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
-
-    async def _on_reader(self, work: Callable[..., _T], *arguments: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._reader, partial(work, *arguments))
+        return await self._reader.do(verify, self._ledger.disk.index_path, self._ledger.disk.transcripts)
 
 
 def _unusable(folder: Path, trouble: OSError) -> CannotStart:
     return CannotStart(
         f"The folder {folder} cannot be used for sessions ({trouble.strerror}). "
         "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
-    )
-
-
-async def _in_blocks(lines: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Put many short lines together to fewer long pieces."""
-    block: builtins.list[bytes] = []
-    size = 0
-    async for line in lines:
-        block.append(line)
-        size += len(line)
-        if size >= BLOCK:
-            yield b"".join(block)
-            block, size = [], 0
-    yield b"".join(block)
-
-
-def _origin(address: Address) -> e.Origin:
-    return e.Origin(
-        channel=address.channel,
-        account=address.account,
-        chat_id=address.peer,
-        kind=address.kind.value,
-        thread=address.thread,
     )

@@ -1,0 +1,83 @@
+"""Sessions on their way out of here, or in from elsewhere: whole transcripts, line by line, as they are."""
+
+from collections.abc import AsyncIterable, AsyncIterator
+
+from gateway.errors import Refused
+from gateway.sessions import entries as e
+from gateway.sessions.index import Scope
+from gateway.sessions.ledger import Ledger
+from gateway.sessions.meta import SessionMeta, meta_of
+from gateway.sessions.names import parse_key
+from gateway.sessions.portable import BLOCK, Arrival, Departure
+from gateway.sessions.reader import Reader
+
+__all__ = ["Transfer"]
+
+
+class Transfer:
+    def __init__(self, ledger: Ledger, reader: Reader) -> None:
+        self._ledger = ledger
+        self._reader = reader
+
+    async def lines_out(self, key: str) -> AsyncIterator[bytes]:
+        """Yield what the transcript holds and what waits to be appended to it, as of the first line."""
+        self._ledger.state(key)
+        size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
+        if size:
+            departure = await self._reader.do(Departure, self._ledger.disk.path(key), size)
+            try:
+                while lines := await self._reader.do(departure.lines):
+                    for line in lines:
+                        yield line
+            finally:
+                departure.close()
+        for line in waiting.splitlines(keepends=True):
+            yield line
+
+    async def lines_in(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
+        """Take in what `lines_out` gave elsewhere, or in another time."""
+        self._ledger.insist_on_recovery()
+        arrival = await self._reader.do(Arrival, self._ledger.disk.transcripts)
+        try:
+            async for data in _in_blocks(lines):
+                await self._reader.do(arrival.write, data)
+            header, state = await self._reader.do(arrival.finish)
+            self._insist_on_place(scope, header)
+            was = self._ledger.scopes[header.scope]
+            self._ledger.update(header.key, state, is_active=was.active_session_key is None)
+            await self._place(arrival, header.key, was)
+        finally:
+            await self._reader.do(arrival.close)
+        return meta_of(header.key, self._ledger.state(header.key))
+
+    def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
+        if scope is not None and header.scope != scope:
+            raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
+        if header.key in self._ledger.sessions(header.scope) or header.key in self._ledger.doomed:
+            raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
+
+    async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
+        try:
+            await self._ledger.on_disk(self._ledger.disk.place, key, arrival)
+        except OSError as trouble:
+            self._ledger.forget(key)
+            raise Refused(f"The session could not be stored: {trouble.strerror}.") from trouble
+        active = was.active_session_key
+        if active is not None and self._ledger.state(key).epoch > was.epoch:
+            # By its epoch the arrival would pass for the active one, should the index ever be lost.
+            found = self._ledger.scopes[parse_key(key)[0]]
+            step = e.Activated(key=active, epoch=found.epoch + 1, highest_number=found.highest_number)
+            await self._ledger.append(active, [step])
+
+
+async def _in_blocks(lines: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Put many short lines together to fewer long pieces."""
+    block: list[bytes] = []
+    size = 0
+    async for line in lines:
+        block.append(line)
+        size += len(line)
+        if size >= BLOCK:
+            yield b"".join(block)
+            block, size = [], 0
+    yield b"".join(block)
