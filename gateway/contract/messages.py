@@ -1,0 +1,144 @@
+"""What is said: messages that come in and go out, who said them and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+__all__ = [
+    "Address",
+    "Attachment",
+    "AttachmentKind",
+    "Button",
+    "Enclosure",
+    "Inbound",
+    "Outbound",
+    "OutboundKind",
+    "PeerKind",
+    "Receipt",
+    "Sender",
+]
+
+
+class PeerKind(StrEnum):
+    DIRECT = "direct"
+    GROUP = "group"
+    CHANNEL = "channel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a message came from: all that a reply needs to get back there."""
+
+    channel: str
+    kind: PeerKind
+    peer: str
+    account: str = "default"
+    thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who wrote. `is_owner` is set only by a channel that has proven it itself (a token, a Unix socket)."""
+
+    id: str
+    name: str = ""
+    is_owner: bool = False
+
+
+class AttachmentKind(StrEnum):
+    IMAGE = "image"
+    AUDIO = "audio"
+    VOICE = "voice"
+    VIDEO = "video"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file that came with a message, offered but not read yet. `ref` is the platform's own handle on it.
+
+    Name, type and size are claims, of which the core believes none; size 0 is an unknown one. The core names the file
+    to the model, so the text of the message need not.
+    """
+
+    kind: AttachmentKind
+    name: str
+    media_type: str
+    size: int
+    ref: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbound:
+    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it.
+
+    `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is then still that of
+    the earlier. `forwarded_from` names whose words these are, if not the sender's own: "" when nobody can tell.
+    """
+
+    address: Address
+    sender: Sender
+    event_id: str
+    text: str
+    sent_at: datetime
+    message_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    guild: str | None = None
+    is_addressed: bool = True
+    edits: str | None = None
+    forwarded_from: str | None = None
+
+
+class OutboundKind(StrEnum):
+    REPLY = "reply"
+    """What the agent said; it is in the transcript too."""
+    NOTICE = "notice"
+    """What the gateway itself says: a command's answer, a refusal. It is in no transcript."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """Pressing it is the same as sending `command`."""
+
+    label: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enclosure:
+    """A file to send. `ref` is the core's own handle on it; `name` is a plain label, safe in any header."""
+
+    name: str
+    media_type: str
+    size: int
+    ref: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbound:
+    """One thing to say. `session` is the number of the session it belongs to, for channels that show several.
+
+    With a `file` it goes to `send_file`, and the text, which may be empty, stands beside the file. A reply with
+    `is_failure` tells why there is no answer; the first one of a session after a start says how many of its turns
+    were `restored`. With `is_question` its buttons are answers, of which one counts; saying yes or no does the same.
+    """
+
+    address: Address
+    text: str
+    kind: OutboundKind = OutboundKind.NOTICE
+    reply_to: str | None = None
+    session: int | None = None
+    buttons: tuple[Button, ...] = ()
+    is_failure: bool = False
+    restored: int = 0
+    file: Enclosure | None = None
+    is_question: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The platform's own id of a message it has accepted."""
+
+    message_id: str
