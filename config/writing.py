@@ -32,10 +32,17 @@ def set_value(path: Path, key: str, value_text: str, environ: Mapping[str, str] 
 
 
 def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> None:
-    """Set several dotted keys at once, each to a value that TOML has. Validated and written as `set_value`."""
+    """Set several dotted keys at once, each to a value that TOML has; None removes it, if it is there.
+
+    Validated and written as `set_value`.
+    """
     tables = _existing(path)
     for key, value in values.items():
-        tables = _with(tables, _parse_key(key, path), value, path)
+        parts = _parse_key(key, path)
+        if value is not None:
+            tables = _with(tables, parts, value, path)
+        elif _has(tables, parts):
+            tables = _without(tables, parts, path)
     _write_first_valid(path, [tables], environ)
 
 
@@ -112,6 +119,11 @@ def _readings(value_text: str, key: str, path: Path) -> list[object]:
         return [value_text]
     value = parsed["value"]
     return [value] if isinstance(value, str | list | dict) else [value, value_text]
+
+
+def _has(tables: object, parts: Sequence[str]) -> bool:
+    head, *rest = parts
+    return isinstance(tables, dict) and head in tables and (not rest or _has(tables[head], rest))
 
 
 def _with(tables: _Tables, parts: Sequence[str], value: object, path: Path) -> _Tables:

@@ -14,9 +14,7 @@ from config import (
     LogLevel,
     ProviderSettings,
     Secret,
-    Settings,
     destination,
-    load,
 )
 from config.secret import is_reference, resolve
 from config.source import Source
@@ -29,8 +27,9 @@ from gateway.doctor.finding import Level
 from gateway.errors import Refused
 from gateway.logs import configure
 from gateway.service_units import Scope, place
-from gateway.setup.models import PRESETS
+from gateway.setup.models import PRESETS, usual_model, usual_place
 from gateway.setup.plan import Plan, bots, model_plan, token_plan, tried_model, tried_token
+from gateway.setup.standing import Standing
 
 __all__ = ["main"]
 
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str], *, config: Path | None, guide: Guide | None =
         if _is_told(options):
             return _set_up(options, path, None)
         guide = guide or _terminal()
-        return _set_up(choose(options, guide), path, guide)
+        return _set_up(choose(options, guide, Standing.at(path)), path, guide)
     except ConfigError as mistakes:
         return complain(mistakes, EXIT_CONFIG)
     except (NotRunning, Refused) as refusal:
@@ -58,7 +57,7 @@ def _parser(config: Path | None) -> Parser:
     made = parser("setup", "Set up a model, a bot and the service: asked, or told by these options.", config)
     made.add_argument("--provider", choices=sorted(PRESETS), help="where the model is; custom: with --base-url")
     made.add_argument("--model", metavar="NAME", help="the model's name there")
-    made.add_argument("--base-url", metavar="URL", help="the endpoint, when it is not the provider's own")
+    made.add_argument("--base-url", metavar="URL", help='the endpoint, when it is not the provider\'s own; "": its own')
     made.add_argument("--key", metavar="REFERENCE", help="env:NAME or file:PATH of the provider's key")
     made.add_argument(
         "--token",
@@ -94,7 +93,7 @@ def _set_up(options: argparse.Namespace, path: Path, guide: Guide | None) -> int
         print(f"Written: {', '.join([str(path), *plan.secrets])}.")
     if options.service in {"user", "system"}:
         install(place(Scope(options.service), Path.home()), shell_network=False, is_dry=False)
-    directory = _existing(path).gateway.data_dir
+    directory = Standing.at(path).settings.gateway.data_dir
     return asyncio.run(_put_in_force(options, directory, guide))
 
 
@@ -136,16 +135,19 @@ async def _tried(options: argparse.Namespace, path: Path) -> Plan:
     for given in options.token:
         plan.add(await _token(given, path, is_tested=not options.no_test))
     if options.owner:
-        owners = _existing(path).gateway.owners
+        owners = Standing.at(path).settings.gateway.owners
         plan.values["gateway.owners"] = [*owners, *(each for each in options.owner if each not in owners)]
     return plan
 
 
 async def _model(options: argparse.Namespace, path: Path) -> Plan:
     name, preset = options.provider, PRESETS[options.provider]
-    key, reference = _secret(options.key, path) if options.key else (None, None)
-    base_url = options.base_url or preset.base_url
-    model = options.model or preset.model
+    standing = Standing.at(path)
+    given = options.base_url if options.base_url is not None else standing.base_url(name)
+    base_url = (given if given is not None else usual_place(name, os.environ)) or None
+    secret = options.key or standing.key(name, base_url)
+    key, reference = _secret(secret, path) if secret else (None, None)
+    model = options.model or standing.model(name) or await usual_model(name, base_url)
     if name == "custom" and not base_url:
         raise Refused("A custom endpoint needs --base-url.")
     if name != "offline" and not model:
@@ -166,7 +168,7 @@ async def _token(given: str, path: Path, *, is_tested: bool) -> Plan:
     if channel not in (known := bots()) or not text:
         raise Refused(f"--token takes CHANNEL=REFERENCE; channels with a token are: {', '.join(known)}.")
     token, reference = _secret(text, path)
-    settings = _existing(path).channels.get(channel, ChannelSettings())
+    settings = Standing.at(path).settings.channels.get(channel, ChannelSettings())
     settings = settings.model_copy(update={"token": token, "enabled": True, "accounts": {}})
     if is_tested:
         finding = await tried_token(channel, settings)
@@ -184,7 +186,3 @@ def _secret(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> t
         return resolve(text, Source(environ=environ, folder=path.absolute().parent)), text
     except ValueError as mistake:
         raise Refused(f"{mistake}.") from mistake
-
-
-def _existing(path: Path) -> Settings:
-    return load(path if path.exists() else None, resolves=False).settings

@@ -20,7 +20,10 @@ __all__ = ["Plan", "bots", "model_plan", "token_plan", "tried_model", "tried_tok
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """`values` are keys of the configuration; `secrets` are files beside it, which only their owner reads."""
+    """`values` are keys of the configuration, None for those to remove.
+
+    `secrets` are files beside it, which only their owner reads.
+    """
 
     values: dict[str, object] = field(default_factory=dict)
     secrets: dict[str, Secret] = field(default_factory=dict)
@@ -39,18 +42,19 @@ class Plan:
 
 
 def model_plan(name: str, provider: ProviderSettings, model: str, reference: str | None) -> Plan:
-    """Make `model` the one that the agent `main` asks. A `reference` stands for a key that is kept elsewhere."""
-    plan = Plan(values={"agents.main.provider": name, f"providers.{name}.kind": provider.kind.value})
-    if model:
-        plan.values["agents.main.model"] = model
-    if provider.base_url is not None:
-        plan.values[f"providers.{name}.base_url"] = provider.base_url
-    if reference:
-        plan.values[f"providers.{name}.api_key"] = reference
-    elif provider.api_key is not None:
-        plan.secrets[f"{name}.key"] = provider.api_key
-        plan.values[f"providers.{name}.api_key"] = f"file:{name}.key"
-    return plan
+    """Make `model` the one that the agent `main` asks. A `reference` stands for a key that is kept elsewhere.
+
+    What the provider shall not have any more is removed.
+    """
+    is_typed = provider.api_key is not None and not reference
+    values: dict[str, object] = {
+        "agents.main.provider": name,
+        "agents.main.model": model or None,
+        f"providers.{name}.kind": provider.kind.value,
+        f"providers.{name}.base_url": provider.base_url,
+        f"providers.{name}.api_key": f"file:{name}.key" if is_typed else reference,
+    }
+    return Plan(values=values, secrets={f"{name}.key": provider.api_key} if provider.api_key and is_typed else {})
 
 
 def token_plan(channel: str, token: Secret, reference: str | None) -> Plan:
