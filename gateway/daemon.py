@@ -129,7 +129,13 @@ class Daemon:
 
     def _open_lanes(self) -> Lanes[Job]:
         limits = self._live.settings.gateway
-        return Lanes(self._do, name="lane", max_waiting=limits.max_queued_per_session, max_in_all=limits.max_queued)
+        return Lanes(
+            self._do,
+            name="lane",
+            max_waiting=limits.max_queued_per_session,
+            max_in_all=limits.max_queued,
+            on_taken_out=lambda job: self._chats.signs.over(job.turn),
+        )
 
     async def _do(self, job: Job) -> None:
         with self._watch.at_work.on(job):

@@ -37,6 +37,7 @@ log = structlog.get_logger()
 
 NAME_WIDTH = 64
 WAITS = "One moment: this waits until I am done with what you sent before."
+OTHERS_FIRST = "One moment: others are being answered first."
 INTERRUPTED = "Interrupted by your next message."
 
 
@@ -186,7 +187,7 @@ class Intake:
 
         def accept(session: SessionMeta) -> Sequence[Operation]:
             self._check_room(session.key)
-            note.extend(self._note(inbound) if self._waits(inbound, session.key, WaitingSign.NOTE) else ())
+            note.extend(self._note(inbound, session.key))
             return [
                 _taken(inbound, now),
                 Accept(
@@ -204,8 +205,8 @@ class Intake:
         session = await self._sessions.resolve_active(
             routed.scope, agent=routed.agent, origin=inbound.address, also=accept
         )
-        if self._waits(inbound, session.key, WaitingSign.REACTION):
-            self._signs.seen(inbound)
+        if self._why_it_waits(inbound, session.key, WaitingSign.REACTION):
+            self._signs.waits(turn, inbound)
         if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
             self._lanes.stop(session.key, INTERRUPTED)
         job = Job(
@@ -224,13 +225,20 @@ class Intake:
         """Return a name of a turn. Asking the system for each one's chance costs more than all else that is done."""
         return f"{self._random.getrandbits(128):032x}"
 
-    def _waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> bool:
-        """Tell whether a message has to wait for others, and its sender shall learn it by this sign."""
+    def _why_it_waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> str | None:
+        """Say why a message has to wait, if it has to and its sender shall learn it by this sign."""
         rules = rules_for(self._live, inbound.address)
-        return rules.waiting_sign is sign and rules.busy is not BusyMode.INTERRUPT and self._lanes.is_busy(session)
+        if rules.waiting_sign is not sign:
+            return None
+        if self._lanes.is_busy(session):
+            return None if rules.busy is BusyMode.INTERRUPT else WAITS
+        return OTHERS_FIRST if self._lanes.at_work >= self._live.settings.gateway.max_parallel_turns else None
 
-    def _note(self, inbound: Inbound) -> list[Send]:
-        notice = Outbound(address=inbound.address, text=WAITS, reply_to=inbound.message_id)
+    def _note(self, inbound: Inbound, session: str) -> list[Send]:
+        why = self._why_it_waits(inbound, session, WaitingSign.NOTE)
+        if why is None:
+            return []
+        notice = Outbound(address=inbound.address, text=why, reply_to=inbound.message_id)
         return self._delivery.compose(notice, key=f"notice-{uuid4().hex}")
 
     def _check_room(self, session: str) -> None:

@@ -38,11 +38,13 @@ class Lanes(Generic[Item]):
         name: str,
         max_waiting: int | None = None,
         max_in_all: int | None = None,
+        on_taken_out: Callable[[Item], None] = lambda _: None,
     ) -> None:
         self._run = run
         self._name = name
         self.max_waiting = max_waiting
         self.max_in_all = max_in_all
+        self._on_taken_out = on_taken_out
         self._lanes: dict[str, _Lane[Item]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
@@ -60,6 +62,11 @@ class Lanes(Generic[Item]):
     def running(self) -> int:
         """How many items are being worked on, without those that are parked."""
         return sum(lane.running is not None and not lane.is_parked for lane in self._lanes.values())
+
+    @property
+    def at_work(self) -> int:
+        """How many keys have work, without those whose work is parked."""
+        return len(self._lanes) - self.resting
 
     def is_busy(self, key: str) -> bool:
         return key in self._lanes
@@ -102,6 +109,8 @@ class Lanes(Generic[Item]):
         while lane is not None and lane.waiting and not (until and until(lane.waiting[0])):
             taken.append(lane.waiting.popleft())
         self.waiting -= len(taken)
+        for item in taken:
+            self._on_taken_out(item)
         return taken
 
     def stop(self, key: str, reason: str = "") -> bool:

@@ -7,6 +7,7 @@ from gateway.commands import COMMANDS, Asked, read
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
+from gateway.signs import Signs
 
 __all__ = ["Meanwhile"]
 
@@ -14,9 +15,14 @@ __all__ = ["Meanwhile"]
 class Meanwhile:
     """Order is kept: what stands behind a command, or behind a message that waits for its own turn, waits as well."""
 
-    def __init__(self, live: Live, lanes: Lanes[Job]) -> None:
+    def __init__(self, live: Live, lanes: Lanes[Job], signs: Signs) -> None:
         self._live = live
         self._lanes = lanes
+        self._signs = signs
+
+    def begun(self, job: Job) -> None:
+        """Take off the sign that the message waits: its turn has its place, or has ended without one."""
+        self._signs.over(job.turn)
 
     def collected(self, job: Job) -> list[Job]:
         """Take out what the turn of `job`, which begins now, is to answer as well."""

@@ -1,13 +1,13 @@
-"""Signs: a reaction on a message that has to wait. Nothing depends on it, and nobody waits for it."""
+"""Signs: a reaction on a message that has to wait, until it does no more. Nothing depends on it, and nobody waits."""
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
 from gateway.abilities import abilities_of
-from gateway.contract import Channel, Inbound
+from gateway.contract import Channel, Inbound, Reacts
 from gateway.errors import ChannelError
 from gateway.lanes import LaneFull, Lanes
 
@@ -16,38 +16,84 @@ __all__ = ["SEEN", "Signs"]
 log = structlog.get_logger()
 
 SEEN = "👀"
+SOON = 0.5
+"""Seconds within which a message is not called waiting."""
 DEADLINE = 10.0
 MAX_WAITING = 3
 """Signs that wait in one chat; one that comes too late says nothing any more, so more are dropped."""
 MAX_IN_ALL = 500
 
 
+@dataclass(slots=True)
+class _Sign:
+    inbound: Inbound
+    timer: asyncio.TimerHandle | None = None
+    is_shown: bool = False
+    is_over: bool = False
+
+    @property
+    def chat(self) -> str:
+        address = self.inbound.address
+        return f"{address.channel}:{address.account}:{address.peer}"
+
+
 class Signs:
-    def __init__(self, channels: Mapping[tuple[str, str], Channel]) -> None:
+    def __init__(self, channels: Mapping[tuple[str, str], Channel], *, soon: float = SOON) -> None:
         self._channels = channels
-        self.lanes: Lanes[Inbound] = Lanes(self._show, name="sign", max_waiting=MAX_WAITING, max_in_all=MAX_IN_ALL)
+        self._soon = soon
+        self._signs: dict[str, _Sign] = {}
+        self.lanes: Lanes[_Sign] = Lanes(self._work, name="sign", max_waiting=MAX_WAITING, max_in_all=MAX_IN_ALL)
 
-    def seen(self, inbound: Inbound) -> None:
-        """Show that a message was seen and waits, where the channel can."""
-        address = inbound.address
-        channel = self._channels.get((address.channel, address.account))
-        if channel is None or inbound.message_id is None or abilities_of(channel).reacts is None:
+    def waits(self, turn: str, inbound: Inbound) -> None:
+        """Show that a message was seen and waits, where the channel can, unless that is over in a moment."""
+        if inbound.message_id is None or self._reacts(inbound) is None or len(self._signs) >= MAX_IN_ALL:
             return
-        key = f"{address.channel}:{address.account}:{address.peer}"
-        with suppress(LaneFull):
-            self.lanes.check_room(key)
-            self.lanes.put(key, inbound)
+        sign = self._signs[turn] = _Sign(inbound)
+        sign.timer = asyncio.get_running_loop().call_later(self._soon, self._show_soon, turn, sign)
 
-    async def _show(self, inbound: Inbound) -> None:
-        address = inbound.address
-        channel = self._channels.get((address.channel, address.account))
-        reacts = None if channel is None else abilities_of(channel).reacts
+    def over(self, turn: str) -> None:
+        """Take the sign off: the message is being answered, or never will be."""
+        sign = self._signs.pop(turn, None)
+        if sign is None:
+            return
+        sign.is_over = True
+        if sign.timer is not None:
+            sign.timer.cancel()
+        if sign.is_shown:
+            self.lanes.put(sign.chat, sign)
+
+    def _show_soon(self, turn: str, sign: _Sign) -> None:
+        try:
+            self.lanes.check_room(sign.chat)
+        except LaneFull:
+            self._signs.pop(turn, None)
+        else:
+            self.lanes.put(sign.chat, sign)
+
+    async def _work(self, sign: _Sign) -> None:
+        """Show a sign or take it off; one that was over before it was shown is not worth a request."""
+        if not sign.is_over:
+            sign.is_shown = await self._try(sign, is_on=True)
+        if sign.is_over and sign.is_shown:
+            sign.is_shown = False
+            await self._try(sign, is_on=False)
+
+    async def _try(self, sign: _Sign, *, is_on: bool) -> bool:
+        inbound, reacts = sign.inbound, self._reacts(sign.inbound)
+        address, message = inbound.address, inbound.message_id or ""
         if reacts is None:
-            return
+            return False
         try:
             async with asyncio.timeout(DEADLINE):
-                await reacts.react(address, inbound.message_id or "", SEEN)
+                await (reacts.react if is_on else reacts.unreact)(address, message, SEEN)
         except (ChannelError, TimeoutError) as trouble:
             log.debug("sign_lost", channel=address.channel, reason=str(trouble))
         except Exception:  # One adapter's bug must not end the daemon.
             log.exception("sign_crashed", channel=address.channel)
+        else:
+            return True
+        return False
+
+    def _reacts(self, inbound: Inbound) -> Reacts | None:
+        channel = self._channels.get((inbound.address.channel, inbound.address.account))
+        return None if channel is None else abilities_of(channel).reacts

@@ -104,6 +104,7 @@ class Turns:
                     self._suspects if job.is_suspect else nullcontext(),
                     Allowance(self._slots, limit) as allowance,
                 ):
+                    self._meanwhile.begun(job)
                     await self._answer(course, allowance)
             except asyncio.CancelledError as stop:
                 if not self._is_suspending:
@@ -120,6 +121,7 @@ class Turns:
                 course.ended(TurnOutcome.FAILED, OUR_FAULT)
             finally:
                 self._running.discard(job.turn)
+                self._meanwhile.begun(job)
                 if job.is_waiting:  # It may have been stopped before it came to its question.
                     self._approvals.close_all(job.turn)
             await whole(self._finish(course))

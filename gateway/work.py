@@ -6,6 +6,7 @@ from gateway.commands import COMMANDS, RETRY, Asked, Command, read
 from gateway.errands import Errands
 from gateway.errors import Refused
 from gateway.jobs import Job
+from gateway.signs import Signs
 from gateway.turns import Turns
 from gateway.whole import whole
 
@@ -13,11 +14,20 @@ __all__ = ["Work"]
 
 
 class Work:
-    def __init__(self, turns: Turns, errands: Errands) -> None:
+    def __init__(self, turns: Turns, errands: Errands, signs: Signs) -> None:
         self._turns = turns
         self._errands = errands
+        self._signs = signs
 
     async def run(self, job: Job) -> None:
+        match read(job.inbound.text, COMMANDS):
+            case Asked():
+                self._signs.over(job.turn)
+                await self._run_command(job)
+            case _:
+                await self._turns.run(job)  # It may wait for a place among the others.
+
+    async def _run_command(self, job: Job) -> None:
         match read(job.inbound.text, COMMANDS):
             case Asked(command, argument) if command is RETRY:
                 await self._retry(job, command, argument)

@@ -7,6 +7,7 @@ from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
+from gateway.signs import Signs
 
 
 async def nothing(_job: Job) -> None:
@@ -23,4 +24,4 @@ def test_a_message_whose_channel_has_left_the_settings_stands_for_itself(tmp_pat
     )
     job = Job(turn="t", inbound=inbound, agent="main", scope="s", session="s", number=1)
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}}))
-    assert Meanwhile(live, Lanes(nothing, name="lane")).collected(job) == []
+    assert Meanwhile(live, Lanes(nothing, name="lane"), Signs({})).collected(job) == []

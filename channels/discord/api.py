@@ -106,6 +106,10 @@ class Api:
         async with self._call(SIGN_TIMEOUT):
             await self._http.add_reaction(channel, message, emoji)
 
+    async def unreact(self, channel: int, message: int, emoji: str) -> None:
+        async with self._call(SIGN_TIMEOUT):
+            await self._http.remove_own_reaction(channel, message, emoji)
+
     async def commands(self, application: int) -> Sequence[Any]:
         async with self._call():
             return await self._http.get_global_commands(application)

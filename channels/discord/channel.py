@@ -78,6 +78,9 @@ class DiscordChannel:
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         await self._connected().outlet.react(address, message_id, emoji)
 
+    async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._connected().outlet.unreact(address, message_id, emoji)
+
     def fetch(self, attachment: Attachment, _address: Address) -> AsyncGenerator[bytes, None]:
         return self._connected().fetch(attachment)
 

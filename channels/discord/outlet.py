@@ -110,6 +110,9 @@ class Outlet:
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         await self._api.react(await self._place(address), int(message_id), emoji)
 
+    async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._api.unreact(await self._place(address), int(message_id), emoji)
+
     async def _post(self, address: Address, letter: Letter, bare: Letter) -> Receipt:
         try:
             channel = await self._place(address)

@@ -154,6 +154,9 @@ class LoopbackChannel:
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         await self._heard.put(Heard(how=emoji, address=address, key=message_id))
 
+    async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._heard.put(Heard(how=f"no {emoji}", address=address, key=message_id))
+
 
 def open_channel(context: ChannelContext) -> Channel:
     return LoopbackChannel(context)

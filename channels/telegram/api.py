@@ -25,6 +25,7 @@ from aiogram.types import (
     LinkPreviewOptions,
     Message,
     ReactionTypeEmoji,
+    ReactionTypeUnion,
     ReplyParameters,
     Update,
     User,
@@ -173,11 +174,11 @@ class BotApi:
                 place.chat, "typing", message_thread_id=place.thread, request_timeout=SIGN_TIMEOUT
             )
 
-    async def react(self, place: Place, message: int, emoji: str) -> None:
+    async def react(self, place: Place, message: int, emoji: str | None) -> None:
+        """Put an emoji on a message in place of the one before; None takes that off."""
+        reaction: list[ReactionTypeUnion] = [] if emoji is None else [ReactionTypeEmoji(emoji=emoji)]
         with translated(self._token):
-            await self._bot.set_message_reaction(
-                place.chat, message, reaction=[ReactionTypeEmoji(emoji=emoji)], request_timeout=SIGN_TIMEOUT
-            )
+            await self._bot.set_message_reaction(place.chat, message, reaction=reaction, request_timeout=SIGN_TIMEOUT)
 
     async def release_button(self, callback: str, text: str | None = None) -> None:
         """Stop the spinner on a pressed button, and show `text`; nothing depends on whether that works."""

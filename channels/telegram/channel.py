@@ -98,6 +98,9 @@ class TelegramChannel:
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         await self._outlet().react(address, message_id, emoji)
 
+    async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
+        await self._outlet().unreact(address, message_id, emoji)
+
     def _outlet(self) -> "Outlet":
         if self._connection is None:
             raise Transient("Telegram is not connected yet.")

@@ -94,6 +94,12 @@ class Outlet:
         if message_id.isdecimal():
             await self._api.react(place_of(address), int(message_id), emoji)
 
+    async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
+        """Take off all that the bot has put on a message; it is one at most."""
+        del emoji
+        if message_id.isdecimal():
+            await self._api.react(place_of(address), int(message_id), None)
+
     async def _post(self, place: Place, letter: Letter, plain: Letter) -> tuple[int, int]:
         try:
             return await self._api.send(place, letter)

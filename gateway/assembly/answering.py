@@ -34,7 +34,7 @@ def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> 
     return Answering(
         intake=_intake(ground, chats, desk),
         turns=turns,
-        work=Work(turns, errands),
+        work=Work(turns, errands, chats.signs),
         alarm=Alarm(live, ground.spool, delivery, desk.reminders, now=ground.now),
     )
 
@@ -54,7 +54,7 @@ def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Turns:
         preparing=preparing,
         sessions=ground.sessions,
         delivery=chats.delivery,
-        meanwhile=Meanwhile(ground.live, desk.lanes),
+        meanwhile=Meanwhile(ground.live, desk.lanes, chats.signs),
         approvals=chats.approvals,
         reminders=desk.reminders,
     )

@@ -118,9 +118,11 @@ class SendsFiles(Protocol):
 
 @runtime_checkable
 class Reacts(Protocol):
-    """Can put an emoji on somebody's message."""
+    """Can put an emoji on somebody's message, and take it off again."""
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None: ...
+
+    async def unreact(self, address: Address, message_id: str, emoji: str) -> None: ...
 
 
 @runtime_checkable

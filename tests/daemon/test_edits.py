@@ -13,11 +13,13 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import UserMessage
+from gateway.intake import OTHERS_FIRST
 from gateway.signs import SEEN
 from tests.daemon.test_conversation import gateway, settings
 
 ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
 OWNER = Sender(id="ada", name="Ada", is_owner=True)
+NO_LONGER = f"no {SEEN}"
 
 
 class Parrot:
@@ -173,9 +175,43 @@ async def test_a_message_that_waits_gets_a_sign(tmp_path: Path, sign: str) -> No
             heard.append(await chat.hear())
         parrot.may_answer.set()
         heard += await signs(chat, "second")
-    assert [each.key for each in heard if each.how == SEEN] == (["m-2"] if sign == "reaction" else [])
+    for how in (SEEN, NO_LONGER):
+        assert [each.key for each in heard if each.how == how] == (["m-2"] if sign == "reaction" else [])
     notes = [each.message for each in heard if each.message and each.message.kind is OutboundKind.NOTICE]
     assert [note.reply_to for note in notes] == (["m-2"] if sign == "note" else [])
+
+
+@pytest.mark.parametrize("sign", ["reaction", "note"])
+async def test_a_message_that_waits_for_others_gets_a_sign_too(tmp_path: Path, sign: str) -> None:
+    """All places are taken by other people's turns."""
+    parrot = Parrot()
+    channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"waiting_sign": sign}}
+    configured = settings(tmp_path, channels=channels)
+    limits = configured.gateway.model_copy(update={"max_parallel_turns": 1})
+    async with gateway(configured.model_copy(update={"gateway": limits}), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2", address=replace(ADA, peer="another")))
+        heard = [await chat.hear()]
+        while not (heard[-1].how == SEEN or (heard[-1].message and heard[-1].message.text == OTHERS_FIRST)):
+            heard.append(await chat.hear())
+        parrot.may_answer.set()
+        heard += await signs(chat, "second")
+    assert [each.key for each in heard if each.how == NO_LONGER] == (["m-2"] if sign == "reaction" else [])
+
+
+async def test_a_dropped_message_waits_no_more(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        while (await chat.hear()).how != SEEN:
+            pass
+        await chat.submit(message("/stop", "3"))
+        while (heard := await chat.hear()).how != NO_LONGER:
+            pass
+        assert heard.key == "m-2"
 
 
 async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path: Path) -> None:

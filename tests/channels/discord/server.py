@@ -255,6 +255,7 @@ _ROUTES = {
     ("GET", "/channels/{channel}/messages/{message}"): "message",
     ("PATCH", "/channels/{channel}/messages/{message}"): "edit",
     ("PUT", "/channels/{channel}/messages/{message}/reactions/{emoji}/@me"): "react",
+    ("DELETE", "/channels/{channel}/messages/{message}/reactions/{emoji}/@me"): "unreact",
     ("POST", "/channels/{channel}/typing"): "typing",
     ("GET", "/applications/{application}/commands"): "commands",
     ("PUT", "/applications/{application}/commands"): "set_commands",

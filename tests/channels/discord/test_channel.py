@@ -305,7 +305,9 @@ async def test_typing_and_reactions_are_shown_where_the_message_is(channel: Chan
     await channel.show_typing(THERE)
     await channel.react(THERE, "12", "👀")
     assert (await discord.called("typing")).path == f"/api/channels/{THREAD}/typing"
-    assert f"/channels/{THREAD}/messages/12/reactions/" in (await discord.called("react")).path
+    await channel.unreact(THERE, "12", "👀")
+    for call in (await discord.called("react"), await discord.called("unreact")):
+        assert f"/channels/{THREAD}/messages/12/reactions/" in call.path
 
 
 async def test_buttons_hold_their_commands(channel: Channel, discord: FakeDiscord) -> None:

@@ -273,6 +273,8 @@ async def test_a_sign_is_a_reaction_on_the_message(channel: Channel, api: FakeBo
     reaction = await api.called("setMessageReaction")
     assert (reaction.fields["chat_id"], reaction.fields["message_id"]) == (THERE.peer, "5")
     assert reaction.json("reaction") == [{"type": "emoji", "emoji": "👀"}]
+    await channel.unreact(THERE, "5", "👀")
+    assert (await api.called("setMessageReaction", times=2)).json("reaction") == []
 
 
 @pytest.mark.usefixtures("channel")
