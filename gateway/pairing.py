@@ -78,7 +78,7 @@ class Pairing:
         self.book.applicants[person] = applicant
         try:
             await tell(_invitation(applicant), [*map(dropped, over), kept(applicant)])
-        except BaseException:
+        except BaseException:  # Also when cancelled: the book says no more than the spool.
             self._restore(person, known)
             raise
         self._forget(over)
@@ -101,7 +101,7 @@ class Pairing:
         self._forget([applicant])
         try:
             await self._spool.commit(dropped(applicant), kept(guest), welcome, *also(guest))
-        except BaseException:
+        except BaseException:  # As above.
             self._restore(applicant.person, applicant)
             raise
         self.book.guests[guest.person] = guest

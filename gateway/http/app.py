@@ -68,7 +68,7 @@ class Entrance:
         """Turn every failure into a sentence; one handler's bug must not stop the server, nor show its insides."""
         try:
             return await self._serve(request, handler)
-        except Exception as error:
+        except Exception as error:  # Whatever it is, somebody waits for an answer.
             if isinstance(error, ConnectionError) and _has_gone(request):
                 raise
             answer = None if _has_begun(request) else explain(error)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import structlog
 
+from config.files import Fsync
 from gateway.sessions import index, transcript
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Entry
 from gateway.sessions.identity import Newer, Unreadable
-from gateway.sessions.index import Fsync
 from gateway.sessions.mending import rebuild, set_aside
 from gateway.sessions.names import file_name
 from gateway.sessions.open_writers import OpenWriters

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from config.files import fsync_directory
 from gateway.sessions import index, transcript
 from gateway.sessions.disk import Disk
 from gateway.sessions.index import Member, Scope
@@ -91,7 +92,7 @@ def _sync_names(disk: Disk, in_disk_thread: InDiskThread, names: frozenset[str])
     if not names:
         return
     try:
-        index.sync_folder(disk.transcripts, disk.fsync)
+        fsync_directory(disk.transcripts, disk.fsync)
     except OSError as trouble:
         in_disk_thread(partial(disk.distrust, names, trouble))
 

@@ -1,8 +1,6 @@
 """`index.json`: which sessions each scope has and which one is active. A cache: the transcripts say all of it too."""
 
-import os
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -12,7 +10,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from config.files import fsync_directory, write_atomically
+from config.files import Fsync, fsync_directory, replacing, write_atomically
 from gateway.sessions.state import SessionState, UtcTime
 
 __all__ = [
@@ -20,7 +18,6 @@ __all__ = [
     "INDEX_VERSION",
     "CleanContents",
     "Contents",
-    "Fsync",
     "Member",
     "Scope",
     "decode",
@@ -31,7 +28,6 @@ __all__ = [
     "read",
     "read_clean",
     "set_aside",
-    "sync_folder",
     "unmark",
     "write",
 ]
@@ -41,9 +37,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 INDEX_VERSION = 1
 _PIECE = 500
 """Scopes that are written at once."""
-
-Fsync = Callable[[int], None]
-"""Makes what was written to a descriptor durable: `os.fsync`, or what a test puts in its place."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,26 +182,9 @@ def write(path: Path, members: Iterable[tuple[str, Member]], doomed: Collection[
 
     It is put together piece by piece: one big join would keep every other thread waiting.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(_pieces(members, doomed))
-            file.flush()
-            fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent, fsync)
-
-
-def sync_folder(folder: Path, fsync: Fsync) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with replacing(path, fsync) as file:
+        file.writelines(_pieces(members, doomed))
+    fsync_directory(path.parent, fsync)
 
 
 def _pieces(members: Iterable[tuple[str, Member]], doomed: Collection[str]) -> Iterator[bytes]:

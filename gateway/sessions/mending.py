@@ -4,11 +4,11 @@ Everything here blocks.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from config.files import Fsync
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.line_reading import BLOCK
 from gateway.sessions.private_file import APPENDING, opened, read_from, write
@@ -94,7 +94,7 @@ def set_aside(path: Path) -> Path:
     return target
 
 
-def rebuild(path: Path, keep: int, rest: bytes, fsync: Callable[[int], None]) -> None:
+def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync) -> None:
     """Put a new file in place of one that cannot be trusted: its first `keep` bytes and `rest`, durable before it is.
 
     The folder has to be synced afterwards.

@@ -4,12 +4,13 @@ Everything here blocks, so it runs in the disk thread of `SessionManager`.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from config.files import Fsync
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Checkpoint, Entry, Header
 from gateway.sessions.identity import is_named, refuse_newer, with_header
@@ -72,7 +73,7 @@ class Writer:
             refuse_newer(path, _head(self._descriptor))
             self.size = repair_tail(path, self._descriptor)
             self._inode = os.fstat(self._descriptor).st_ino
-        except BaseException:
+        except BaseException:  # Nobody else knows the descriptor yet.
             self.close()
             raise
 
@@ -181,7 +182,7 @@ def _entries_in(line: bytes) -> list[Entry]:
         return []
 
 
-def sync(path: Path, fsync: Callable[[int], None]) -> None:
+def sync(path: Path, fsync: Fsync) -> None:
     """Make what was appended durable."""
     with opened(path) as descriptor:
         fsync(descriptor)

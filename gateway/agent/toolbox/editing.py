@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -46,18 +46,21 @@ def _write(workspace: Path, path: str, data: bytes, seen: os.stat_result | None 
 def _replace(folder: int, name: str, data: bytes, *, mode: int) -> None:
     temporary = f".{token_hex(8)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE, dir_fd=folder)
-    try:
+    with ExitStack() as undoing:
+        undoing.callback(_discard, folder, temporary)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
+        undoing.pop_all()
     os.fsync(folder)
+
+
+def _discard(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def _edit(workspace: Path, path: str, old: str, new: str, *, every: bool) -> str:
