@@ -1,4 +1,4 @@
-"""`make soak`: a day of a busy gateway in some minutes, and what it leaves behind: memory, descriptors, tasks, files.
+"""`make soak`: a day of a busy gateway in some minutes, and what it leaves behind: memory, files, tasks, threads.
 
 `python -m bench.soak [MESSAGES [SESSIONS]]`. The clock of the gateway runs ahead so that all of it takes 24 hours.
 """
@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ NEW_EVERY = 97
 TWICE_EVERY = 31
 """One in so many is handed over twice, as platforms do."""
 SLOPE_LIMIT = 1.0
+SPOOL_LIMIT = 2.0
 SPREAD = 2
 """How far a count may move, from one sample to another, and still be flat."""
 
@@ -48,7 +50,9 @@ class Sample:
     memory: float
     descriptors: int
     tasks: int
+    threads: int
     leftovers: int
+    spool_kb: int
 
 
 class Clock:
@@ -141,8 +145,14 @@ async def _sample(messages: int, folder: Path) -> Sample:
         memory=memory_mb(os.getpid()),
         descriptors=len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only counted
         tasks=len(asyncio.all_tasks()),
+        threads=threading.active_count(),
         leftovers=sum(1 for _ in _leftovers(folder)),
+        spool_kb=_spool_kb(folder),
     )
+
+
+def _spool_kb(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("spool.db*")) // 1024
 
 
 def _leftovers(folder: Path) -> Iterator[Path]:
@@ -152,7 +162,7 @@ def _leftovers(folder: Path) -> Iterator[Path]:
 
 def _rows(samples: Sequence[Sample], sessions: int, took: float) -> Iterator[Row]:
     settled = samples[len(samples) // 2 :]
-    slope = _slope(settled)
+    slope = _slope(settled, [sample.memory for sample in settled])
     messages = samples[-1].messages
     yield Row(
         what=f"memory, {messages:,} messages, {sessions:,} chats, {took:.0f} s for 24 h",
@@ -163,6 +173,8 @@ def _rows(samples: Sequence[Sample], sessions: int, took: float) -> Iterator[Row
     )
     yield _flat("open descriptors", [sample.descriptors for sample in settled])
     yield _flat("tasks", [sample.tasks for sample in settled])
+    yield _flat("threads", [sample.threads for sample in settled])
+    yield _spool(settled)
     yield Row(
         what="temporary files",
         measured=str(settled[-1].leftovers),
@@ -172,9 +184,21 @@ def _rows(samples: Sequence[Sample], sessions: int, took: float) -> Iterator[Row
     )
 
 
-def _slope(samples: Sequence[Sample]) -> float:
-    line = linear_regression([sample.messages / 10_000 for sample in samples], [sample.memory for sample in samples])
-    return line.slope
+def _spool(samples: Sequence[Sample]) -> Row:
+    """Of what is done the spool keeps the newest 20,000; beyond them, for days, which events it has seen."""
+    slope = _slope(samples, [sample.spool_kb / 1024 for sample in samples])
+    return Row(
+        what="the spool on disk",
+        measured=f"{slope:+.2f} MB per 10,000 messages, {samples[-1].spool_kb / 1024:.1f} MB at the end",
+        baseline=f"in the middle: {samples[0].spool_kb / 1024:.1f} MB",
+        target=f"<= {SPOOL_LIMIT:g} MB per 10,000, in the second half",
+        is_met=slope <= SPOOL_LIMIT,
+    )
+
+
+def _slope(samples: Sequence[Sample], values: Sequence[float]) -> float:
+    """Return by how much a value grows with 10,000 messages."""
+    return linear_regression([sample.messages / 10_000 for sample in samples], values).slope
 
 
 def _flat(what: str, counts: Sequence[int]) -> Row:
