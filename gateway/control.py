@@ -57,10 +57,12 @@ class Control:
         await self._open.aclose()
 
     async def get(self, path: str) -> dict[str, Json]:
-        return await self._ask("GET", path, None)
+        return await self._ask("GET", path, None, PATIENCE)
 
-    async def post(self, path: str, body: dict[str, Json] | None = None) -> dict[str, Json]:
-        return await self._ask("POST", path, body or {})
+    async def post(
+        self, path: str, body: dict[str, Json] | None = None, *, patience: float = PATIENCE
+    ) -> dict[str, Json]:
+        return await self._ask("POST", path, body or {}, patience)
 
     async def websocket(self, path: str) -> aiohttp.ClientWebSocketResponse:
         """Open a WebSocket, which the caller closes. What it carries has no deadline."""
@@ -71,9 +73,10 @@ class Control:
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_running() from error
 
-    async def _ask(self, method: str, path: str, body: dict[str, Json] | None) -> dict[str, Json]:
+    async def _ask(self, method: str, path: str, body: dict[str, Json] | None, patience: float) -> dict[str, Json]:
+        timeout = aiohttp.ClientTimeout(total=patience)
         try:
-            async with self._opened().request(method, path, json=body) as response:
+            async with self._opened().request(method, path, json=body, timeout=timeout) as response:
                 answer = await response.read()
         except TimeoutError as error:
             raise Refused("The daemon did not answer in time; see its log.") from error

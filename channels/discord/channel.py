@@ -56,8 +56,9 @@ class DiscordChannel:
             finally:
                 self._connection = None
 
-    async def prove_access(self) -> str:
-        async with await asyncio.to_thread(_connect, self._context, self._token, self._identifies) as connection:
+    async def prove_access(self, deadline: float) -> str:
+        connecting = await asyncio.to_thread(_connect, self._context, self._token, self._identifies)
+        async with asyncio.timeout(deadline), connecting as connection:
             return await connection.own_name()
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:

@@ -62,8 +62,9 @@ class TelegramChannel:
             finally:
                 self._connection = None
 
-    async def prove_access(self) -> str:
-        async with await asyncio.to_thread(_connect, self._context, self._token) as connection:
+    async def prove_access(self, deadline: float) -> str:
+        connecting = await asyncio.to_thread(_connect, self._context, self._token)
+        async with asyncio.timeout(deadline), connecting as connection:
             return await connection.own_name()
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:

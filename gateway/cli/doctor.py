@@ -20,9 +20,10 @@ from gateway.control import Control, NotRunning, is_running
 from gateway.dialogue import Json
 from gateway.doctor.finding import Finding, Level, as_json, fine, from_json, odd, wrong
 from gateway.doctor.machine import clock, disk, file_system, fsync_speed
-from gateway.doctor.peers import PATIENCE, peers
+from gateway.doctor.peers import DEADLINE, peers
 from gateway.doctor.permissions import permissions
 from gateway.doctor.ports import port
+from gateway.doctor.routes import PATIENCE
 from gateway.doctor.units import units
 from gateway.errors import Refused
 from gateway.logs import configure
@@ -125,7 +126,7 @@ async def _inside(settings: Settings, *, is_live: bool, is_local: bool) -> list[
     return [
         *found,
         fine("daemon", "It does not run."),
-        *([] if is_local else await peers(settings, _channels(settings), PATIENCE)),
+        *([] if is_local else await peers(settings, _channels(settings), DEADLINE)),
     ]
 
 
@@ -133,7 +134,7 @@ async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
     try:
         async with Control(directory) as control:
             status = await control.get("/status")
-            told = [] if is_local else (await control.post("/doctor"))["findings"]
+            told = [] if is_local else (await control.post("/doctor", patience=PATIENCE))["findings"]
     except (NotRunning, Refused) as trouble:
         return [wrong("daemon", str(trouble), "Look at its log, and restart it.")]
     findings = [from_json(each) for each in told] if isinstance(told, list) else []

@@ -129,8 +129,9 @@ class Reacts(Protocol):
 class ProvesAccess(Protocol):
     """Can ask its platform whether it is let in, for people who look for what is wrong."""
 
-    async def prove_access(self) -> str:
+    async def prove_access(self, deadline: float) -> str:
         """Name the bot as the platform knows it; raise `ChannelError` where that does not let it in.
 
-        It works whether the channel runs or not, and neither takes nor sends a message.
+        It works whether the channel runs or not, and neither takes nor sends a message. `TimeoutError` when the
+        platform has not answered within `deadline` seconds, among which loading an SDK does not count.
         """

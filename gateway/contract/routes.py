@@ -56,6 +56,8 @@ class Route:
     knows: Callable[[Mapping[str, str]], bool] | None = None
     """For `Access.CHANNEL`: tells by the headers whether it is who it should be. Without it, nobody is."""
     takes_file: bool = False
+    deadline: float | None = None
+    """Seconds that `handle` may take, where the usual ones are too few."""
 
 
 @runtime_checkable

@@ -18,16 +18,14 @@ from gateway.doctor.finding import Finding, fine, odd, wrong
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.sandbox.walls import NoSandbox
 
-__all__ = ["DEADLINE", "PATIENCE", "peers", "prove_channel", "prove_model"]
+__all__ = ["DEADLINE", "peers", "prove_channel", "prove_model"]
 
 DEADLINE = 25.0
-"""Less than the daemon gives its own handlers."""
+"""Seconds for a call. What has to be imported for it does not count: on a slow machine that takes longer."""
 _NO_SANDBOX = (
     "Install bubblewrap and util-linux, and allow user namespaces; under the system's service, "
     "`gatehouse service install --system` brings the units that the sandbox needs."
 )
-PATIENCE = 90.0
-"""Where the SDKs may have to be imported first, on a slow machine."""
 
 
 async def peers(settings: Settings, channels: Mapping[tuple[str, str], Channel], deadline: float) -> list[Finding]:
@@ -48,8 +46,7 @@ async def prove_channel(channel: Channel, deadline: float) -> Finding:
     about = f"channels.{channel.name}{account}"
     assert isinstance(channel, ProvesAccess), "only those are asked"  # noqa: S101 - for mypy and the reader
     try:
-        async with asyncio.timeout(deadline):
-            return fine(about, f"The platform knows this bot as {await channel.prove_access()}.")
+        return fine(about, f"The platform knows this bot as {await channel.prove_access(deadline)}.")
     except AuthRejected as refusal:
         return wrong(about, str(refusal), f"Put a token that is valid into {about}.token.")
     except ChannelError as trouble:
@@ -79,8 +76,7 @@ async def prove_model(name: str, settings: ProviderSettings, model: str | None, 
     if settings.kind is ProviderKind.OFFLINE:
         return fine(about, "The offline responder needs nobody.")
     try:
-        async with asyncio.timeout(deadline):
-            await _hear_out(name, settings, model)
+        await _hear_out(name, settings, model, deadline)
     except ModelUnavailable as refusal:
         return wrong(about, str(refusal), f"Check {about}.api_key, {about}.base_url and the agent's `model`.")
     except ProviderFailed as trouble:
@@ -91,11 +87,14 @@ async def prove_model(name: str, settings: ProviderSettings, model: str | None, 
     return fine(about, f"The model `{model}` answers.")
 
 
-async def _hear_out(name: str, settings: ProviderSettings, model: str | None) -> None:
-    provider = open_provider(settings, name=name)
+async def _hear_out(name: str, settings: ProviderSettings, model: str | None, deadline: float) -> None:
+    """Load the SDK, however long that takes; `TimeoutError` is about the model alone."""
+    provider = await asyncio.to_thread(open_provider, settings, name=name)
     prompt = Prompt(system="Answer with one word.", messages=[UserMessage(text="Are you there?")], model=model)
     try:
-        async with aclosing(provider.stream(prompt)) as chunks:
+        if isinstance(provider, Closes):
+            await provider.warm_up()
+        async with asyncio.timeout(deadline), aclosing(provider.stream(prompt)) as chunks:
             async for _ in chunks:
                 pass
     finally:

@@ -9,7 +9,10 @@ from gateway.contract import Access, Caller, Channel, Route
 from gateway.doctor.finding import as_json
 from gateway.doctor.peers import DEADLINE, peers
 
-__all__ = ["doctor_routes"]
+__all__ = ["PATIENCE", "doctor_routes"]
+
+PATIENCE = 180.0
+"""Seconds in which all can have been loaded and asked: what they wait for has limits of its own."""
 
 
 def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel]) -> list[Route]:
@@ -17,4 +20,4 @@ def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str,
         found = await peers(settings(), channels, DEADLINE)
         return web.json_response({"findings": [as_json(each) for each in found]})
 
-    return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine)]
+    return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=PATIENCE)]

@@ -87,7 +87,8 @@ class Entrance:
         return await self._handle_in_time(route, request, caller)
 
     async def _handle_in_time(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
-        deadline = asyncio.timeout(self._limits.upload if route.takes_file else self._limits.handler)
+        usual = self._limits.upload if route.takes_file else self._limits.handler
+        deadline = asyncio.timeout(usual if route.deadline is None else route.deadline)
         try:
             async with deadline:
                 return await route.handle(request, caller)

@@ -9,7 +9,7 @@ from config import ChannelSettings, ProviderSettings, Secret, Settings, set_valu
 from config.files import make_private_directory, write_atomically
 from gateway.channels import Channels
 from gateway.doctor.finding import Finding, wrong
-from gateway.doctor.peers import PATIENCE, prove_channel, prove_model
+from gateway.doctor.peers import DEADLINE, prove_channel, prove_model
 from gateway.errors import CannotStart
 from gateway.plugins import GROUP
 from gateway.rehearsal import NoSessions
@@ -67,7 +67,7 @@ async def tried_model(name: str, preset: Preset, provider: ProviderSettings, mod
     """Ask the model for a word, as the doctor does."""
     if preset.needs_key and provider.api_key is None:
         return wrong(f"providers.{name}", "There is no key.", "Give one.")
-    return await prove_model(name, provider, model or None, PATIENCE)
+    return await prove_model(name, provider, model or None, DEADLINE)
 
 
 async def tried_token(channel: str, settings: ChannelSettings) -> Finding:
@@ -77,7 +77,7 @@ async def tried_token(channel: str, settings: ChannelSettings) -> Finding:
         channels.open(Settings.model_construct(channels={channel: settings}))
     except CannotStart as refusal:
         return wrong(f"channels.{channel}", str(refusal), "Give the token of a bot.")
-    return await prove_channel(channels.by_identity[channel, "default"], PATIENCE)
+    return await prove_channel(channels.by_identity[channel, "default"], DEADLINE)
 
 
 def bots() -> dict[str, str]:

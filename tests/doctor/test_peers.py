@@ -42,6 +42,13 @@ async def test_a_platform_out_of_reach_is_told_apart_from_a_wrong_token() -> Non
     assert "network" in found.fix
 
 
+async def test_a_platform_that_says_nothing_is_not_waited_for() -> None:
+    async with bot_api() as api:
+        api.held.add("getMe")
+        found = await prove_channel(opened(api, Beats()), 0.5)
+    assert found.message == "The platform has not answered for 0.5 seconds."
+
+
 @pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 async def test_a_model_is_asked_for_a_word(api: Dialect) -> None:
     async with serving(api, api.answer("yes")) as server:
