@@ -1,10 +1,11 @@
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.umask import umask
 
 # How long an example takes says something about the machine, and about the others who work on it.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,9 +32,3 @@ async def no_task_is_left_running() -> AsyncIterator[None]:
     yield
     left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
     assert not left, f"left running: {sorted(task.get_name() for task in left)}"
-
-
-def umask() -> int:
-    now = os.umask(0o077)  # There is no other way to ask.
-    os.umask(now)
-    return now

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
+
+from tests.forks.process import Forked, forked
 
 COMMAND = Path(sys.executable).parent / "gatehouse"
 PATIENCE = 60.0
@@ -42,35 +44,64 @@ def gatehouse(
     *arguments: str, home: Path, stdin: str = "", timeout: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    return subprocess.run(
-        [COMMAND, *arguments],
-        cwd=home,
-        env=environment(home),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return forked([str(COMMAND), *arguments], cwd=home, env=environment(home), stdin=stdin, timeout=timeout)
+
+
+class Started(Protocol):
+    """A process, as far as the tests look after it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: signal.Signals, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+Start = Callable[[list[str], Path, dict[str, str], tuple[int, int, int]], Started]
+"""Starts a command in a folder, with an environment and its standard streams."""
+
+
+def by_fork(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
+    """Have it without the time that its imports take."""
+    return Forked(command, cwd=cwd, env=env, streams=streams)
+
+
+def by_fork_with(*modules: str) -> Start:
+    """As `by_fork`, with these modules imported too."""
+
+    def start(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
+        return Forked(command, cwd=cwd, env=env, streams=streams, more=modules)
+
+    return start
+
+
+def by_shell(*before: str) -> Start:
+    """Have the command itself started, as a shell does, by the command `before` if one is given."""
+
+    def start(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
+        stdin, stdout, stderr = streams
+        return subprocess.Popen([*before, *command], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+
+    return start
 
 
 class Running:
     """One daemon. `events` are its log lines as they come."""
 
-    def __init__(self, home: Path, extra: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> None:
+    def __init__(self, home: Path, extra: Mapping[str, str] | None = None, start: Start = by_fork) -> None:
         self.home = home
         self.data = home / "data"
         self.log: list[dict[str, Any]] = []  # Log lines are of any shape.
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()  # As above.
         self._errors = (home / "stderr").open("w+")
-        self.process = subprocess.Popen(
-            [*before, COMMAND, "--config", home / "gatehouse.toml", "run"],
-            cwd=home,
-            env=environment(home, extra),
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        ours, theirs = os.pipe()
+        self._stdout = open(ours)  # noqa: PTH123, SIM115 - a pipe has no path; it is closed by __exit__
+        with Path(os.devnull).open() as nothing, open(theirs, "w") as stdout:  # noqa: PTH123 - as above
+            streams = (nothing.fileno(), stdout.fileno(), self._errors.fileno())
+            command = [str(COMMAND), "--config", str(home / "gatehouse.toml"), "run"]
+            self.process = start(command, home, environment(home, extra), streams)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -84,13 +115,11 @@ class Running:
             self.process.kill()
         self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        if self.process.stdout:
-            self.process.stdout.close()
+        self._stdout.close()
         self._errors.close()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._stdout:
             event = json.loads(line)
             self.log.append(event)
             self._events.put(event)
@@ -131,9 +160,9 @@ class Running:
 
 
 @contextmanager
-def running(home: Path, config: str = DEFAULTS) -> Iterator[Running]:
+def running(home: Path, config: str = DEFAULTS, start: Start = by_fork) -> Iterator[Running]:
     """Run a daemon with `config` until the block ends; it is ready when the block starts."""
     home.mkdir(parents=True, exist_ok=True)
     write_config(home, config)
-    with Running(home) as daemon:
+    with Running(home, start=start) as daemon:
         yield daemon.ready()

@@ -16,7 +16,7 @@ from tests.crash.daemons import daemons
 from tests.crash.order import CHANNEL
 from tests.crash.scenarios import said
 from tests.crash.stage import Stage, staged
-from tests.running import Running, gatehouse, write_config
+from tests.running import Running, by_shell, gatehouse, write_config
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no disk can fail")
 
@@ -90,7 +90,7 @@ async def test_a_slow_transcript_holds_nobody_up(tmp_path: Path) -> None:
 def test_a_slow_spool_keeps_the_daemon_answering_and_loses_nothing(tmp_path: Path) -> None:
     write_config(tmp_path)
     slow = failing(tmp_path / "data" / "spool.db-wal", f"delay_enter={SLOW_COMMIT * 1e6:.0f}")
-    with Running(tmp_path, before=slow) as daemon, ThreadPoolExecutor(max_workers=1) as pool:
+    with Running(tmp_path, start=by_shell(*slow)) as daemon, ThreadPoolExecutor(max_workers=1) as pool:
         url = f"{daemon.ready().url}/healthz"
         began = monotonic()
         chat = pool.submit(gatehouse, "chat", "--once", "hello", home=tmp_path)

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, environment, gatehouse, running, write_config
+from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, by_shell, environment, gatehouse, running, write_config
 
 CANNOT_START = 78
 
@@ -35,7 +35,7 @@ def readiness(url: str) -> dict[str, object]:
 
 
 def test_runs_with_no_config_and_no_key_and_says_where(tmp_path: Path) -> None:
-    with running(tmp_path) as daemon:
+    with running(tmp_path, start=by_shell()) as daemon:
         assert daemon.link.startswith(f"{daemon.url}/#code=")
         assert get(f"{daemon.url}/healthz") == (200, {"status": "alive"})
         assert readiness(daemon.url) == {"status": "ready", "channels": {"web": "up", "terminal": "up"}}
@@ -45,7 +45,7 @@ def test_runs_with_no_config_and_no_key_and_says_where(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
-    with running(tmp_path) as daemon:
+    with running(tmp_path, start=by_shell()) as daemon:
         daemon.signal(number)
         assert daemon.process.wait(30) == 0
     events = [line["event"] for line in daemon.log if not line["event"].startswith("channel_")]
@@ -196,7 +196,7 @@ api_key = "canary-key-0123456789"
 [channels.loopback]
 token = "canary-bot-0123456789"
 """
-    with running(tmp_path, config) as daemon:
+    with running(tmp_path, config, by_shell()) as daemon:
         readiness(daemon.url)
         shown = [gatehouse("config", "show", home=tmp_path), gatehouse("status", "--json", home=tmp_path)]
         shown.append(gatehouse("chat", "--once", "hello", home=tmp_path))
@@ -414,7 +414,7 @@ def test_a_restart_keeps_the_process_and_starts_the_gateway_anew(tmp_path: Path)
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
         write_config(tmp_path)
-        with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as daemon:
+        with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}, by_shell()) as daemon:
             daemon.ready()
             assert gatehouse("chat", "--once", "/restart", home=tmp_path).returncode == 0
             daemon.wait_for("shutdown_finished")

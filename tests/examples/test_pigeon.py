@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from tests.running import PATIENCE, Running, environment, write_config
+from tests.running import PATIENCE, Running, by_shell, environment, write_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gatehouse-pigeon"
 
@@ -56,7 +56,7 @@ def test_it_passes_the_suite_that_gatehouse_ships(installed: Path, tmp_path: Pat
 
 def test_the_daemon_finds_it_and_answers_a_letter(installed: Path, tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG)
-    with Running(tmp_path, {"PYTHONPATH": str(installed / "site")}) as daemon:
+    with Running(tmp_path, {"PYTHONPATH": str(installed / "site")}, by_shell()) as daemon:
         daemon.wait_for("channel_up", channel="pigeon")
         letter = tmp_path / "loft/in/1.unfinished"
         letter.write_text(json.dumps({"from": "ada", "text": "/whoami"}))
