@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing
 from typing import TextIO
 
 import structlog
@@ -27,20 +27,17 @@ class LastWords:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[TextIO]:
+        """While inside, hear what is written to the file. What goes wrong there comes in a group of exceptions."""
         ours, theirs = os.pipe()
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
         pipe = os.fdopen(ours, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        listener = asyncio.create_task(self._listen(reader), name=f"mcp:{self._server}:stderr")
-        try:
-            with os.fdopen(theirs, "w") as file:
+        with os.fdopen(theirs, "w") as file, closing(transport):
+            async with asyncio.TaskGroup() as tasks:
+                listener = tasks.create_task(self._listen(reader), name=f"mcp:{self._server}:stderr")
                 yield file
-        finally:
-            transport.close()
-            listener.cancel()
-            with suppress(asyncio.CancelledError):
-                await listener
+                listener.cancel()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Take lines as they come; one that is too long comes in pieces."""

@@ -1,0 +1,42 @@
+"""What a program writes to its standard error, heard through a real pipe."""
+
+import asyncio
+
+import pytest
+
+from gateway.mcp.last_words import LastWords
+
+PATIENCE = 10
+
+
+async def until_heard(words: LastWords, line: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while words.line != line:  # noqa: ASYNC110 - nobody is told of a line, it is looked at
+            await asyncio.sleep(0.005)
+
+
+async def test_the_newest_line_is_kept() -> None:
+    words = LastWords("sums")
+    async with words.listening() as file:
+        for line in ("first", "the key is wrong"):
+            print(line, file=file, flush=True)
+        await until_heard(words, "the key is wrong")
+    assert words.line == "the key is wrong"
+
+
+async def test_a_line_that_is_too_long_does_not_end_the_listening() -> None:
+    words = LastWords("sums")
+    async with words.listening() as file:
+        print("x" * 40_000, file=file, flush=True)
+        print("after it", file=file, flush=True)
+        await until_heard(words, "after it")
+
+
+async def test_being_cancelled_on_the_way_out_is_not_swallowed() -> None:
+    async def listen() -> None:
+        async with LastWords("sums").listening():
+            task.cancel()  # It takes effect at the next pause, which is on the way out.
+
+    task = asyncio.create_task(listen())
+    with pytest.raises(asyncio.CancelledError):
+        await task
