@@ -67,8 +67,8 @@ class NoSpool:
     def busy_for(self) -> float:
         return 0.0
 
-    async def commit(self, *_operations: Operation) -> None:
-        return
+    async def commit(self, *_operations: Operation, patience: float = 0.0) -> None:
+        del patience
 
     async def recover(self) -> Found:
         return Found(inbox=(), outbox=(), drafts={}, facts={})

@@ -40,6 +40,8 @@ log = structlog.get_logger()
 
 SEND_DEADLINE = 60.0
 FILE_DEADLINE = 600.0
+NOTED_WITHIN = 0.002
+"""Seconds for which a delivery waits to be written down with something else, such as the next message."""
 GIVE_UP_AFTER = 24 * 3600.0
 """Seconds of waiting after which a reply is set aside; `gatehouse spool retry` sends it all the same."""
 
@@ -225,7 +227,8 @@ class Delivery:
             log.exception("delivery_crashed", channel=channel.name, key=row.key)
             await self._bury(row, "the channel failed with a bug; the log has it")
             return None
-        await self.record(Delivered(key=row.key, receipt=receipt, at=self._now()), *self._draft_done(row))
+        delivered = Delivered(key=row.key, receipt=receipt, at=self._now())
+        await self.record(delivered, *self._draft_done(row), patience=NOTED_WITHIN)
         self.tally.replied(channel.name, DELIVERED)
         return None
 
@@ -301,11 +304,11 @@ class Delivery:
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
         await self.record(Bury(key=row.key, reason=reason), *self._draft_done(row))
 
-    async def record(self, *operations: Operation) -> None:
+    async def record(self, *operations: Operation, patience: float = 0.0) -> None:
         """Write down what has happened; on a full disk, wait for room, since it cannot be undone."""
         for wait in backoff():
             try:
-                await self._spool.commit(*operations)
+                await self._spool.commit(*operations, patience=patience)
             except SpoolFull:
                 await self._sleep(wait)
             else:

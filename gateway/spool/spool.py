@@ -86,21 +86,23 @@ class Spool:
         """Return for how many seconds the disk has been at the transaction at hand."""
         return self._writer.busy_for()
 
-    async def commit(self, *operations: Operation) -> None:
+    async def commit(self, *operations: Operation, patience: float = 0.0) -> None:
         """Store all of them or none, and return when they will survive a power cut.
+
+        With `patience` they wait for the company of others for up to so many seconds, which spares the disk.
 
         `Refusal`: nothing of this call was stored. `SpoolFull`: likewise; try again later. `SpoolBroken`: nobody knows
         until the next start. On a full disk a call with an `Accept` is the first to be refused.
         """
-        await (await self.queue(*operations))
+        await (await self.queue(*operations, patience=patience))
 
-    async def queue(self, *operations: Operation) -> asyncio.Future[None]:
+    async def queue(self, *operations: Operation, patience: float = 0.0) -> asyncio.Future[None]:
         """Have them stored behind all that was queued before, as `commit` does; return what tells how that ended.
 
         Nobody has to wait for it, and cancelling it takes nothing back.
         """
         is_intake = any(isinstance(operation, Accept) for operation in operations)
-        return await self._put(partial(apply, operations=operations), is_intake=is_intake)
+        return await self._put(partial(apply, operations=operations), is_intake=is_intake, patience=patience)
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
@@ -192,7 +194,12 @@ class Spool:
         return await (await self._put(work))
 
     async def _put(
-        self, work: Callable[[sqlite3.Connection], _T], *, is_intake: bool = False, is_alone: bool = False
+        self,
+        work: Callable[[sqlite3.Connection], _T],
+        *,
+        is_intake: bool = False,
+        is_alone: bool = False,
+        patience: float = 0.0,
     ) -> asyncio.Future[_T]:
         """Queue `work` for the writer's thread; wait for a place in the queue when there is none."""
         await self._places.acquire()
@@ -200,7 +207,7 @@ class Spool:
             self._places.release()
             raise RuntimeError("the spool is closed")
         waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._writer.put(Job(work, waiter, is_intake, is_alone))
+        self._writer.put(Job(work, waiter, is_intake, is_alone), patience=patience)
         return waiter
 
     def _make_room(self, places: int) -> None:

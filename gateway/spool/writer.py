@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 from typing import Any
 
 import structlog
 
+from gateway.hatch import Hatch
 from gateway.spool.errors import SpoolBroken, SpoolFull
 from gateway.spool.file import log_of, open_file
 from gateway.spool.reserve import Reserve
@@ -24,9 +24,6 @@ __all__ = ["Job", "Writer"]
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Work = Callable[[sqlite3.Connection], Any]  # Any: a job's answer is as its caller's work has it.
-
-_BATCH_LIMIT = 512
-"""Calls in one transaction: whoever comes behind them waits for no more than these."""
 
 _CHANGES_PER_CHECKPOINT = 2_000
 _LOG_LIMIT = 16 * 1024 * 1024
@@ -65,7 +62,7 @@ class Writer:
         self._on_settled = on_settled
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: Hatch[Job] = Hatch()
         self._thread = Thread(target=self._run, name="spool", daemon=True)
         self._opened: asyncio.Future[Path | None] = self._loop.create_future()
         self._reserve = Reserve(path.with_name("spool.reserve"))
@@ -80,15 +77,16 @@ class Writer:
         try:
             return await self._opened
         except asyncio.CancelledError:
-            self._queue.put(None)
+            self._jobs.close()
             raise
 
-    def put(self, job: Job) -> None:
-        self._queue.put(job)
+    def put(self, job: Job, *, patience: float = 0.0) -> None:
+        """Have `job` done with whatever else is asked for in this round of the loop, or within `patience` seconds."""
+        self._jobs.put(job, patience=patience)
 
     async def close(self) -> None:
         """Finish what was put before, and close the file."""
-        self._queue.put(None)
+        self._jobs.close()
         await asyncio.to_thread(self._thread.join)
 
     def busy_for(self) -> float:
@@ -104,29 +102,13 @@ class Writer:
             return
         self._tell(_succeed, self._opened, opened.set_aside)
         with contextlib.closing(opened.connection) as connection:
-            while batch := self._take():
+            while batch := self._jobs.take():
                 self._busy_since = monotonic()
                 for alone, jobs in groupby(batch, key=lambda job: job.is_alone):
                     work = self._do_alone if alone else self._commit
                     self._tell(self._resolve, work(connection, list(jobs)))
                 self._checkpoint(connection)
                 self._busy_since = None
-
-    def _take(self) -> list[Job]:
-        """Wait for a job, and take what has come with it. Nothing means: that was all."""
-        batch: list[Job] = []
-        job = self._queue.get()
-        while job is not None:
-            batch.append(job)
-            if len(batch) == _BATCH_LIMIT:
-                return batch
-            try:
-                job = self._queue.get_nowait()
-            except Empty:
-                return batch
-        if batch:
-            self._queue.put(None)
-        return batch
 
     def _commit(
         self, connection: sqlite3.Connection, batch: Sequence[Job], *, is_retry: bool = False
