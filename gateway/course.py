@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from gateway.commands.grammar import spoken
-from gateway.contract import Enclosure, Outbound, OutboundKind
+from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind
 from gateway.dialogue import ToolCall
 from gateway.files.outgoing import Outgoing
 from gateway.files.reading import missing
@@ -14,7 +14,7 @@ from gateway.preparing import Prepared
 from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.spool import Spend
 
-__all__ = ["Course"]
+__all__ = ["Course", "as_asked"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,18 +109,8 @@ class Course:
         self.streaming = ""
 
     def message_of(self, job: Job) -> entries.User:
-        """Return a message as the transcript has it; a turn that was stopped early has not fetched its files."""
-        inbound = job.inbound
-        files = self.received.get(job.turn)
-        return entries.User(
-            content=spoken(inbound.text),
-            sender=inbound.sender.id,
-            sender_name=inbound.sender.name,
-            event_id=inbound.event_id,
-            attachments=tuple(missing(file, "it was not fetched") for file in inbound.attachments)
-            if files is None
-            else files,
-        )
+        """Return a message as the transcript has it."""
+        return as_asked(job.inbound, self.received.get(job.turn))
 
     def reply(self, text: str) -> Outbound:
         """Return `text` as an answer to the newest of its messages."""
@@ -134,6 +124,19 @@ class Course:
             is_failure=self.outcome is TurnOutcome.FAILED,
             restored=self.restored,
         )
+
+
+def as_asked(inbound: Inbound, files: tuple[entries.Attached, ...] | None = None) -> entries.User:
+    """Return a message as the transcript has it; a turn that was stopped early has not fetched its files."""
+    if files is None:
+        files = tuple(missing(file, "it was not fetched") for file in inbound.attachments)
+    return entries.User(
+        content=spoken(inbound.text),
+        sender=inbound.sender.id,
+        sender_name=inbound.sender.name,
+        event_id=inbound.event_id,
+        attachments=files,
+    )
 
 
 def _paragraphs(*texts: str) -> str:

@@ -16,8 +16,9 @@ SUSPECTED_AFTER = 2
 class Job:
     """Bound to the session it will be answered in.
 
-    `is_resumed`: its turn had begun when the daemon ended; `is_waiting`: and waited for an approval; `is_suspect`: and
-    may be what ended it, for the second time. `collected`: later messages that the same turn answers.
+    `has_begun`: its turn was begun when it was accepted, and the transcript has it; `is_resumed`: its turn had begun
+    when the daemon ended; `is_waiting`: and waited for an approval; `is_suspect`: and may be what ended it, for the
+    second time. `collected`: later messages that the same turn answers.
     """
 
     turn: str
@@ -26,6 +27,7 @@ class Job:
     scope: str
     session: str
     number: int
+    has_begun: bool = False
     is_resumed: bool = False
     is_waiting: bool = False
     is_suspect: bool = False

@@ -26,6 +26,8 @@ class _Lane(Generic[Item]):
     running: asyncio.Task[None] | None = None
     is_stopping: bool = False
     is_parked: bool = False
+    is_held: bool = False
+    """For an item that is yet to come: nothing is started before."""
 
 
 class Lanes(Generic[Item]):
@@ -89,6 +91,42 @@ class Lanes(Generic[Item]):
             return
         lane = self._lanes[key] = _Lane(deque([item]))
         self._idle.clear()
+        self._start(key, lane)
+
+    def hold(self, key: str) -> bool:
+        """Keep an idle lane for an item that is yet to be made durable; tell whether it was idle.
+
+        What others put in meanwhile waits behind that item. A hold is ended by `put_first` or `release`.
+        """
+        if key in self._lanes or self._is_closed:
+            return False
+        self._lanes[key] = _Lane(is_held=True)
+        self._idle.clear()
+        return True
+
+    def put_first(self, key: str, item: Item) -> None:
+        """Put in the item that the lane of `key` was held for."""
+        lane = self._lanes.get(key)
+        if lane is None or self._is_closed:
+            self.put(key, item)
+            return
+        self.waiting += 1
+        lane.waiting.appendleft(item)
+        self.release(key)
+
+    def release(self, key: str) -> None:
+        """End the hold of a lane, if there still is one, with what has been put in meanwhile."""
+        lane = self._lanes.get(key)
+        if lane is None or not lane.is_held:
+            return
+        lane.is_held = False
+        if lane.waiting:
+            self._start(key, lane)
+        else:
+            del self._lanes[key]
+            self._note_whether_idle()
+
+    def _start(self, key: str, lane: _Lane[Item]) -> None:
         assert self._group is not None, "lanes are opened before anything is put in"  # noqa: S101 - for mypy and the reader
         self._group.create_task(self._work(key, lane), name=f"{self._name}:{key}")
 

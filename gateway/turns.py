@@ -96,7 +96,9 @@ class Turns:
         """Answer `job`. What it asks is `begins_with`, or else its own text."""
         address = job.inbound.address
         with bound_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn):
-            course = Course(jobs=[job, *job.collected], asked=list(begins_with), has_begun=job.is_resumed)
+            course = Course(
+                jobs=[job, *job.collected], asked=list(begins_with), has_begun=job.has_begun or job.is_resumed
+            )
             self._running.add(job.turn)
             limit = self._live.settings.gateway.turn_timeout
             try:
@@ -144,7 +146,8 @@ class Turns:
         if not course.has_begun:
             course.jobs += self._meanwhile.collected(job)
             await self._receive(course, course.jobs, allowance)
-        await whole(self._begin(course))
+        if not job.has_begun:
+            await whole(self._begin(course))
         course.outgoing = self._preparing.files.outgoing(job, course.sent)
         context = ToolContext(
             workspace=agent.workspace,

@@ -189,3 +189,54 @@ async def test_what_is_parked_is_not_waited_for_until_it_goes_on_or_is_stopped()
         assert (house.running, house.resting) == (1, 0)
         await house.drained()
         assert not house.is_busy("key")
+
+
+async def test_a_held_lane_runs_first_what_it_was_held_for(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        assert lanes.hold("s")
+        assert not lanes.hold("s"), "it is in use now"
+        lanes.put("s", "b")
+        lanes.put_first("s", "a")
+        for turn in ("a", "b"):
+            stage.gates[turn].set()
+        await lanes.drained()
+    assert stage.ended == ["a", "b"]
+
+
+async def test_a_lane_held_for_nothing_runs_what_came_meanwhile(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.hold("s")
+        lanes.hold("idle")
+        lanes.put("s", "b")
+        stage.gates["b"].set()
+        lanes.release("idle")
+        lanes.release("s")
+        await lanes.drained()
+    assert stage.ended == ["b"]
+    assert not lanes.is_busy("idle")
+
+
+async def test_what_comes_late_for_its_hold_runs_all_the_same(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.hold("s")
+        lanes.release("s")
+        stage.gates["a"].set()
+        lanes.put_first("s", "a")
+        await lanes.drained()
+    assert stage.ended == ["a"]
+
+
+async def test_a_held_lane_is_waited_for_and_lets_go_after_everything_was_stopped(
+    stage: Stage, lanes: Lanes[str]
+) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.hold("s")
+        lanes.stop_all("")
+        lanes.put_first("s", "a")
+        lanes.release("s")
+        await lanes.drained()
+    assert stage.started.empty()

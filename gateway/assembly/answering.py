@@ -11,6 +11,7 @@ from gateway.errands import Errands
 from gateway.intake import Intake
 from gateway.meanwhile import Meanwhile
 from gateway.preparing import Preparing
+from gateway.queueing import Queueing
 from gateway.reminders import Alarm
 from gateway.strangers import Strangers
 from gateway.turns import Turns
@@ -68,6 +69,7 @@ def _intake(ground: Ground, chats: Chats, desk: Desk) -> Intake:
         delivery=chats.delivery,
         desk=desk,
         admission=Admission(ground.live, strangers, now=ground.now),
-        signs=chats.signs,
-        files=chats.files.reception,
+        queueing=Queueing(
+            live=ground.live, desk=desk, delivery=chats.delivery, signs=chats.signs, files=chats.files.reception
+        ),
     )

@@ -36,7 +36,7 @@ from gateway.sessions.transcript import Reading
 from gateway.sessions.worker import Worker
 from gateway.spool import Note, Operation, SpoolFull
 
-__all__ = ["Also", "Ledger", "nothing_else"]
+__all__ = ["Also", "Ledger", "Then", "nothing_else", "nothing_more"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -58,11 +58,16 @@ _T = TypeVar("_T")
 Also = Callable[[SessionMeta], Sequence[Operation]]
 """What is to be committed with a session's entries, made of what the session is then."""
 
-_Wanted = Callable[[], Sequence[Entry]]
+Then = Callable[[], None]
+"""What is to follow once all is committed, also when whoever asked for it has been cancelled meanwhile."""
 
 
 def nothing_else(_session: SessionMeta) -> Sequence[Operation]:
     return ()
+
+
+def nothing_more() -> None:
+    """Follow with nothing."""
 
 
 @dataclass(slots=True)
@@ -148,7 +153,9 @@ class Ledger:
             raise Refused("That session does not exist any more. /session list shows what there is.")
         return state
 
-    async def begin(self, key: str, entries: Sequence[Entry], also: Also = nothing_else) -> SessionState:
+    async def begin(
+        self, key: str, entries: Sequence[Entry], also: Also = nothing_else, then: Then = nothing_more
+    ) -> SessionState:
         """Write the first entries of a session, which becomes the active one of its scope, and commit `also`."""
         self.insist_on_recovery()
         self._insist_on_room()
@@ -159,18 +166,20 @@ class Ledger:
         if self._journal is None:
             self._found(key, sealed, state)
             await self._persist(key, data, is_new=True)
+            then()
         else:
             committed = await self._queue(self._journal, key, lines, 1, operations)
-            await self._after(committed, partial(self._begun, key, sealed, lines, state))
+            await self._after(committed, partial(self._begun, key, sealed, lines, state, then))
         return state
 
     def _begun(
-        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, *, is_committed: bool
+        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, then: Then, *, is_committed: bool
     ) -> None:
         """As `_appended`, for a new session."""
         if is_committed:
             self._found(key, sealed, state)
             self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
+            then()
 
     def _found(self, key: str, sealed: list[Entry], state: SessionState) -> None:
         """Take a new session into memory, as the active one."""
@@ -178,17 +187,23 @@ class Ledger:
         self._hot.put(key, sealed, state.size)
 
     async def append(
-        self, key: str, entries: Sequence[Entry], *, is_active: bool = False, also: Sequence[Operation] = ()
+        self,
+        key: str,
+        entries: Sequence[Entry],
+        *,
+        is_active: bool = False,
+        also: Sequence[Operation] = (),
+        then: Then = nothing_more,
     ) -> list[Entry]:
         """Add entries to a session; return them as they are now. With `is_active`, it becomes the active one.
 
-        `also` is committed with them. Nothing has happened when that fails.
+        `also` is committed with them, and `then` follows. Nothing has happened when that fails.
         """
         self._insist_on_room()
         self.state(key)
         if not entries and not also:
             return []
-        sealed = await self._append(key, lambda: entries, also, is_active=is_active)
+        sealed = await self._append(key, lambda: entries, also, then, is_active=is_active)
         written = self.sessions(parse_key(key)[0]).get(key)
         if sealed and written is not None and _is_checkpoint_due(written):
             await self._write_checkpoint(key)
@@ -199,6 +214,7 @@ class Ledger:
         key: str,
         wanted: Callable[[], Sequence[Entry]],
         also: Sequence[Operation] = (),
+        then: Then = nothing_more,
         *,
         is_active: bool = False,
     ) -> list[Entry]:
@@ -207,6 +223,7 @@ class Ledger:
             sealed, lines = self._seal(wanted(), after=self.state(key).seq)
             self._take(key, sealed, b"".join(lines), is_active=is_active)
             await self._persist(key, b"".join(lines))
+            then()
             return sealed
         appending = self._appending.setdefault(key, asyncio.Lock())
         await appending.acquire()
@@ -216,7 +233,7 @@ class Ledger:
         except BaseException:
             appending.release()
             raise
-        await self._after(committed, partial(self._appended, key, sealed, lines, appending, is_active=is_active))
+        await self._after(committed, partial(self._appended, key, sealed, lines, appending, then, is_active=is_active))
         return sealed
 
     def _appended(
@@ -225,19 +242,21 @@ class Ledger:
         sealed: list[Entry],
         lines: list[bytes],
         appending: asyncio.Lock,
+        then: Then,
         *,
         is_active: bool,
         is_committed: bool,
     ) -> None:
         """Take in what the journal has: whoever asked for it may have been cancelled, but all three must agree."""
         appending.release()
-        is_there = key in self.sessions(parse_key(key)[0])  # It may have been deleted meanwhile.
-        if not is_there or not is_committed:
+        if not is_committed:
             return
-        data = b"".join(lines)
-        self._take(key, sealed, data, is_active=is_active)
-        if sealed:
-            self._persist_later(key, data, upto=sealed[-1].seq)
+        if key in self.sessions(parse_key(key)[0]):  # It may have been deleted meanwhile.
+            data = b"".join(lines)
+            self._take(key, sealed, data, is_active=is_active)
+            if sealed:
+                self._persist_later(key, data, upto=sealed[-1].seq)
+        then()
 
     async def _after(self, committed: asyncio.Future[None], then: Callable[..., None]) -> None:
         """Wait for a commit, and have `then` called at its end, also when whoever waits has been cancelled."""
@@ -259,10 +278,12 @@ class Ledger:
         else:
             told.set_exception(failure)
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[Operation], then: Then = nothing_more) -> None:
         """Commit what belongs to no entry."""
-        if self._journal is not None and operations:
-            await self._journal.commit(*operations)
+        if self._journal is None:
+            then()
+        elif operations:
+            await self._after(await self._journal.queue(*operations), partial(_follow, then))
 
     async def _queue(
         self, journal: Journal, key: str, lines: Sequence[bytes], first: int, also: Sequence[Operation]
@@ -508,6 +529,11 @@ def _find(disk: Disk, key: str, enough: Sufficiency, expected: int) -> _Found:
 
 def _is_checkpoint_due(state: SessionState) -> bool:
     return state.seq - state.checkpoint >= _CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= _CHECKPOINT_BYTES
+
+
+def _follow(then: Then, *, is_committed: bool) -> None:
+    if is_committed:
+        then()
 
 
 def _is_enough(enough: Sufficiency, entries: Sequence[Entry]) -> bool:

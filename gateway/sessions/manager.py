@@ -25,7 +25,7 @@ from gateway.sessions.disk import Disk
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Entry
 from gateway.sessions.journal import Journal
-from gateway.sessions.ledger import Also, Ledger, nothing_else
+from gateway.sessions.ledger import Also, Ledger, Then, nothing_else, nothing_more
 from gateway.sessions.meta import Session, SessionMeta, Undone, meta_of
 from gateway.sessions.names import session_key
 from gateway.sessions.reader import Reader
@@ -152,26 +152,39 @@ class SessionManager:
         key = found.active_session_key
         return None if key is None else meta_of(key, found.sessions[key])
 
+    def open_one(self, scope: str) -> SessionMeta | None:
+        """Return the session that the next message of a scope goes to; None where that has to be a new one."""
+        active = self.active(scope)
+        return active if active is not None and active.status is SessionStatus.ACTIVE else None
+
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
         found = self._ledger.scopes[scope]
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
     async def resolve_active(
-        self, scope: str, *, agent: str, origin: Address, also: Also = nothing_else
+        self, scope: str, *, agent: str, origin: Address, also: Also = nothing_else, then: Then = nothing_more
     ) -> SessionMeta:
         """Return the session that a message to `scope` belongs to; a new one where there is none that is open.
 
-        `also` is committed with whatever this writes; when that fails, nothing has happened.
+        `also` is committed with whatever this writes, and `then` follows that, also when whoever waits is cancelled;
+        when it fails, nothing has happened.
         """
-        active = self.active(scope)
-        if active is not None and active.status is SessionStatus.ACTIVE:
-            await self._ledger.commit(also(active))
+        active = self.open_one(scope)
+        if active is not None:
+            await self._ledger.commit(also(active), then)
             return active
-        return await self.start_new(scope, agent=agent, origin=origin, also=also)
+        return await self.start_new(scope, agent=agent, origin=origin, also=also, then=then)
 
     async def start_new(
-        self, scope: str, *, agent: str, origin: Address, title: str | None = None, also: Also = nothing_else
+        self,
+        scope: str,
+        *,
+        agent: str,
+        origin: Address,
+        title: str | None = None,
+        also: Also = nothing_else,
+        then: Then = nothing_more,
     ) -> SessionMeta:
         """Start a session and make it the active one."""
         self._ledger.insist_on_recovery()
@@ -180,7 +193,7 @@ class SessionManager:
         begun = first_entries(
             key, epoch=found.epoch + 1, agent=agent, origin=origin, created=self._clock(), title=title or ""
         )
-        state = await self._ledger.begin(key, begun, also)
+        state = await self._ledger.begin(key, begun, also, then)
         await self._removal.rotated(scope, found.active_session_key)
         await self.prune(scope)
         return meta_of(key, state)
@@ -308,15 +321,20 @@ class SessionManager:
         return await self._ledger.lines(key, limit, self._window)
 
     async def append(
-        self, key: str, entries: Sequence[Entry], *, also: Sequence[Operation] = ()
+        self,
+        key: str,
+        entries: Sequence[Entry],
+        *,
+        also: Sequence[Operation] = (),
+        then: Then = nothing_more,
     ) -> builtins.list[Entry]:
         """Add entries to a session; return them with their `seq` and `ts`. `also` is committed with them.
 
         Their order is that of the calls. When the journal does not take them, nothing has happened. When the disk
         refuses them afterwards they are kept, and tried again with the next append or flush; `trouble` says so. Once
-        this was called, being cancelled does not take them back.
+        this was called, being cancelled does not take them back, and `then` follows all the same.
         """
-        return await self._ledger.append(key, entries, also=also)
+        return await self._ledger.append(key, entries, also=also, then=then)
 
     def scopes(self) -> Iterator[str]:
         """Return the names of all scopes that there are now; `list` tells the sessions of each."""

@@ -38,8 +38,8 @@ def _outbox_move(target: OutboxState, changes: str) -> str:
 
 _TAKE = "INSERT OR IGNORE INTO seen (channel, account, event_id, at) VALUES (?, ?, ?, ?)"
 _ACCEPT = """
-    INSERT OR IGNORE INTO inbox (turn, state, scope, session, number, agent, accepted_at, event_id, inbound)
-    VALUES (?, 'received', ?, ?, ?, ?, ?, ?, ?)
+    INSERT OR IGNORE INTO inbox (turn, state, attempts, scope, session, number, agent, accepted_at, event_id, inbound)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _BEGIN = _inbox_move(InboxState.RUNNING, "state = 'running', attempts = attempts + 1")
 _FORGIVE = f"UPDATE inbox SET attempts = 0 WHERE turn = ? AND state IN ({listed(INBOX_OPEN)})"  # noqa: S608 - constants only
@@ -82,6 +82,8 @@ def _take(connection: Connection, take: o.Take) -> None:
 def _accept(connection: Connection, accept: o.Accept) -> None:
     values = (
         accept.turn,
+        InboxState.RUNNING if accept.is_begun else InboxState.RECEIVED,
+        int(accept.is_begun),
         accept.scope,
         accept.session,
         accept.number,

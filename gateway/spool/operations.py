@@ -44,7 +44,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accept:
-    """Put a message into the inbox. `Duplicate` when the turn is there already."""
+    """Put a message into the inbox. `Duplicate` when the turn is there already.
+
+    `is_begun` spares the `Begin` of a turn that nothing stands before.
+    """
 
     turn: str
     inbound: Inbound
@@ -53,6 +56,7 @@ class Accept:
     number: int
     agent: str
     at: datetime
+    is_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The whole gateway, from what a person says to what a person hears, over the loopback channel."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from channels.loopback import Heard, LoopbackChannel
 from config import GatewaySettings, HttpSettings, Settings
+from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon, opened
 from gateway.errors import Transient
@@ -59,6 +61,42 @@ async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) ->
     assert reply.address.peer == "ada"
     assert reply.session == 1
     assert "offline" in reply.text.lower()
+
+
+class Witness:
+    """A model that notes how many transactions there were when it was asked."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self.seen: list[int] = []
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.seen.append(self._spool.transactions)
+        yield TextDelta(text="Yes.")
+
+
+async def test_a_message_that_need_not_wait_is_accepted_and_begun_in_one_commit(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        spool = daemon._spool  # noqa: SLF001 - what is stored when cannot be seen from outside
+        model = Witness(spool)
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        await chat.say("this one starts the session")
+        await chat.hear_message()
+        while (await spool.stats()).outbox:
+            pass
+        before = spool.transactions
+        await chat.say("hello")
+        await chat.hear_message()
+        assert model.seen[-1] - before == 1
+
+
+async def test_who_is_cancelled_while_a_message_is_accepted_is_answered_all_the_same(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        for text in ("a new session", "an open one"):
+            saying = asyncio.create_task(chat.say(text))
+            await asyncio.sleep(0)
+            saying.cancel()
+            assert (await chat.hear_message()).kind is OutboundKind.REPLY
 
 
 async def test_the_answer_is_streamed_before_it_is_whole(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import UserMessage
-from gateway.intake import OTHERS_FIRST
+from gateway.queueing import OTHERS_FIRST
 from gateway.signs import SEEN
 from tests.daemon.test_conversation import gateway, settings
 

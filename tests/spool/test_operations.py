@@ -52,6 +52,12 @@ OUTBOX_STEPS: dict[OutboxState, list[Operation]] = {
 }
 
 
+async def test_a_turn_that_is_begun_at_once_counts_as_an_attempt(spool: Spool, crash: Crash) -> None:
+    await spool.commit(take(), replace(accept(), is_begun=True))
+    (row,) = (await (await crash()).recover()).inbox
+    assert (row.state, row.attempts) == (InboxState.RUNNING, 1)
+
+
 async def test_an_accepted_message_comes_back_whole(spool: Spool, crash: Crash) -> None:
     await spool.commit(take(), accept(text="ä\u2029\x7f😀"))
     (row,) = (await (await crash()).recover()).inbox

@@ -1,0 +1,166 @@
+"""Queueing: an accepted message is committed to the spool, bound to a session, and put into that session's lane."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from random import Random
+from uuid import uuid4
+
+import msgspec
+
+from config import BusyMode, WaitingSign
+from gateway.access import rules_for
+from gateway.commands import Desk
+from gateway.contract import Inbound, Outbound
+from gateway.course import as_asked
+from gateway.delivery import Delivery
+from gateway.errors import Refused
+from gateway.files.reception import Reception
+from gateway.jobs import Job
+from gateway.lanes import LaneFull
+from gateway.live import Live
+from gateway.routing import Routed
+from gateway.sessions import SessionMeta
+from gateway.signs import Signs
+from gateway.spool import Accept, Operation, Send, Take
+
+__all__ = ["Queueing", "taken"]
+
+WAITS = "One moment: this waits until I am done with what you sent before."
+OTHERS_FIRST = "One moment: others are being answered first."
+INTERRUPTED = "Interrupted by your next message."
+
+
+class Queueing:
+    """Whoever calls may be cancelled at any time: what the spool has is in its lane all the same."""
+
+    def __init__(
+        self,
+        *,
+        live: Live,
+        desk: Desk,
+        delivery: Delivery,
+        signs: Signs,
+        files: Reception,
+    ) -> None:
+        self._live = live
+        self._sessions = desk.sessions
+        self._lanes = desk.lanes
+        self._now = desk.now
+        self._delivery = delivery
+        self._signs = signs
+        self._files = files
+        self._random = Random()  # noqa: S311 - makes names that are unlike all others, not secrets
+
+    async def message(self, inbound: Inbound, routed: Routed) -> None:
+        """Queue what is said to the agent; where nothing stands before it, its turn is begun in the same commit."""
+        session = self._sessions.open_one(routed.scope)
+        is_free = session is not None and not inbound.attachments and self._has_place
+        if session is None or not is_free or not self._lanes.hold(session.key):
+            await self.errand(inbound, routed)
+            return
+        try:
+            await self._begin(inbound, routed, session)
+        finally:
+            self._lanes.release(session.key)
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether a turn that is started now need not wait for others to end."""
+        return self._lanes.at_work < self._live.settings.gateway.max_parallel_turns
+
+    async def _begin(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
+        accept = self._acceptance(inbound, routed, session, is_begun=True)
+        asked = msgspec.structs.replace(as_asked(inbound), turn=accept.turn)
+        job = _job(accept)
+        await self._sessions.append(
+            session.key,
+            [asked],
+            also=[taken(inbound, accept.at), accept],
+            then=partial(self._lanes.put_first, session.key, job),
+        )
+
+    async def errand(self, inbound: Inbound, routed: Routed) -> None:
+        """Queue a message, or a command that waits for the turns before it, in the session that is active then."""
+        accepted: list[Accept] = []
+        note: list[Send] = []
+
+        def accept(session: SessionMeta) -> Sequence[Operation]:
+            self._check_room(session.key)
+            note.extend(self._note(inbound, session.key))
+            accepted.append(self._acceptance(inbound, routed, session))
+            return [taken(inbound, accepted[0].at), *accepted, *note]
+
+        await self._sessions.resolve_active(
+            routed.scope,
+            agent=routed.agent,
+            origin=inbound.address,
+            also=accept,
+            then=lambda: self._put(_job(accepted[0]), note),
+        )
+
+    def _put(self, job: Job, note: Sequence[Send]) -> None:
+        inbound = job.inbound
+        if self._why_it_waits(inbound, job.session, WaitingSign.REACTION):
+            self._signs.waits(job.turn, inbound)
+        if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
+            self._lanes.stop(job.session, INTERRUPTED)
+        self._files.begin(job)
+        self._lanes.put(job.session, job)
+        self._delivery.post(note)
+
+    def _acceptance(self, inbound: Inbound, routed: Routed, session: SessionMeta, *, is_begun: bool = False) -> Accept:
+        return Accept(
+            # A name unlike all others. Asking the system for each one's chance costs more than all else that is done.
+            turn=f"{self._random.getrandbits(128):032x}",
+            inbound=inbound,
+            scope=routed.scope,
+            session=session.key,
+            number=session.number,
+            agent=routed.agent,
+            at=self._now(),
+            is_begun=is_begun,
+        )
+
+    def _why_it_waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> str | None:
+        """Say why a message has to wait, if it has to and its sender shall learn it by this sign."""
+        rules = rules_for(self._live, inbound.address)
+        if rules.waiting_sign is not sign:
+            return None
+        if self._lanes.is_busy(session):
+            return None if rules.busy is BusyMode.INTERRUPT else WAITS
+        return None if self._has_place else OTHERS_FIRST
+
+    def _note(self, inbound: Inbound, session: str) -> list[Send]:
+        why = self._why_it_waits(inbound, session, WaitingSign.NOTE)
+        if why is None:
+            return []
+        notice = Outbound(address=inbound.address, text=why, reply_to=inbound.message_id)
+        return self._delivery.compose(notice, key=f"notice-{uuid4().hex}")
+
+    def _check_room(self, session: str) -> None:
+        try:
+            self._lanes.check_room(session)
+        except LaneFull as full:
+            raise Refused(
+                f"{full.waiting} messages are already waiting for an answer. "
+                "Wait for some of them, or send /stop to drop those of this chat."
+            ) from full
+
+
+def taken(inbound: Inbound, now: datetime) -> Take:
+    """Return the mark that keeps the same event from being taken twice."""
+    address = inbound.address
+    return Take(channel=address.channel, account=address.account, event_id=inbound.event_id, at=now)
+
+
+def _job(accept: Accept) -> Job:
+    return Job(
+        turn=accept.turn,
+        inbound=accept.inbound,
+        agent=accept.agent,
+        scope=accept.scope,
+        session=accept.session,
+        number=accept.number,
+        has_begun=accept.is_begun,
+    )
