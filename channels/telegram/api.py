@@ -46,8 +46,6 @@ log = structlog.get_logger()
 TIMEOUT = 30
 SIGN_TIMEOUT = 5
 """A sign of life that takes longer is out of date."""
-POLL_SLACK = 10
-"""How much later than agreed an empty answer may come; after that the connection is taken for dead."""
 WANTED = ["message", "edited_message", "callback_query"]
 # A preview makes Telegram fetch whatever address the agent has written, with all that may be in it.
 NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
@@ -110,12 +108,12 @@ class BotApi:
             menu = [BotCommand(command=name, description=summary) for name, summary in commands.items()]
             await self._bot.set_my_commands(menu)
 
-    async def updates(self, offset: int | None, *, wait: int) -> list[Arrived]:
+    async def updates(self, offset: int | None, *, wait: int, slack: int) -> list[Arrived]:
         """Acknowledge what lies before `offset` and return what follows, by id; None is one that cannot be read."""
         with translated(self._token):
             try:
                 updates = await self._bot.get_updates(
-                    offset=offset, timeout=wait, allowed_updates=WANTED, request_timeout=wait + POLL_SLACK
+                    offset=offset, timeout=wait, allowed_updates=WANTED, request_timeout=wait + slack
                 )
             except ClientDecodeError as unreadable:
                 return _one_by_one(unreadable, self._bot)
@@ -123,7 +121,7 @@ class BotApi:
                 if "webhook" not in conflict.message or self._has_deleted_webhook:
                     raise
                 await self._delete_webhook()
-                return await self.updates(offset, wait=wait)
+                return await self.updates(offset, wait=wait, slack=slack)
         return [(update.update_id, update) for update in updates]
 
     async def acknowledge(self, offset: int) -> None:

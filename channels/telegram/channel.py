@@ -21,6 +21,7 @@ __all__ = ["TelegramChannel", "key_of"]
 
 TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 """Telegram counts what is visible, in UTF-16 units: https://core.telegram.org/bots/api#sendmessage."""
+POLL_SECONDS = 50
 DRAFT_PACE = 0.5
 EDIT_PACE = 1.5
 TYPING_DELAY = 0.3
@@ -47,11 +48,12 @@ class TelegramChannel:
         self._context = context
         self._token = _token(context)
         _check_ids(context)
+        self._poll_seconds = _poll_seconds(context)
         self._connection: Connection | None = None
 
     async def run(self, deliver: Deliver) -> None:
         async with self._connected() as connection:
-            await connection.poll(deliver)
+            await connection.poll(deliver, longest=self._poll_seconds)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator["Connection"]:
@@ -122,6 +124,16 @@ def _token(context: ChannelContext) -> Secret:
     if not _TOKEN.fullmatch(token.reveal()):
         raise CannotStart(f"{key} is not a bot's token. @BotFather on Telegram shows it; it looks like 123456:ABC-DEF.")
     return token
+
+
+def _poll_seconds(context: ChannelContext) -> int:
+    seconds = context.settings.options.get("poll_seconds", POLL_SECONDS)
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 1 <= seconds <= POLL_SECONDS:
+        raise CannotStart(
+            f"{key_of(context)}.options.poll_seconds has to be a whole number from 1 to {POLL_SECONDS}: for so many "
+            "seconds Telegram may hold back the answer that there is nothing new."
+        )
+    return seconds
 
 
 def _check_ids(context: ChannelContext) -> None:

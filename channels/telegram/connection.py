@@ -50,10 +50,10 @@ class Connection:
     ) -> None:
         await self._api.__aexit__(kind, error, trace)
 
-    async def poll(self, deliver: Deliver) -> None:
-        """Fetch updates until cancelled."""
+    async def poll(self, deliver: Deliver, *, longest: int) -> None:
+        """Fetch updates until cancelled, in requests of so many seconds at most."""
         async with Taker(self._api, deliver, self._context.relocate) as taker:
-            await Poller(self._api, self._identify, self._context.pulse).run(taker)
+            await Poller(self._api, self._identify, self._context.pulse, longest=longest).run(taker)
 
     async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:
         """Have Telegram call `url` until cancelled, and take what comes to `receive`."""

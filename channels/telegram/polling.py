@@ -13,8 +13,8 @@ from gateway.errors import AuthRejected, ChannelError, Transient
 
 __all__ = ["Poller"]
 
-WAIT = 50
-"""Seconds that Telegram may hold back an empty answer."""
+LEAST_SLACK = 2
+"""How many seconds later than agreed an answer may come at least; after that the connection is taken for dead."""
 ALBUM_PAUSE = 0.3
 """The parts of an album are sent in one go, but Telegram answers as soon as it has the first."""
 
@@ -22,7 +22,8 @@ ALBUM_PAUSE = 0.3
 class Poller:
     """Telegram forgets what lies before the offset that it is asked for, so that one moves only behind what is taken.
 
-    `identify` is asked again until it succeeds: Telegram may be away when we start.
+    `identify` is asked again until it succeeds: Telegram may be away when we start. `longest` is for how many seconds
+    it may hold back an empty answer.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Poller:
         identify: Callable[[], Awaitable[BotIdentity]],
         pulse: Pulse,
         *,
+        longest: int,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._identify = identify
         self._pulse = pulse
+        self._longest = longest
         self._sleep = sleep
         self._bot: BotIdentity | None = None
         self._offset: int | None = None
@@ -55,7 +58,7 @@ class Poller:
                 await self._sleep(_asked(trouble) or next(waits))
             else:
                 # Only the first answer is wanted at once, as a proof that messages can come in.
-                self._wait = WAIT
+                self._wait = self._longest
                 self._pulse.up()
                 waits = pauses()
 
@@ -75,10 +78,11 @@ class Poller:
 
     async def _fetch(self) -> list[Arrived]:
         """Ask for updates; when an album comes last, ask for the same again until no more of it comes."""
-        arrived = await self._api.updates(self._offset, wait=self._wait)
+        slack = max(LEAST_SLACK, self._longest // 5)
+        arrived = await self._api.updates(self._offset, wait=self._wait, slack=slack)
         while ends_in_album(arrived):
             await self._sleep(ALBUM_PAUSE)
-            before, arrived = arrived, await self._api.updates(self._offset, wait=0)
+            before, arrived = arrived, await self._api.updates(self._offset, wait=0, slack=slack)
             if len(arrived) <= len(before):
                 break
         return arrived

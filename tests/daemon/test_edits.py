@@ -36,6 +36,13 @@ class Parrot:
         await self.may_answer.wait()
         yield TextDelta(text=f"heard: {self.heard[-1][-1]}")
 
+    @classmethod
+    def answering(cls, daemon: Daemon) -> None:
+        """Have one that answers at once."""
+        parrot = cls()
+        parrot.may_answer.set()
+        parrot.installed(daemon)
+
     def installed(self, daemon: Daemon) -> None:
         daemon.roster.replace("main", lambda agent: replace(agent, provider=self))
 

@@ -43,7 +43,7 @@ async def poll(api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable
     async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
             async with Taker(bot, deliver, relocate) as taker:
-                await Poller(bot, identify, beats, sleep=sleep).run(taker)
+                await Poller(bot, identify, beats, longest=50, sleep=sleep).run(taker)
     return taken
 
 

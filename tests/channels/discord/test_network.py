@@ -1,0 +1,106 @@
+"""Discord over a network that breaks: the real discord.py, the whole gateway, and a cable in between."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.daemon import Daemon
+from tests.channels.cable import Cable, laid, settled, until
+from tests.channels.discord.server import ADAS, FakeDiscord, discord_server
+from tests.channels.discord.test_daemon import gateway, settings, shown
+from tests.daemon.test_edits import Parrot
+
+NOTICED_WITHIN = 30.0
+HEARTBEAT = 1.0
+
+
+@pytest.fixture
+async def discord() -> AsyncIterator[FakeDiscord]:
+    async with discord_server() as discord:
+        discord.gateway.interval = HEARTBEAT
+        yield discord
+
+
+@dataclass(frozen=True, slots=True)
+class Cables:
+    """To Discord's two hosts, by which the fake tells the bot to come."""
+
+    rest: Cable
+    gateway: Cable
+
+    def cut(self) -> None:
+        self.rest.cut()
+        self.gateway.cut()
+
+    def die(self) -> None:
+        """Let the gateway's line go dead: that is where nobody expects an answer soon."""
+        self.gateway.die()
+
+    async def heal(self) -> None:
+        await self.rest.heal()
+        await self.gateway.heal()
+
+
+@pytest.fixture
+async def cables(discord: FakeDiscord) -> AsyncIterator[Cables]:
+    async with laid(discord.url) as rest, laid(discord.gateway.url) as gateway:
+        discord.url = rest.through(discord.url)
+        discord.gateway.url = gateway.through(discord.gateway.url)
+        yield Cables(rest, gateway)
+
+
+async def noticed(daemon: Daemon) -> str:
+    """Wait until the channel is known to be down; return why."""
+    await until(lambda: not daemon.health().ready, within=NOTICED_WITHIN)
+    (channel,) = daemon.health().channels
+    assert channel.state == "down"
+    return channel.reason
+
+
+async def back(daemon: Daemon) -> None:
+    await until(lambda: daemon.health().ready, within=60)
+
+
+@pytest.mark.parametrize("fault", ["cut", "die"])
+async def test_what_is_written_while_the_network_is_away_is_answered_once(
+    tmp_path: Path, discord: FakeDiscord, cables: Cables, fault: str
+) -> None:
+    async with gateway(discord, settings(tmp_path, discord)) as daemon:
+        Parrot.answering(daemon)
+        await back(daemon)
+        await discord.say("before")
+        await shown(discord, "heard: before", ADAS)
+        await settled(daemon)
+        getattr(cables, fault)()
+        await discord.say("meanwhile")
+        assert await noticed(daemon)
+        await cables.heal()
+        await back(daemon)
+        await shown(discord, "heard: meanwhile", ADAS)
+        await discord.say("after")
+        await shown(discord, "heard: after", ADAS)
+    assert [message["content"] for message in discord.sent()] == [
+        "heard: before",
+        "heard: meanwhile",
+        "heard: after",
+    ]
+
+
+async def test_an_answer_waits_until_the_network_is_back_and_comes_once(
+    tmp_path: Path, discord: FakeDiscord, cables: Cables
+) -> None:
+    parrot = Parrot()
+    async with gateway(discord, settings(tmp_path, discord)) as daemon:
+        parrot.installed(daemon)
+        await back(daemon)
+        await discord.say("hello")
+        await parrot.is_asked.wait()
+        cables.cut()
+        parrot.may_answer.set()
+        await noticed(daemon)
+        await cables.heal()
+        await shown(discord, "heard: hello", ADAS)
+        await back(daemon)
+    assert [message["content"] for message in discord.sent()] == ["heard: hello"]
