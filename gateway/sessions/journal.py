@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from gateway.sessions.disk import Disk
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.line_reading import end_of, lines_backwards
 from gateway.sessions.mending import keep_aside
-from gateway.spool import Operation
+from gateway.spool import Operation, Settled
 
 __all__ = ["Journal", "catch_up"]
 
@@ -28,10 +27,8 @@ Noted = Sequence[tuple[int, bytes]]
 class Journal(Protocol):
     """Where every entry is committed before it is written to its transcript, with whatever belongs to it."""
 
-    async def commit(self, *operations: Operation) -> None: ...
-
-    async def queue(self, *operations: Operation) -> asyncio.Future[None]:
-        """Commit without waiting for it. What is returned tells of the end, later; cancelling it takes nothing back."""
+    async def commit(self, *operations: Operation, then: Settled | None = None) -> None:
+        """Return when they are durable. `then` hears once how it ended, before anybody else, whoever is cancelled."""
 
     def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield what no flush has made durable yet, by session and seq."""

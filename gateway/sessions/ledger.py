@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -34,7 +34,7 @@ from gateway.sessions.state import SessionState
 from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
 from gateway.sessions.transcript import Reading
 from gateway.sessions.worker import Worker
-from gateway.spool import Note, Operation, SpoolFull
+from gateway.spool import Note, Operation, SpoolBroken, SpoolFull
 
 __all__ = ["Also", "Ledger", "Then", "nothing_else", "nothing_more"]
 
@@ -102,7 +102,6 @@ class Ledger:
         """The highest seq of each session that the journal holds, and that was handed to the disk."""
         self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held while entries of a session are on their way to the journal; if it refuses them, their seq is free."""
-        self._committing: set[asyncio.Future[None]] = set()
         self.scopes = Scopes({}, 0)
         self.doomed: set[str] = set()
         """Keys of deleted sessions whose files are still there."""
@@ -118,8 +117,9 @@ class Ledger:
         self._flushing = asyncio.Lock()
 
     async def close(self) -> None:
-        if self._committing:
-            await asyncio.wait(self._committing)
+        if self._journal is not None:
+            with suppress(SpoolFull, SpoolBroken):
+                await self._journal.commit()  # Behind all that is on its way.
         if self._is_recovered:
             await self.flush()
             if not self.scopes.is_changed and not self._index_is_behind:
@@ -168,15 +168,21 @@ class Ledger:
             await self._persist(key, data, is_new=True)
             then()
         else:
-            committed = await self._queue(self._journal, key, lines, 1, operations)
-            await self._after(committed, partial(self._begun, key, sealed, lines, state, then))
+            noted = Note(session=key, first_seq=1, lines=tuple(lines))
+            await self._journal.commit(noted, *operations, then=partial(self._begun, key, sealed, lines, state, then))
         return state
 
     def _begun(
-        self, key: str, sealed: list[Entry], lines: list[bytes], state: SessionState, then: Then, *, is_committed: bool
+        self,
+        key: str,
+        sealed: list[Entry],
+        lines: list[bytes],
+        state: SessionState,
+        then: Then,
+        refusal: BaseException | None,
     ) -> None:
         """As `_appended`, for a new session."""
-        if is_committed:
+        if refusal is None:
             self._found(key, sealed, state)
             self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
             then()
@@ -229,11 +235,12 @@ class Ledger:
         await appending.acquire()
         try:
             sealed, lines = self._seal(wanted(), after=self.state(key).seq)
-            committed = await self._queue(self._journal, key, lines, sealed[0].seq if sealed else 0, also)
         except BaseException:
             appending.release()
             raise
-        await self._after(committed, partial(self._appended, key, sealed, lines, appending, then, is_active=is_active))
+        noted = [Note(session=key, first_seq=sealed[0].seq, lines=tuple(lines))] if sealed else []
+        taken_in = partial(self._appended, key, sealed, lines, appending, then, is_active)
+        await self._journal.commit(*noted, *also, then=taken_in)
         return sealed
 
     def _appended(
@@ -243,13 +250,12 @@ class Ledger:
         lines: list[bytes],
         appending: asyncio.Lock,
         then: Then,
-        *,
-        is_active: bool,
-        is_committed: bool,
+        is_active: bool,  # noqa: FBT001 - bound where the name stands
+        refusal: BaseException | None,
     ) -> None:
         """Take in what the journal has: whoever asked for it may have been cancelled, but all three must agree."""
         appending.release()
-        if not is_committed:
+        if refusal is not None:
             return
         if key in self.sessions(parse_key(key)[0]):  # It may have been deleted meanwhile.
             data = b"".join(lines)
@@ -258,39 +264,12 @@ class Ledger:
                 self._persist_later(key, data, upto=sealed[-1].seq)
         then()
 
-    async def _after(self, committed: asyncio.Future[None], then: Callable[..., None]) -> None:
-        """Wait for a commit, and have `then` called at its end, also when whoever waits has been cancelled."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._committing.add(committed)
-        committed.add_done_callback(partial(self._committed, then, told))
-        await told
-
-    def _committed(
-        self, then: Callable[..., None], told: asyncio.Future[None], committed: asyncio.Future[None]
-    ) -> None:
-        self._committing.discard(committed)
-        failure = asyncio.CancelledError() if committed.cancelled() else committed.exception()
-        then(is_committed=failure is None)
-        if told.done():
-            return
-        if failure is None:
-            told.set_result(None)
-        else:
-            told.set_exception(failure)
-
     async def commit(self, operations: Sequence[Operation], then: Then = nothing_more) -> None:
         """Commit what belongs to no entry."""
         if self._journal is None:
             then()
         elif operations:
-            await self._after(await self._journal.queue(*operations), partial(_follow, then))
-
-    async def _queue(
-        self, journal: Journal, key: str, lines: Sequence[bytes], first: int, also: Sequence[Operation]
-    ) -> asyncio.Future[None]:
-        """Hand entries to the journal; return what tells that it has them."""
-        noted = [Note(session=key, first_seq=first, lines=tuple(lines))] if lines else []
-        return await journal.queue(*noted, *also)
+            await self._journal.commit(*operations, then=partial(_follow, then))
 
     async def load(self, key: str, messages: int) -> tuple[Entry, ...]:
         """Return the end of a session: at least its last turn and `messages` messages before it."""
@@ -531,8 +510,8 @@ def _is_checkpoint_due(state: SessionState) -> bool:
     return state.seq - state.checkpoint >= _CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= _CHECKPOINT_BYTES
 
 
-def _follow(then: Then, *, is_committed: bool) -> None:
-    if is_committed:
+def _follow(then: Then, refusal: BaseException | None) -> None:
+    if refusal is None:
         then()
 
 

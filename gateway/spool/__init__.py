@@ -27,6 +27,7 @@ from gateway.spool.operations import (
 from gateway.spool.rows import About, Found, InboxRow, Listing, OutboxRow, ReminderRow, Spent, Stats
 from gateway.spool.spool import Spool
 from gateway.spool.states import InboxState, OutboxState
+from gateway.spool.writer import Settled
 
 __all__ = [
     "About",
@@ -59,6 +60,7 @@ __all__ = [
     "Send",
     "Sending",
     "Settle",
+    "Settled",
     "Spend",
     "Spent",
     "Spool",

@@ -1,7 +1,8 @@
 """What can be committed to the spool: plain values, applied in the writer's thread."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from gateway.contract import Inbound, Outbound, Receipt
 from gateway.spool.rows import About
@@ -32,8 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
+class Take(Struct, frozen=True, kw_only=True):
     """Mark an event as seen. `Duplicate` when it was seen before."""
 
     channel: str
@@ -42,8 +42,7 @@ class Take:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accept:
+class Accept(Struct, frozen=True, kw_only=True):
     """Put a message into the inbox. `Duplicate` when the turn is there already.
 
     `is_begun` spares the `Begin` of a turn that nothing stands before.
@@ -59,22 +58,19 @@ class Accept:
     is_begun: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class Begin(Struct, frozen=True, kw_only=True):
     """The turn starts, or goes on after a crash; each time counts as an attempt."""
 
     turn: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forgive:
+class Forgive(Struct, frozen=True, kw_only=True):
     """Forget the attempts of an unfinished turn: it was not the turn that ended the daemon."""
 
     turn: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
+class Settle(Struct, frozen=True, kw_only=True):
     """Move a message to another state. `answered_by` is the turn that answered it, when it is not its own."""
 
     turn: str
@@ -83,16 +79,14 @@ class Settle:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replace:
+class Replace(Struct, frozen=True, kw_only=True):
     """The message was edited before its turn has started; afterwards `WrongState`."""
 
     turn: str
     inbound: Inbound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """Entries of a transcript. The same again does nothing; other bytes under the same seq are a `Conflict`."""
 
     session: str
@@ -100,8 +94,7 @@ class Note:
     lines: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Struct, frozen=True, kw_only=True):
     """Put one part of a reply into the outbox, behind all that is there. `Duplicate` when the key is there already.
 
     `is_sent_at_once` spares the `Sending` of a part that nothing stands before.
@@ -114,40 +107,34 @@ class Send:
     is_sent_at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
+class Sending(Struct, frozen=True, kw_only=True):
     key: str
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
+class Delivered(Struct, frozen=True, kw_only=True):
     key: str
     receipt: Receipt
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Postpone:
+class Postpone(Struct, frozen=True, kw_only=True):
     """The send is known to have failed, and will be tried again."""
 
     key: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bury:
+class Bury(Struct, frozen=True, kw_only=True):
     key: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revive:
+class Revive(Struct, frozen=True, kw_only=True):
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepDraft:
+class KeepDraft(Struct, frozen=True, kw_only=True):
     """The platform's id of a half-streamed answer, in place of what was known before.
 
     None: it is about to be sent. Found so after a crash, it may be in the chat, and nobody can name it.
@@ -158,21 +145,18 @@ class KeepDraft:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropDraft:
+class DropDraft(Struct, frozen=True, kw_only=True):
     turn: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remember:
+class Remember(Struct, frozen=True, kw_only=True):
     """A small named fact; None removes it."""
 
     name: str
     value: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
+class Spend(Struct, frozen=True, kw_only=True):
     """Add to what a person has used of a model on a day (UTC, YYYY-MM-DD). `cached_tokens` are among the input."""
 
     day: str
@@ -184,8 +168,7 @@ class Spend:
     cost_micros: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appoint:
+class Appoint(Struct, frozen=True, kw_only=True):
     """Keep a reminder under the next number of its scope. `TooMany` when the scope, or everybody, has enough."""
 
     id: str
@@ -197,8 +180,7 @@ class Appoint:
     most_in_all: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reschedule:
+class Reschedule(Struct, frozen=True, kw_only=True):
     """Move a reminder that is due at `due_at` to its next time, if it has one; `WrongState` when it has moved before.
 
     `has_rung`: its message is in the same commit.
@@ -212,8 +194,7 @@ class Reschedule:
     failures: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
+class Cancel(Struct, frozen=True, kw_only=True):
     """End a reminder; `WrongState` when it is over."""
 
     id: str

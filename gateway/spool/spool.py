@@ -18,7 +18,7 @@ from gateway.spool.applying import apply
 from gateway.spool.file import copy
 from gateway.spool.operations import Accept, Operation, Take
 from gateway.spool.rows import Found, InboxRow, Listing, ReminderRow, Spent, Stats
-from gateway.spool.writer import Job, Writer
+from gateway.spool.writer import Job, Settled, Writer
 
 __all__ = ["Spool"]
 
@@ -86,23 +86,18 @@ class Spool:
         """Return for how many seconds the disk has been at the transaction at hand."""
         return self._writer.busy_for()
 
-    async def commit(self, *operations: Operation, patience: float = 0.0) -> None:
+    async def commit(self, *operations: Operation, then: Settled | None = None, patience: float = 0.0) -> None:
         """Store all of them or none, and return when they will survive a power cut.
-
-        With `patience` they wait for the company of others for up to so many seconds, which spares the disk.
 
         `Refusal`: nothing of this call was stored. `SpoolFull`: likewise; try again later. `SpoolBroken`: nobody knows
         until the next start. On a full disk a call with an `Accept` is the first to be refused.
-        """
-        await (await self.queue(*operations, patience=patience))
 
-    async def queue(self, *operations: Operation, patience: float = 0.0) -> asyncio.Future[None]:
-        """Have them stored behind all that was queued before, as `commit` does; return what tells how that ended.
-
-        Nobody has to wait for it, and cancelling it takes nothing back.
+        `then` hears once how it ended, before anybody who waits, and also when whoever called was cancelled. With
+        `patience` they wait for the company of others for up to so many seconds, which spares the disk.
         """
-        is_intake = any(isinstance(operation, Accept) for operation in operations)
-        return await self._put(partial(apply, operations=operations), is_intake=is_intake, patience=patience)
+        is_intake = Accept in map(type, operations)
+        work = partial(apply, operations=operations)
+        await (await self._put(work, is_intake=is_intake, then=then, patience=patience))
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
@@ -199,16 +194,25 @@ class Spool:
         *,
         is_intake: bool = False,
         is_alone: bool = False,
+        then: Settled | None = None,
         patience: float = 0.0,
     ) -> asyncio.Future[_T]:
         """Queue `work` for the writer's thread; wait for a place in the queue when there is none."""
+        try:
+            await self._take_place()
+        except BaseException as trouble:
+            if then is not None:
+                then(trouble)
+            raise
+        waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._writer.put(Job(work, waiter, is_intake, is_alone, then), patience=patience)
+        return waiter
+
+    async def _take_place(self) -> None:
         await self._places.acquire()
         if self._is_closed:
             self._places.release()
             raise RuntimeError("the spool is closed")
-        waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._writer.put(Job(work, waiter, is_intake, is_alone), patience=patience)
-        return waiter
 
     def _make_room(self, places: int) -> None:
         for _ in range(places):

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -19,7 +18,7 @@ from gateway.spool.file import log_of, open_file
 from gateway.spool.reserve import Reserve
 from gateway.spool.trouble import NO_ROOM, Kind, kind_of, sentence
 
-__all__ = ["Job", "Writer"]
+__all__ = ["Job", "Settled", "Writer"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -30,8 +29,11 @@ _LOG_LIMIT = 16 * 1024 * 1024
 """SQLite writes its log from the start again after a checkpoint; one that has grown beyond this is cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+Settled = Callable[[BaseException | None], None]
+"""Told, on the event loop and before any waiter, what has kept a job from being done, if anything has."""
+
+
+class Job(NamedTuple):
     """Work to be done inside the next transaction, and who waits for it. A cancelled `waiter` takes nothing back."""
 
     work: Work
@@ -40,10 +42,10 @@ class Job:
     """Brings in something new; while the disk is full, room is left for what was begun before."""
     is_alone: bool = False
     """Only reads, and cannot do so inside a transaction; what goes wrong concerns nobody else."""
+    then: Settled | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     job: Job
     answer: object = None
     error: BaseException | None = None
@@ -221,11 +223,13 @@ class Writer:
             self._failed(connection, worse)
 
     def _resolve(self, outcomes: Sequence[_Outcome]) -> None:
-        for outcome in outcomes:
-            if outcome.error is None:
-                _succeed(outcome.job.waiter, outcome.answer)
+        for job, answer, error in outcomes:
+            if job.then is not None:
+                self._loop.call_soon(job.then, error)
+            if error is None:
+                _succeed(job.waiter, answer)
             else:
-                _fail(outcome.job.waiter, outcome.error)
+                _fail(job.waiter, error)
         self._on_settled(len(outcomes))
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from config import SessionSettings
 from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager, entries
-from gateway.spool import Operation, SpoolFull
+from gateway.spool import Operation, Settled, SpoolFull
 from tests.sessions.conftest import SCOPE
 
 
@@ -21,16 +21,15 @@ class SlowJournal:
         self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
         self.is_slow = False
 
-    async def queue(self, *_operations: Operation) -> asyncio.Future[None]:
+    async def commit(self, *_operations: Operation, then: Settled | None = None) -> None:
         ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if then is not None:
+            ending.add_done_callback(lambda ended: then(ended.exception()))
         if self.is_slow:
             self.waiting.put_nowait(ending)
         else:
             asyncio.get_running_loop().call_soon(ending.set_result, None)
-        return ending
-
-    async def commit(self, *operations: Operation) -> None:
-        await (await self.queue(*operations))
+        await asyncio.shield(ending)
 
     async def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         nothing: list[tuple[str, list[tuple[int, bytes]]]] = []
@@ -54,6 +53,7 @@ async def sessions(tmp_path: Path, journal: SlowJournal) -> AsyncIterator[Sessio
     await manager.start_new(SCOPE, agent="main", origin=origin)
     journal.is_slow = True
     yield manager
+    journal.is_slow = False
     await manager.close()
 
 

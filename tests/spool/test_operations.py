@@ -1,9 +1,10 @@
 import sqlite3
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
+from gateway.contract import Receipt
 from gateway.spool import (
     Begin,
     Bury,
@@ -217,7 +218,7 @@ async def test_forgetting_many_entries_takes_several_steps_and_forgets_them_all(
 
 
 async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_dropped(spool: Spool) -> None:
-    await spool.commit(KeepDraft(turn="t1", receipt=replace(RECEIPT, message_id="m0"), at=NOW))
+    await spool.commit(KeepDraft(turn="t1", receipt=Receipt(message_id="m0"), at=NOW))
     await spool.commit(KeepDraft(turn="t1", receipt=RECEIPT, at=NOW))
     assert (await spool.recover()).drafts == {"t1": RECEIPT}
     await spool.commit(DropDraft(turn="t1"))
