@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, process_time
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -20,7 +20,7 @@ from channels.loopback import LoopbackChannel
 from config import ProviderSettings, Settings
 from gateway.agent.events import Done
 from gateway.agent.loop import converse
-from gateway.agent.openai import OpenAIProvider
+from gateway.agent.openai import ChatCompletions
 from gateway.agent.provider import Prompt
 from gateway.agent.providers import Providers
 from gateway.agent.shapes import to_openai
@@ -29,6 +29,9 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.daemon import opened
 from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 __all__ = ["rows"]
 
@@ -109,7 +112,7 @@ async def _steps(url: str) -> tuple[float, float]:
     settings = ProviderSettings.model_validate({"kind": "openai", "base_url": url})
     providers = Providers({"local": settings})
     provider = providers.lineup("local", "m", ())
-    bare = OpenAIProvider(settings, "bare")
+    bare = await asyncio.to_thread(ChatCompletions(settings, "bare").connect)
     sdk, ours = [], []
     with TemporaryDirectory() as folder:
         context = ToolContext(workspace=Path(folder), notes=Path(folder) / "notes", now=lambda: datetime.now(UTC))
@@ -122,24 +125,20 @@ async def _steps(url: str) -> tuple[float, float]:
             sdk.append((between - began) * 1000 / (STEPS + 1))
             ours.append((process_time() - between) * 1000 / (STEPS + 1))
     await providers.aclose()
-    await bare.aclose()
+    await bare.close()
     return median(sdk[1:]), median(ours[1:])
 
 
-async def _by_the_sdk(bare: OpenAIProvider) -> None:
+async def _by_the_sdk(bare: "AsyncOpenAI") -> None:
     """Ask what the loop will ask, step by step, with nothing of ours in between but the making of the client."""
-    async with bare._connection.lease() as client:  # noqa: SLF001 - the same client, to compare like with like
-        for step in range(STEPS + 1):
-            prompt = _prompt(step)
-            tools = [
-                {"type": "function", "function": {"name": each.name, "parameters": each.schema}}
-                for each in prompt.tools
-            ]
-            body = {"messages": to_openai(prompt.messages), "tools": tools}
-            async with await client.chat.completions.create(
-                model="m", messages=[], stream=True, extra_body=body
-            ) as stream:
-                assert [chunk async for chunk in stream]
+    for step in range(STEPS + 1):
+        prompt = _prompt(step)
+        tools = [
+            {"type": "function", "function": {"name": each.name, "parameters": each.schema}} for each in prompt.tools
+        ]
+        body = {"messages": to_openai(prompt.messages), "tools": tools}
+        async with await bare.chat.completions.create(model="m", messages=[], stream=True, extra_body=body) as stream:
+            assert [chunk async for chunk in stream]
 
 
 def _prompt(steps: int) -> Prompt:

@@ -2,74 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct, convert
-from msgspec.structs import asdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from config import ModelSettings, ProviderSettings
-from gateway.agent.calls import Pieces
-from gateway.agent.connection import Connection, http_client
-from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY
-from gateway.agent.failures import CUT_OFF, translated
+from gateway.agent.anthropic_answer import AnthropicAnswer
+from gateway.agent.connection import http_client
+from gateway.agent.endpoint import NO_KEY, Body, Endpoint, Events
 from gateway.agent.models import describe
-from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.punctual import punctual
+from gateway.agent.provider import Prompt
 from gateway.agent.shapes import Shape, seen, to_anthropic
-from gateway.dialogue import AssistantMessage, Json, Message, Thought, ToolCall, UserMessage
-from gateway.errors import ProviderBusy, ProviderFailed
+from gateway.dialogue import AssistantMessage, Message, UserMessage
 
 if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic, AsyncStream
+    from anthropic import AsyncAnthropic
 
-__all__ = ["AnthropicProvider", "open_anthropic"]
+__all__ = ["Messages", "open_anthropic"]
 
 _ENDPOINT = "https://api.anthropic.com"
-_NO_KEY = "none"
 _ROOM_TO_ANSWER = 4_096
 """Tokens that an answer gets beyond what the model may think."""
 _CACHED = {"type": "ephemeral"}
 """Marks the end of what the API shall keep: of the tools, of the system prompt, and of the last two user messages."""
 
 
-def open_anthropic(settings: ProviderSettings, name: str) -> AnthropicProvider:
-    return AnthropicProvider(settings, name)
+def open_anthropic(settings: ProviderSettings, name: str) -> Endpoint[AsyncAnthropic]:
+    return Endpoint(settings, name, Messages(settings, name))
 
 
-class AnthropicProvider:
-    """One try at a step: whoever asks again is `Retrying`."""
+class Messages:
+    """The dialect of the Messages API."""
 
     def __init__(self, settings: ProviderSettings, name: str) -> None:
         self._settings = settings
         self._name = name
-        self._connection: Connection[AsyncAnthropic] = Connection(self._connect)
 
-    async def warm_up(self) -> None:
-        await self._connection.warm_up()
+    def connect(self) -> AsyncAnthropic:
+        from anthropic import AsyncAnthropic  # noqa: PLC0415 - that is what this function is for.
 
-    async def aclose(self) -> None:
-        await self._connection.aclose()
+        settings = self._settings
+        return AsyncAnthropic(
+            api_key=settings.api_key.reveal() if settings.api_key else NO_KEY,
+            base_url=settings.base_url or _ENDPOINT,
+            max_retries=0,
+            open_telemetry=False,
+            http_client=http_client(settings),
+        )
 
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        model = prompt.model or ""
-        answer = _Answer(f"{self._name}/{model}")
-        body = self._body(prompt)
-        async with self._connection.lease() as client:
-            with translated(self._name, model, *_errors()):
-                async with await _begun(client, body) as events:
-                    async for event in punctual(events, self._settings.idle_timeout):
-                        for delta in answer.take(event):
-                            yield delta
-        for rest in answer.end(model):
-            yield rest
+    def errors(self) -> tuple[type[Exception], ...]:
+        import anthropic  # noqa: PLC0415 - imported in a thread by now; see `connect`.
+        import httpx2  # noqa: PLC0415 - as above
 
-    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        return (anthropic.AnthropicError, httpx2.HTTPError)
+
+    def body(self, prompt: Prompt) -> Body:
         model = prompt.model or ""
         info = describe(self._name, self._settings, model)
         messages = to_anthropic(seen(prompt.messages, sees_images=info.sees_images), model=info.name)
-        body: dict[str, Any] = {
+        body: Body = {
             "model": model,
             "max_tokens": info.max_output_tokens,
             "messages": _marked(messages),
@@ -88,32 +78,13 @@ class AnthropicProvider:
             body.update(_thinking(self._settings.models.get(model, ModelSettings()), info.max_output_tokens))
         return body
 
-    def _connect(self) -> AsyncAnthropic:
-        """Import the SDK, which takes a second or two, and make a client: in a thread, and only where it is used."""
-        from anthropic import AsyncAnthropic  # noqa: PLC0415 - that is what this function is for.
+    async def ask(self, client: AsyncAnthropic, body: Body) -> Events:
+        from anthropic import AsyncStream  # noqa: PLC0415 - as above
 
-        settings = self._settings
-        return AsyncAnthropic(
-            api_key=settings.api_key.reveal() if settings.api_key else _NO_KEY,
-            base_url=settings.base_url or _ENDPOINT,
-            max_retries=0,
-            open_telemetry=False,
-            http_client=http_client(settings),
-        )
+        return await client.post("/v1/messages", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
 
-
-def _errors() -> tuple[type[Exception], ...]:
-    import anthropic  # noqa: PLC0415 - imported in a thread by now; see `_connect`.
-    import httpx2  # noqa: PLC0415 - as above
-
-    return (anthropic.AnthropicError, httpx2.HTTPError)
-
-
-async def _begun(client: AsyncAnthropic, body: dict[str, Any]) -> AsyncStream[object]:
-    """Send `body` as it is, and take events as they are: see the provider of OpenAI."""
-    from anthropic import AsyncStream  # noqa: PLC0415 - as above
-
-    return await client.post("/v1/messages", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
+    def answer(self, name: str) -> AnthropicAnswer:
+        return AnthropicAnswer(name)
 
 
 def _marked(messages: list[Shape]) -> list[Shape]:
@@ -133,7 +104,7 @@ def _may_think(messages: Sequence[Message], name: str) -> bool:
     return True
 
 
-def _thinking(settings: ModelSettings, max_output: int) -> dict[str, Any]:
+def _thinking(settings: ModelSettings, max_output: int) -> Body:
     if settings.thinking_tokens:
         budget = settings.thinking_tokens
         return {
@@ -141,157 +112,3 @@ def _thinking(settings: ModelSettings, max_output: int) -> dict[str, Any]:
             "max_tokens": max(max_output, budget + _ROOM_TO_ANSWER),
         }
     return {"thinking": {"type": "adaptive"}} if settings.thinking else {}
-
-
-class _Counts(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-
-
-class _Message(Struct):
-    usage: _Counts | None = None
-
-
-class _Block(Struct):
-    type: str
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    data: str = ""
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] | None = None  # What the tool takes.
-
-
-class _Delta(Struct):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    partial_json: str = ""
-    stop_reason: str | None = None
-
-
-class _Event(Struct):
-    """Of an event of any kind, what we look at."""
-
-    type: str
-    index: int = 0
-    message: _Message | None = None
-    content_block: _Block | None = None
-    delta: _Delta | None = None
-    usage: _Counts | None = None
-
-
-class _Answer:
-    """Puts the events of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._blocks: dict[int, Shape] = {}
-        self._calls: dict[int, Pieces] = {}
-        self._reason = ""
-        self._counts: dict[str, int] = {}
-
-    def take(self, raw: object) -> Iterator[TextDelta]:
-        match convert(raw, _Event):
-            case _Event(type="message_start", message=_Message(usage=_Counts() as counts)):
-                self._count(counts)
-            case _Event(type="message_delta", delta=delta, usage=counts):
-                self._count(counts or _Counts())
-                self._reason = (delta and delta.stop_reason) or self._reason
-            case _Event(type="content_block_start", index=index, content_block=_Block() as block):
-                yield from self._start(index, block)
-            case _Event(type="content_block_delta", index=index, delta=_Delta() as delta):
-                yield from self._add(index, delta)
-
-    def end(self, model: str) -> Iterator[Chunk]:
-        if not self._reason:
-            raise ProviderBusy(CUT_OFF.format(model=model))
-        calls = {index: self._whole(index) for index in self._calls}
-        if not calls:
-            yield from self._note()
-        yield from self._thoughts(calls)
-        yield from calls.values()
-        yield self._usage()
-
-    def _start(self, index: int, block: _Block) -> Iterator[TextDelta]:
-        match block.type:
-            case "text":
-                if self._text():
-                    yield TextDelta(text="\n\n")
-                self._blocks[index] = {"type": "text", "text": ""}
-                yield from self._say(index, block.text)
-            case "thinking":
-                self._blocks[index] = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
-            case "redacted_thinking":
-                self._blocks[index] = {"type": "redacted_thinking", "data": block.data}
-            case "tool_use":
-                self._blocks[index] = {"type": "tool_use", "input": block.input}
-                self._calls[index] = Pieces(id=block.id, name=block.name)
-
-    def _add(self, index: int, delta: _Delta) -> Iterator[TextDelta]:
-        match delta.type:
-            case "text_delta":
-                yield from self._say(index, delta.text)
-            case "thinking_delta":
-                self._blocks[index]["thinking"] += delta.thinking
-            case "signature_delta":
-                self._blocks[index]["signature"] += delta.signature
-            case "input_json_delta":
-                self._calls[index].add(delta.partial_json)
-
-    def _say(self, index: int, text: str) -> Iterator[TextDelta]:
-        self._blocks[index]["text"] += text
-        if text:
-            yield TextDelta(text=text)
-
-    def _text(self) -> str:
-        return "".join(block["text"] for block in self._blocks.values() if block["type"] == "text")
-
-    def _note(self) -> Iterator[TextDelta]:
-        """Say how the answer has ended, where that is not of itself."""
-        has_text = bool(self._text().strip())
-        if self._reason in {"max_tokens", "model_context_window_exceeded"}:
-            if not has_text:
-                raise ProviderFailed(THOUGHT_ONLY)
-            yield TextDelta(text=CUT_SHORT)
-        elif self._reason == "refusal" and not has_text:
-            raise ProviderFailed(DECLINED)
-
-    def _whole(self, index: int) -> ToolCall:
-        """Return the call; an endpoint that does not stream the arguments has given them at the start of the block."""
-        call = self._calls[index].whole()
-        given = self._blocks[index]["input"]
-        if call.input or call.fault or not isinstance(given, dict):
-            return call
-        return replace(call, input=given)
-
-    def _thoughts(self, calls: dict[int, ToolCall]) -> Iterator[Thought]:
-        """Keep the whole step as it came: the API takes thoughts back only in their place, and unchanged."""
-        if not calls or not any("thinking" in block["type"] for block in self._blocks.values()):
-            return
-        content: list[Json] = []
-        for index, block in sorted(self._blocks.items()):
-            if call := calls.get(index):
-                content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.input})
-            elif block.get("text", "given"):
-                content.append(block)
-        yield Thought(model=self._name, shape={"content": content})
-
-    def _count(self, told: _Counts) -> None:
-        self._counts |= {name: count for name, count in asdict(told).items() if count is not None}
-
-    def _usage(self) -> Usage:
-        """Count as input all that was read: the API counts apart what came from its cache or was put there."""
-        read = self._counts.get("cache_read_input_tokens", 0)
-        written = self._counts.get("cache_creation_input_tokens", 0)
-        return Usage(
-            input_tokens=self._counts.get("input_tokens", 0) + read + written,
-            output_tokens=self._counts.get("output_tokens", 0),
-            cache_read_tokens=read,
-            cache_write_tokens=written,
-            model=self._name,
-        )

@@ -12,7 +12,7 @@ from config import ProviderSettings
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-__all__ = ["Connection", "http_client"]
+__all__ = ["Connection", "IsClosable", "http_client"]
 
 MAX_CONNECTIONS = 1000
 """More steps than that wait for one another; turns are limited long before."""
@@ -20,11 +20,11 @@ KEPT_OPEN = 20
 KEPT_OPEN_FOR = 60.0
 
 
-class _Closable(Protocol):
+class IsClosable(Protocol):
     async def close(self) -> None: ...
 
 
-C = TypeVar("C", bound=_Closable)
+C = TypeVar("C", bound=IsClosable)
 
 
 class Connection(Generic[C]):

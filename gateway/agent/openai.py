@@ -2,84 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct, convert
+from typing import TYPE_CHECKING
 
 from config import ProviderSettings
-from gateway.agent.calls import Pieces
-from gateway.agent.connection import Connection, http_client
-from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY
-from gateway.agent.failures import CUT_OFF, translated
+from gateway.agent.connection import http_client
+from gateway.agent.endpoint import NO_KEY, Body, Endpoint, Events
 from gateway.agent.models import describe
-from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.punctual import punctual
+from gateway.agent.openai_answer import OpenAIAnswer
+from gateway.agent.provider import Prompt
 from gateway.agent.shapes import seen, to_openai
-from gateway.dialogue import Json, Thought
-from gateway.errors import ProviderBusy, ProviderFailed
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, AsyncStream
+    from openai import AsyncOpenAI
 
-__all__ = ["OpenAIProvider", "open_openai"]
+__all__ = ["ChatCompletions", "open_openai"]
 
 _ENDPOINT = "https://api.openai.com/v1"
-_NO_KEY = "none"
-"""The SDK insists on a key; a server that needs none does not look at it."""
 
 
-def open_openai(settings: ProviderSettings, name: str) -> OpenAIProvider:
-    return OpenAIProvider(settings, name)
+def open_openai(settings: ProviderSettings, name: str) -> Endpoint[AsyncOpenAI]:
+    return Endpoint(settings, name, ChatCompletions(settings, name))
 
 
-class OpenAIProvider:
-    """One try at a step: whoever asks again is `Retrying`."""
+class ChatCompletions:
+    """The dialect. Usage is asked for until the endpoint turns out not to know of it."""
 
     def __init__(self, settings: ProviderSettings, name: str) -> None:
         self._settings = settings
         self._name = name
-        self._connection: Connection[AsyncOpenAI] = Connection(self._connect)
         self._reports_usage = True
 
-    async def warm_up(self) -> None:
-        await self._connection.warm_up()
+    def connect(self) -> AsyncOpenAI:
+        from openai import AsyncOpenAI  # noqa: PLC0415 - that is what this function is for.
 
-    async def aclose(self) -> None:
-        await self._connection.aclose()
+        settings = self._settings
+        client = AsyncOpenAI(
+            api_key=settings.api_key.reveal() if settings.api_key else NO_KEY,
+            base_url=settings.base_url or _ENDPOINT,
+            max_retries=0,
+            http_client=http_client(settings),
+        )
+        client.organization = client.project = None  # They would come from the environment.
+        return client
 
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        model = prompt.model or ""
-        answer = _Answer(f"{self._name}/{model}")
-        body = self._body(prompt)
-        async with self._connection.lease() as client:
-            with translated(self._name, model, *_errors()):
-                async with await self._ask(client, body) as chunks:
-                    async for chunk in punctual(chunks, self._settings.idle_timeout):
-                        for delta in answer.take(chunk):
-                            yield delta
-        for rest in answer.end(model):
-            yield rest
+    def errors(self) -> tuple[type[Exception], ...]:
+        import httpx2  # noqa: PLC0415 - imported in a thread by now; see `connect`.
+        import openai  # noqa: PLC0415 - as above
 
-    async def _ask(self, client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[object]:
-        """Begin a stream. Usage is asked for until the endpoint turns out not to know of it."""
-        import openai  # noqa: PLC0415 - imported in a thread by now; see `_connect`.
+        return (openai.OpenAIError, httpx2.HTTPError)
 
-        if self._reports_usage:
-            try:
-                return await _begun(client, {**body, "stream_options": {"include_usage": True}})
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as refused:
-                if "stream_options" not in str(refused):
-                    raise
-                self._reports_usage = False
-        return await _begun(client, body)
-
-    def _body(self, prompt: Prompt) -> dict[str, Any]:
+    def body(self, prompt: Prompt) -> Body:
         model = prompt.model or ""
         info = describe(self._name, self._settings, model)
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         messages = to_openai(seen(prompt.messages, sees_images=info.sees_images), model=info.name)
-        body: dict[str, Any] = {"model": model, "messages": [*system, *messages], "stream": True}
+        body: Body = {"model": model, "messages": [*system, *messages], "stream": True}
         if prompt.tools:
             body["tools"] = [
                 {
@@ -95,154 +72,25 @@ class OpenAIProvider:
             body[name] = told.max_output_tokens
         return body
 
-    def _connect(self) -> AsyncOpenAI:
-        """Import the SDK, which takes a second or two, and make a client: in a thread, and only where it is used."""
-        from openai import AsyncOpenAI  # noqa: PLC0415 - that is what this function is for.
+    async def ask(self, client: AsyncOpenAI, body: Body) -> Events:
+        import openai  # noqa: PLC0415 - as above
 
-        settings = self._settings
-        client = AsyncOpenAI(
-            api_key=settings.api_key.reveal() if settings.api_key else _NO_KEY,
-            base_url=settings.base_url or _ENDPOINT,
-            max_retries=0,
-            http_client=http_client(settings),
-        )
-        client.organization = client.project = None  # They would come from the environment.
-        return client
+        if self._reports_usage:
+            try:
+                return await _begun(client, {**body, "stream_options": {"include_usage": True}})
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as refused:
+                if "stream_options" not in str(refused):
+                    raise
+                self._reports_usage = False
+        return await _begun(client, body)
 
-
-def _errors() -> tuple[type[Exception], ...]:
-    import httpx2  # noqa: PLC0415 - as above
-    import openai  # noqa: PLC0415 - as above
-
-    return (openai.OpenAIError, httpx2.HTTPError)
+    def answer(self, name: str) -> OpenAIAnswer:
+        return OpenAIAnswer(name)
 
 
-async def _begun(client: AsyncOpenAI, body: dict[str, Any]) -> AsyncStream[object]:
-    """Send `body` as it is, and take chunks as they are.
-
-    The SDK's typed way would take the one apart and put the other together field by field, on the event loop: tens of
-    milliseconds for a long conversation, and half of the work for each chunk.
-    """
+async def _begun(client: AsyncOpenAI, body: Body) -> Events:
     from openai import AsyncStream  # noqa: PLC0415 - as above
 
     return await client.post(
         "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
     )
-
-
-class _Function(Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Piece(Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(Struct):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_Piece] | None = None
-    reasoning_content: str | None = None
-    reasoning_details: list[Any] | None = None  # Whatever the endpoint wants back.
-
-
-class _Choice(Struct):
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Chunk(Struct):
-    """Of a chunk, what we look at. Endpoints leave out the rest at will, and add to it."""
-
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-
-
-class _Answer:
-    """Puts the chunks of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._calls: list[Pieces] = []
-        self._by_index: dict[int | None, Pieces] = {}
-        self._thinking: list[str] = []
-        self._details: list[Json] = []
-        self._has_text = False
-        self._reason = ""
-        self._usage = _Usage()
-
-    def take(self, raw: object) -> Iterator[TextDelta]:
-        chunk = convert(raw, _Chunk)
-        self._usage = chunk.usage or self._usage
-        for choice in (chunk.choices or ())[:1]:
-            self._reason = choice.finish_reason or self._reason
-            if choice.delta:
-                yield from self._add(choice.delta)
-
-    def end(self, model: str) -> Iterator[Chunk]:
-        if not self._reason:
-            raise ProviderBusy(CUT_OFF.format(model=model))
-        if self._reason == "length" and not self._calls:
-            if not self._has_text:
-                raise ProviderFailed(THOUGHT_ONLY)
-            yield TextDelta(text=CUT_SHORT)
-        if self._reason == "content_filter" and not self._has_text:
-            raise ProviderFailed(DECLINED)
-        yield from self._thoughts()
-        for call in self._calls:
-            yield call.whole()
-        yield self._counted()
-
-    def _add(self, delta: _Delta) -> Iterator[TextDelta]:
-        if delta.reasoning_content:
-            self._thinking.append(delta.reasoning_content)
-        self._details += delta.reasoning_details or ()
-        for piece in delta.tool_calls or ():
-            self._add_to_call(piece)
-        if text := delta.content or delta.refusal:
-            self._has_text = self._has_text or bool(text.strip())
-            yield TextDelta(text=text)
-
-    def _add_to_call(self, piece: _Piece) -> None:
-        """Add to the call that the piece belongs to. Some endpoints give no index, or the same to several calls."""
-        call = self._by_index.get(piece.index)
-        if call is None or (piece.id and call.id and piece.id != call.id):
-            call = self._by_index[piece.index] = Pieces()
-            self._calls.append(call)
-        call.id = call.id or piece.id or ""
-        if piece.function:
-            call.name = call.name or piece.function.name or ""
-            call.add(piece.function.arguments or "")
-
-    def _thoughts(self) -> Iterator[Thought]:
-        shape: dict[str, Json] = {}
-        if self._thinking:
-            shape["reasoning_content"] = "".join(self._thinking)
-        if self._details:
-            shape["reasoning_details"] = self._details
-        if shape and self._calls:
-            yield Thought(model=self._name, shape=shape)
-
-    def _counted(self) -> Usage:
-        details = self._usage.prompt_tokens_details or _Details()
-        return Usage(
-            input_tokens=self._usage.prompt_tokens or 0,
-            output_tokens=self._usage.completion_tokens or 0,
-            cache_read_tokens=details.cached_tokens or 0,
-            cache_write_tokens=details.cache_write_tokens or 0,
-            model=self._name,
-        )
