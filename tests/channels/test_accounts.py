@@ -1,0 +1,74 @@
+"""Several accounts of two platforms in one gateway: each answers what it was asked, in conversations of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from config import Settings
+from gateway.daemon import Daemon, opened
+from tests.channels.cable import until
+from tests.channels.discord.server import ADA as DISCORDS_ADA
+from tests.channels.discord.server import TOKEN as DISCORDS_TOKEN
+from tests.channels.discord.server import FakeDiscord, discord_server
+from tests.channels.telegram.bot_api import ADA, TOKEN, FakeBotApi, bot_api
+from tests.daemon.test_edits import Parrot
+
+PATIENCE = 120
+
+
+def settings(folder: Path, telegrams: list[FakeBotApi], discords: list[FakeDiscord]) -> Settings:
+    telegram = [{"token": TOKEN, "api_base": api.url, "allow": [ADA["id"]]} for api in telegrams]
+    discord = [{"token": DISCORDS_TOKEN, "api_base": api.url, "allow": [DISCORDS_ADA["id"]]} for api in discords]
+    return Settings.model_validate(
+        {
+            "gateway": {"data_dir": folder / "data"},
+            "session": {"dm_scope": "per-account-channel-peer"},
+            "channels": {
+                "web": {"enabled": False},
+                "terminal": {"enabled": False},
+                "telegram": {**telegram[0], "accounts": {"work": telegram[1]}},
+                "discord": {**discord[0], "accounts": {"work": discord[1]}},
+            },
+        }
+    )
+
+
+@asynccontextmanager
+async def gateway(configured: Settings) -> AsyncIterator[Daemon]:
+    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+        started = asyncio.Event()
+        tasks.create_task(daemon.run(started.set), name="daemon")
+        await started.wait()
+        await until(lambda: daemon.health().ready, within=PATIENCE)
+        yield daemon
+        daemon.stop()
+
+
+async def test_four_bots_answer_each_in_its_own_conversation(tmp_path: Path) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    async with AsyncExitStack() as servers:
+        telegrams = [await servers.enter_async_context(bot_api()) for _ in range(2)]
+        discords = [await servers.enter_async_context(discord_server()) for _ in range(2)]
+        async with gateway(settings(tmp_path, telegrams, discords)) as daemon:
+            parrot.installed(daemon)
+            assert [(each.name, each.account) for each in daemon.health().channels] == [
+                ("telegram", "default"),
+                ("telegram", "work"),
+                ("discord", "default"),
+                ("discord", "work"),
+            ]
+            for count, word in enumerate(("first", "second"), start=1):
+                for number, (telegram, discord) in enumerate(zip(telegrams, discords, strict=True)):
+                    await telegram.say(f"{word} on telegram {number}")
+                    await discord.say(f"{word} on discord {number}")
+                for number, (telegram, discord) in enumerate(zip(telegrams, discords, strict=True)):
+                    answer = await telegram.called("sendMessage", times=count)
+                    assert answer.fields["text"] == f"heard: {word} on telegram {number}"
+                    assert (await discord.heard(count))["content"] == f"heard: {word} on discord {number}"
+    assert sorted(parrot.heard[4:]) == sorted(
+        [f"first on {name} {number}", f"second on {name} {number}"]
+        for name in ("telegram", "discord")
+        for number in (0, 1)
+    )
