@@ -4,6 +4,16 @@
 """
 
 from gateway.testing.doubles import Core, StubBrowser, StubPulse, context, running
-from gateway.testing.far_side import NOT_TAKEN, FarSide
+from gateway.testing.far_side import NOT_TAKEN, FarSide, GetsFiles, HandsOverFiles
 
-__all__ = ["NOT_TAKEN", "Core", "FarSide", "StubBrowser", "StubPulse", "context", "running"]
+__all__ = [
+    "NOT_TAKEN",
+    "Core",
+    "FarSide",
+    "GetsFiles",
+    "HandsOverFiles",
+    "StubBrowser",
+    "StubPulse",
+    "context",
+    "running",
+]

@@ -8,20 +8,28 @@ In your tests, with `asyncio_mode = "auto"`:
             ...  # a running channel whose messages go to `core.deliver`, and a person on its platform
 """
 
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from gateway.contract import Outbound, OutboundKind, Verdict
-from gateway.errors import Transient
+from gateway.contract import Attachment, Enclosure, FetchesFiles, Outbound, OutboundKind, SendsFiles, Verdict
+from gateway.errors import ChannelError, Transient
 from gateway.testing.doubles import Core
-from gateway.testing.far_side import NOT_TAKEN, FarSide
+from gateway.testing.far_side import NOT_TAKEN, FarSide, GetsFiles, HandsOverFiles
 
 __all__ = ["ChannelContract"]
 
 TEXTS = ["🏳️‍🌈 и 日本語", "a\u2028b\u0085c", "<b>&amp;</b> ```x``` [l](javascript:1)", "x" * 1_900]
+CONTENT = bytes(range(256)) * 1_000
 
 
 class ChannelContract:
-    """Derive from it, and give it a fixture `far_side`."""
+    """Derive from it, and give it a fixture `far_side`.
+
+    What only some channels can is asked of those that can: files in (`HandsOverFiles`) and out (`GetsFiles`).
+    """
 
     @pytest.fixture
     def core(self) -> Core:
@@ -74,3 +82,51 @@ class ChannelContract:
         assert channel.account == far_side.address.account
         assert channel.text_limit.size > 0
         assert channel.text_limit.measure("abc") == len("abc")
+
+    @pytest.mark.parametrize("text", ["look", ""])
+    async def test_a_file_that_came_can_be_read_as_often_as_need_be(
+        self, far_side: FarSide, core: Core, text: str
+    ) -> None:
+        channel, person = _fetching(far_side)
+        assert await person.say_with_file(text, "e1", name="note.txt", content=CONTENT) == Verdict.ACCEPTED
+        (taken,) = core.taken
+        (attachment,) = taken.attachments
+        assert (taken.text, attachment.name) == (text, "note.txt")
+        async with aclosing(channel.fetch(attachment, taken.address)) as begun:
+            assert CONTENT.startswith(await anext(begun))
+        for _ in range(2):
+            assert await _read(channel, attachment, far_side) == CONTENT
+
+    async def test_a_file_that_is_not_there_says_so(self, far_side: FarSide, core: Core) -> None:
+        channel, person = _fetching(far_side)
+        await person.say_with_file("look", "e1", name="note.txt", content=CONTENT)
+        lost = replace(core.taken[0].attachments[0], ref="no such thing")
+        with pytest.raises(ChannelError):
+            await _read(channel, lost, far_side)
+
+    async def test_a_file_is_sent_and_receipted(self, far_side: FarSide, tmp_path: Path) -> None:
+        channel = far_side.channel
+        if not isinstance(channel, SendsFiles):
+            pytest.skip("it sends no files")
+        assert isinstance(far_side, GetsFiles), "The channel sends files, so its far side has to get them."
+        assert channel.max_file_bytes > len(CONTENT)
+        path = tmp_path / "kept"
+        path.write_bytes(CONTENT)
+        file = Enclosure(name="note.txt", media_type="text/plain", size=len(CONTENT), ref="a-ref")
+        message = Outbound(address=far_side.address, text="", kind=OutboundKind.REPLY, file=file)
+        receipt = await channel.send_file(message, path, key="k1")
+        assert receipt.message_id
+        assert await far_side.get_file() in {CONTENT, None}
+
+
+def _fetching(far_side: FarSide) -> tuple[FetchesFiles, HandsOverFiles]:
+    channel = far_side.channel
+    if not isinstance(channel, FetchesFiles):
+        pytest.skip("it fetches no files")
+    assert isinstance(far_side, HandsOverFiles), "The channel fetches files, so its far side has to hand them over."
+    return channel, far_side
+
+
+async def _read(channel: FetchesFiles, attachment: Attachment, far_side: FarSide) -> bytes:
+    async with aclosing(channel.fetch(attachment, far_side.address)) as file:
+        return b"".join([chunk async for chunk in file])

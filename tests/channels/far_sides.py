@@ -10,7 +10,7 @@ from channels.loopback import LoopbackChannel
 from channels.loopback import open_channel as open_loopback
 from channels.terminal import open_channel as open_terminal
 from channels.web import open_channel as open_web
-from gateway.contract import Address, Channel, HasRoutes, OpenChannel, PeerKind
+from gateway.contract import Address, Attachment, AttachmentKind, Channel, HasRoutes, OpenChannel, PeerKind
 from gateway.errors import Transient
 from gateway.testing import NOT_TAKEN, FarSide
 from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, serving
@@ -26,6 +26,14 @@ class LoopbackFarSide:
             return await self.channel.say(text, peer="owner", event_id=event_id)
         except Transient:
             return NOT_TAKEN
+
+    async def say_with_file(self, text: str, event_id: str, *, name: str, content: bytes) -> str:
+        self.channel.files["F1"] = content
+        file = Attachment(kind=AttachmentKind.FILE, name=name, media_type="text/plain", size=len(content), ref="F1")
+        return await self.channel.say(text, peer="owner", event_id=event_id, attachments=[file])
+
+    async def get_file(self) -> bytes:
+        return (await self.channel.hear()).content
 
     async def hear(self) -> str:
         return (await self.channel.hear_message()).text
@@ -45,6 +53,10 @@ class SocketFarSide:
                 return str(received["verdict"])
             if received["type"] == "error":
                 return NOT_TAKEN
+
+    async def get_file(self) -> None:
+        """See that there is one: a page fetches it from the gateway itself."""
+        assert (await frame(self._socket, "message"))["file"]["name"] == "note.txt"
 
     async def hear(self) -> str:
         return str((await frame(self._socket, "message"))["text"])

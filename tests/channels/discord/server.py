@@ -270,7 +270,7 @@ _NAMES = {(method, f"/api{path}"): name for (method, path), name in _ROUTES.item
 async def _body(request: web.Request) -> tuple[Json, list[str]]:
     if request.content_type == "multipart/form-data":
         form = await request.post()
-        files = [part.file.read().decode() for part in form.values() if isinstance(part, web.FileField)]
+        files = [part.file.read().decode("latin-1") for part in form.values() if isinstance(part, web.FileField)]
         return json.loads(str(form["payload_json"])), files
     text = await request.text()
     parsed = json.loads(text) if text else {}

@@ -39,6 +39,17 @@ class DiscordFarSide:
         await self._discord.say(text, channel=ADAS, id=str(1000 + int(event_id.removeprefix("e"))))
         return await self._outcomes.get()
 
+    async def say_with_file(self, text: str, event_id: str, *, name: str, content: bytes) -> str:
+        self._discord.files[name] = content
+        url = f"{self._discord.url}/files/{name}"
+        file = {"id": "8", "filename": name, "size": len(content), "content_type": "text/plain", "url": url}
+        await self._discord.say(text, id=str(1000 + int(event_id.removeprefix("e"))), attachments=[file])
+        return await self._outcomes.get()
+
+    async def get_file(self) -> bytes:
+        (content,) = (await self._discord.heard(1))["files"]
+        return str(content).encode("latin-1")
+
     async def hear(self) -> str:
         self._heard += 1
         shown = (await self._discord.heard(self._heard))["content"]

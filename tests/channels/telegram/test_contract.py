@@ -38,6 +38,17 @@ class TelegramFarSide:
         await self._api.say(text, message_id=int(event_id.removeprefix("e")))
         return await self._outcomes.get()
 
+    async def say_with_file(self, text: str, event_id: str, *, name: str, content: bytes) -> str:
+        self._api.files["F1"] = content
+        document = {"file_id": "F1", "file_unique_id": "U1", "file_name": name, "mime_type": "text/plain"}
+        number = int(event_id.removeprefix("e"))
+        await self._api.say("", message_id=number, document=document, caption=text or None)
+        return await self._outcomes.get()
+
+    async def get_file(self) -> bytes:
+        sent = (await self._api.called("sendDocument")).fields
+        return sent[sent["document"].removeprefix("attach://")].encode("latin-1")
+
     async def hear(self) -> str:
         self._heard += 1
         sent = await self._api.called("sendMessage", times=self._heard)
