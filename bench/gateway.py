@@ -138,7 +138,14 @@ async def _gateway(
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}}
     gateway = {"data_dir": folder, "flush_interval": flush_interval}
     settings = Settings.model_validate({"gateway": gateway, "channels": channels})
-    async with _daemon(settings, with_spool=with_spool) as daemon, asyncio.TaskGroup() as tasks:
+    async with _daemon(settings, with_spool=with_spool) as daemon, running(daemon, seconds) as chat:
+        yield chat
+
+
+@asynccontextmanager
+async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[LoopbackChannel]:
+    """Run `daemon`, whose agent answers after `seconds`; give the channel to talk to it."""
+    async with asyncio.TaskGroup() as tasks:
         daemon.roster.replace("main", lambda agent: replace(agent, provider=AtOnce(seconds)))
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")

@@ -10,18 +10,17 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import linear_regression
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import cast
 
 import structlog
 
 from bench.daemon import memory_mb
-from bench.gateway import AtOnce
+from bench.gateway import running
 from bench.table import Row, show
 from channels.loopback import LoopbackChannel
 from config import Settings
@@ -103,14 +102,8 @@ async def _gateway(folder: Path, clock: Clock) -> AsyncIterator[LoopbackChannel]
             "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}},
         }
     )
-    async with opened(settings, listen=False, now=clock.now) as daemon, asyncio.TaskGroup() as tasks:
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=AtOnce()))
-        ready = asyncio.Event()
-        tasks.create_task(daemon.run(ready.set), name="daemon")
-        await ready.wait()
-        gc.freeze()  # As `gatehouse run` does.
-        yield cast("LoopbackChannel", daemon.channels.by_identity["loopback", "default"])
-        daemon.stop()
+    async with opened(settings, listen=False, now=clock.now) as daemon, running(daemon) as chat:
+        yield chat
 
 
 async def _say(chat: LoopbackChannel, numbers: range, sessions: int, clock: Clock) -> None:

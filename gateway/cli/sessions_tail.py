@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gateway.errors import Refused
+from gateway.sessions.line_reading import end_of_lines
 from gateway.sessions.names import file_name
 
 __all__ = ["Tail", "transcript_path"]
 
-_BLOCK = 64 * 1024
 _TAKEN = 256 * 1024
 """Bytes after which a reading stops for now."""
 
@@ -27,7 +27,8 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._opened() as file:
-            self._at = _end_of_lines(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+            self._at = end_of_lines(file.fileno(), size)  # Behind it may be a line that is just being written.
 
     def read(self) -> list[bytes]:
         """Return the next whole lines; none when there is nothing new."""
@@ -51,15 +52,3 @@ class Tail:
             raise Refused("The session is gone: it has been deleted.") from gone
         except OSError as trouble:
             raise Refused(f"The transcript cannot be read: {trouble.strerror}.") from trouble
-
-
-def _end_of_lines(descriptor: int) -> int:
-    """Return where the last whole line ends; behind it may be one that is just being written."""
-    end = os.fstat(descriptor).st_size
-    while end > 0:
-        begin = max(0, end - _BLOCK)
-        newline = os.pread(descriptor, end - begin, begin).rfind(b"\n")
-        if newline >= 0:
-            return begin + newline + 1
-        end = begin
-    return 0

@@ -9,6 +9,7 @@ from gateway.sessions.private_file import opened, read_from
 __all__ = [
     "BLOCK",
     "end_of",
+    "end_of_lines",
     "lines_backwards",
     "lines_before",
     "lines_forwards",
@@ -44,6 +45,18 @@ def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
         if end > 0:
             block = read_from(descriptor, max(0, end - BLOCK), end)
     yield b"".join(reversed(rest))
+
+
+def end_of_lines(descriptor: int, size: int) -> int:
+    """Return where the last whole line of the first `size` bytes ends."""
+    end = size
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        newline = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0
 
 
 def end_of(path: Path, begin: int) -> bytes:

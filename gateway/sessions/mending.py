@@ -10,7 +10,7 @@ import structlog
 
 from config.files import Fsync
 from gateway.sessions.encoding import Damaged, decode
-from gateway.sessions.line_reading import BLOCK
+from gateway.sessions.line_reading import end_of_lines
 from gateway.sessions.private_file import APPENDING, opened, read_from, write
 
 __all__ = [
@@ -45,7 +45,7 @@ def repair_tail(path: Path, descriptor: int) -> int:
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
-    start = _start_of_last_line(descriptor, size)
+    start = end_of_lines(descriptor, size)
     torn = read_from(descriptor, start, size)
     if is_entry(torn):
         write(descriptor, b"\n")
@@ -54,17 +54,6 @@ def repair_tail(path: Path, descriptor: int) -> int:
     os.ftruncate(descriptor, start)
     log.warning("torn_line_cut_off", file=path.name, size=len(torn))
     return start
-
-
-def _start_of_last_line(descriptor: int, size: int) -> int:
-    end = size
-    while end > 0:
-        begin = max(0, end - BLOCK)
-        at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
-        if at >= 0:
-            return begin + at + 1
-        end = begin
-    return 0
 
 
 def is_entry(line: bytes) -> bool:
