@@ -10,6 +10,7 @@ from tests.crash import points
 points.install()  # Before anything of ours is imported: what is imported may keep `os.fsync` for itself.
 
 import asyncio  # noqa: E402 - as above
+import gc  # noqa: E402 - as above
 import importlib  # noqa: E402 - as above
 import os  # noqa: E402 - as above
 import select  # noqa: E402 - as above
@@ -32,6 +33,7 @@ from gateway.logs import configure  # noqa: E402 - as above
 from tests.crash import channel as channel_module  # noqa: E402 - as above
 from tests.crash.agent import Obedient, leaving_traces  # noqa: E402 - as above
 from tests.crash.order import CHANNEL, Order  # noqa: E402 - as above
+from tests.forks.rehearsal import rehearse  # noqa: E402 - as above
 
 EXIT_CONFIG = 78
 READING = 65_536
@@ -141,11 +143,13 @@ def bury() -> None:
 
 
 def main() -> None:
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    rehearse()
+    gc.freeze()  # As each child need not look through it, it need not copy it.
     woken, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking)
-    for name in sys.argv[1:]:
-        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         offer_channel(Path(folder))
         say("ready")

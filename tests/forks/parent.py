@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from gateway.cli import main as command
 from tests.forks.order import SIZE, Order
+from tests.forks.rehearsal import rehearse
 
 __all__ = ["main"]
 
@@ -91,6 +92,7 @@ def main() -> int:
     orders = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    rehearse()
     gc.freeze()  # What is imported stays: no child need look through it, and with that copy it.
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -22,7 +22,7 @@ from tests.umask import umask
 __all__ = ["Forked", "forked"]
 
 ROOT = Path(__file__).parents[2]
-IMPORTED = (*(module for module, _ in COMMANDS.values()), "gateway.daemon", "channels.terminal", "channels.web")
+IMPORTED = (*(module for module, _ in COMMANDS.values()), "gateway.cli.serving")
 
 
 @cache

@@ -3,14 +3,16 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from config import GatewaySettings, HttpSettings, Settings
+from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
 from tests.channels.discord.server import (
     ADA,
@@ -29,7 +31,7 @@ from tests.channels.discord.server import (
     discord_server,
     refusal,
 )
-from tests.running import DEFAULTS, Running, write_config
+from tests.running import DEFAULTS, Running, by_fork_with, write_config
 
 PATIENCE = 60
 
@@ -153,15 +155,28 @@ async def test_a_binding_by_server_is_what_a_completion_sees_too(tmp_path: Path,
     assert [choice["name"] for choice in offered] == ["1 Ours"]
 
 
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """A provider that goes on only when the words before are to be seen."""
+
+    discord: FakeDiscord
+    pieces: Sequence[str]
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        for piece in self.pieces:
+            yield TextDelta(text=piece)
+            await shown(self.discord, piece.strip())
+
+
 async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: FakeDiscord) -> None:
-    end = long_file(tmp_path / "data")
-    async with gateway(discord, settings(tmp_path, discord)):
-        await discord.call_bot("read long.txt")
-        await shown(discord, end)
-    assert len(discord.sent(CHANNEL)) == 1
+    provider = Patient(discord, ["One", " and two", " and that is all."])
+    async with gateway(discord, settings(tmp_path, discord)) as daemon:
+        daemon.roster.replace("main", lambda main: replace(main, provider=provider))
+        await discord.call_bot("count")
+        await discord.called("edit", times=2)
+    assert [call.body["content"] for call in discord.calls_of("send")] == ["One"]
     texts = [call.body["content"] for call in discord.calls_of("edit")]
-    assert texts, "it was sent before it was whole"
-    assert len(texts) == len(set(texts))
+    assert texts == ["One and two", "One and two and that is all."]
 
 
 async def test_a_refused_token_retires_discord_and_readiness_says_so(tmp_path: Path, discord: FakeDiscord) -> None:
@@ -200,7 +215,7 @@ def config(discord: FakeDiscord, extra: str = "") -> str:
 async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[Running]:
     """Start a daemon, and go on when it is connected; leaving kills it on the spot."""
     sessions = len(discord.gateway.sessions)
-    with Running(folder) as daemon:
+    with Running(folder, start=by_fork_with("channels.discord.connection")) as daemon:
         await asyncio.to_thread(daemon.ready)
         await discord.until(lambda: len(discord.gateway.sessions) > sessions)
         yield daemon
@@ -251,7 +266,7 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, discord: FakeD
     discord.scripted["send"] += [CUT, refusal(503, 0, TOKEN)]
     (tmp_path / "token").write_text(TOKEN)
     write_config(tmp_path, config(discord, '\nlog_level = "debug"').replace(f'"{TOKEN}"', '"file:token"'))
-    with Running(tmp_path) as daemon:
+    with Running(tmp_path, start=by_fork_with("channels.discord.connection")) as daemon:
         await asyncio.to_thread(daemon.wait_for, "channel_up", channel="discord")
         await discord.say("hello")
         await asyncio.to_thread(daemon.wait_for, "message_handled")

@@ -18,7 +18,7 @@ from tests.agent.scripted import ScriptedProvider
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
 from tests.daemon.test_approvals import Rocket, agent, launch, scripted
 from tests.files.samples import png
-from tests.running import DEFAULTS, Running, write_config
+from tests.running import DEFAULTS, Running, by_fork_with, write_config
 
 PATIENCE = 120
 
@@ -166,12 +166,12 @@ async def test_what_a_killed_daemon_left_half_written_is_edited_to_its_end(tmp_p
         tmp_path,
         f'{DEFAULTS}\n[channels.telegram]\ntoken = "{TOKEN}"\napi_base = "{api.url}"\ngroup_allow = [{GROUP["id"]}]\n',
     )
-    with Running(tmp_path) as daemon:
+    with Running(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
         await api.called("editMessageText")
         daemon.process.kill()
     assert end not in api.calls[-1].fields.get("text", "")
-    with Running(tmp_path) as daemon:
+    with Running(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         edits = await shown_whole(api, end)
         assert await asyncio.to_thread(daemon.stop) == 0
     assert {edit.fields["message_id"] for edit in edits} == {"102"}
@@ -223,7 +223,7 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotAp
     write_config(
         tmp_path, f'{config}\n[channels.telegram]\ntoken = "file:token"\napi_base = "{api.url}"\nallow = [42]\n'
     )
-    with Running(tmp_path) as daemon:
+    with Running(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         await asyncio.to_thread(daemon.wait_for, "channel_up", channel="telegram")
         await api.say("hello")
         await asyncio.to_thread(daemon.wait_for, "message_handled")
