@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 
 import structlog
@@ -106,32 +106,32 @@ class Metered:
 
     async def _request(self, prompt: Prompt) -> _Request:
         """Make `prompt` fit; what has been summed up meanwhile stands in place of what was said before the turn."""
-        before = prompt.messages[: self.before] if self._instead is None else self._instead
-        turn = prompt.messages[self.before :]
-        await self._measure([*before, *turn])
+        messages = prompt.messages
+        if self._instead is not None:
+            messages = [*self._instead, *messages[self.before :]]
+        await self._measure(messages)
         calibration = self._calibrations[self._info.name]
         frame = self._measures.frame(prompt.system, prompt.tools)
         fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
-        known = self._measures.all_known([*before, *turn])
-        measured = total([frame, *(each.measure for each in known)])
+        known = self._measures.all_known(messages)
+        measured = total([frame, *[each.measure for each in known]])
+        tokens = calibration.estimate(measured)
         room = min(budget - fixed, self._room or budget)
-        if calibration.estimate(measured) > fixed + room:
-            known = self._measures.all_known(self._fitting(before, turn, calibration, room))
-            measured = total([frame, *(each.measure for each in known)])
-        return _Request(
-            prompt=replace(prompt, messages=[each.sent for each in known]),
-            measured=measured,
-            tokens=calibration.estimate(measured),
-            fixed=fixed,
+        if tokens > fixed + room:
+            known = self._measures.all_known(self._fitting(messages, calibration, room))
+            measured = total([frame, *[each.measure for each in known]])
+            tokens = calibration.estimate(measured)
+        sent = Prompt(
+            system=prompt.system, messages=[each.sent for each in known], tools=prompt.tools, model=prompt.model
         )
+        return _Request(prompt=sent, measured=measured, tokens=tokens, fixed=fixed)
 
-    def _fitting(
-        self, before: Sequence[Message], turn: Sequence[Message], calibration: Calibration, room: int
-    ) -> Sequence[Message]:
+    def _fitting(self, messages: Sequence[Message], calibration: Calibration, room: int) -> Sequence[Message]:
         def size(message: Message) -> int:
             return calibration.estimate(self._measures.known(message).measure)
 
-        return fit(before, turn, size=size, budget=room)
+        before = self.before if self._instead is None else len(self._instead)
+        return fit(messages[:before], messages[before:], size=size, budget=room)
 
     async def _measure(self, messages: Sequence[Message]) -> None:
         """Measure what is new in a thread where it is much."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from config import DmScope, Settings
@@ -77,7 +77,7 @@ class Preparing:
             names_senders=_is_shared(self._live.settings, job),
             shorten=partial(self._shorten, job, agent),
         )
-        return Prepared(agent=agent, provider=provider, bill=bill, notes=self._memory / file_name(job.scope))
+        return Prepared(agent=agent, provider=provider, bill=bill, notes=_notes_of(self._memory, job.scope))
 
     async def brief(self, job: Job, prepared: Prepared) -> Prompt:
         """Put together what the model is told; all that was said in the turn has to be in the transcript already."""
@@ -86,8 +86,9 @@ class Preparing:
         notes = await self._jottings.told(prepared.notes)
         briefing = await brief(job, prepared.agent, self._sessions, notes=notes, today=today, is_shared=is_shared)
         prepared.provider.before = briefing.before
-        messages = await self.files.shown(briefing.prompt.messages, sees=prepared.agent.info.sees_images)
-        return replace(briefing.prompt, messages=messages)
+        prompt = briefing.prompt
+        messages = await self.files.shown(prompt.messages, sees=prepared.agent.info.sees_images)
+        return prompt if messages is prompt.messages else replace(prompt, messages=messages)
 
     def used_tool(self, prepared: Prepared) -> None:
         """Believe no longer what was known before a tool ran: it may have kept a note."""
@@ -111,6 +112,11 @@ class Preparing:
     def _order(self, job: Job, agent: Agent, keep: Keep) -> Order:
         person = person_of(self._live.settings, job.inbound)
         return Order(session=job.session, agent=agent, person=person, keep=keep)
+
+
+@lru_cache(maxsize=1_024)
+def _notes_of(folder: Path, scope: str) -> Path:
+    return folder / file_name(scope)
 
 
 def _is_shared(settings: Settings, job: Job) -> bool:

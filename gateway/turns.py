@@ -210,7 +210,7 @@ class Turns:
         await self._write(course, course.opening, also=[Begin(turn=job.turn), *_joined(others, job)])
         course.has_begun = True
 
-    async def _listen(self, course: Course, allowance: Allowance) -> list[Message]:
+    async def _listen(self, course: Course, allowance: Allowance) -> Sequence[Message]:
         """Take into the turn what was said since, in one commit; what comes after the last step waits for its own."""
         job = course.jobs[0]
         others = self._meanwhile.steering(job.session)

@@ -43,11 +43,10 @@ async def converse(
 
     Closing or cancelling it at any point leaves nothing running. `ProviderFailed` passes through.
     """
-    messages = list(prompt.messages)
     repeats = Repeats()
     for number in range(1, max_iterations + 1):
         step = Step()
-        async with aclosing(provider.stream(replace(prompt, messages=tuple(messages)))) as chunks:
+        async with aclosing(provider.stream(prompt)) as chunks:
             async for chunk in chunks:
                 if delta := step.take(chunk):
                     yield delta
@@ -67,7 +66,7 @@ async def converse(
             tools = " and ".join(f"`{tool}`" for tool in repeats.stuck_on)
             yield Done(text=_GOING_IN_CIRCLES.format(tools=tools), steps=number)
             return
-        messages.append(AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts))
-        messages.append(ToolMessage(outcomes=tuple(outcomes)))
-        messages += await listen()
+        said = AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts)
+        found = ToolMessage(outcomes=tuple(outcomes))
+        prompt = replace(prompt, messages=(*prompt.messages, said, found, *await listen()))
     yield Done(text=_TOO_MANY_STEPS.format(steps=max_iterations), steps=max_iterations)

@@ -45,8 +45,8 @@ class Measures:
 
     def all_known(self, messages: Sequence[Message]) -> list[Measured]:
         """Return what is known of each message; as `known`, in one pass."""
-        known = self._known
-        return [known.get(id(message)) or self.known(message) for message in messages]
+        found = list(map(self._known.get, map(id, messages)))
+        return [known or self.known(message) for known, message in zip(found, messages, strict=True)]
 
     def known(self, message: Message) -> Measured:
         """Return what is known of a message, having measured it if need be."""

@@ -21,10 +21,13 @@ _UNSEEN = "You cannot see {names}: this model does not take images."
 _OLDER = "no longer shown, since newer ones were sent; it can be sent again"
 
 
-async def shown(messages: Sequence[Message], store: FileStore, *, sees: bool) -> list[Message]:
-    """Give the pictures their bytes, newest first; where one is not shown, its message says why."""
+async def shown(messages: Sequence[Message], store: FileStore, *, sees: bool) -> Sequence[Message]:
+    """Give the pictures their bytes, newest first; where one is not shown, its message says why.
+
+    Without pictures the very same messages are returned.
+    """
     if not any(isinstance(message, UserMessage) and message.pictures for message in messages):
-        return list(messages)
+        return messages
     viewing = _Viewing(store)
     made: list[Message] = []
     for message in reversed(messages):

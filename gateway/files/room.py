@@ -42,7 +42,7 @@ class FileRoom:
             count=len(sent),
         )
 
-    async def shown(self, messages: Sequence[Message], *, sees: bool) -> list[Message]:
+    async def shown(self, messages: Sequence[Message], *, sees: bool) -> Sequence[Message]:
         """Give the newest pictures their bytes, for a model that sees them."""
         return await shown(messages, self._store, sees=sees)
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
+
 from gateway.sessions.entries import Entry
 from gateway.sessions.names import parse_key
 from gateway.sessions.state import SessionState, SessionStatus
@@ -11,8 +13,7 @@ from gateway.spool import Spent
 __all__ = ["Session", "SessionMeta", "Undone", "meta_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionMeta:
+class SessionMeta(Struct, frozen=True, kw_only=True):
     """What is known of a session without reading it. `agent` is the one that answers now, after any `/agent`."""
 
     key: str

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gateway.contract import Address, Inbound, Outbound, Receipt, Sender
 from gateway.spool.states import InboxState, OutboxState
@@ -142,8 +143,7 @@ class Listing:
     unreadable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(Struct, frozen=True, kw_only=True):
     """What was used of models. Cost is in millionths of the currency that prices are given in."""
 
     input_tokens: int = 0

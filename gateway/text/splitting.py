@@ -34,6 +34,8 @@ def split(text: str, size: int, measure: Measure = len) -> list[str]:
     """
     if size < 1:
         raise ValueError("A part must have room for at least one character.")
+    if measure(text) <= size:
+        return [text] if text.strip() else []
     cutter = _Cutter(text=text, size=size, measure=measure)
     parts: list[str] = []
     at, fence = 0, None
