@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -39,7 +39,7 @@ from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.spool_routes import spool_routes
 from gateway.status import Status
 from gateway.stopping import Stopping
-from gateway.takeup import take_up
+from gateway.takeup import TakingUp
 
 __all__ = ["Daemon", "opened"]
 
@@ -224,15 +224,16 @@ class Daemon:
         await self._agents.meter.read()
         self._live.book.read(await self._spool.facts(FACTS))
         self._chats.moves.read(await self._spool.facts(MOVES))
-        await take_up(
-            self._spool,
-            self._sessions,
-            self._lanes,
-            self._chats.delivery,
-            self._chats.approvals,
-            self._live.settings,
-            self._ground.now(),
+        taking_up = TakingUp(
+            spool=self._spool,
+            sessions=self._sessions,
+            lanes=self._lanes,
+            delivery=self._chats.delivery,
+            approvals=self._chats.approvals,
+            max_age=timedelta(seconds=self._live.settings.gateway.max_backlog_age),
+            now=self._ground.now(),
         )
+        await taking_up.run()
 
     async def close(self) -> None:
         """Close what holds connections of its own, after `run`."""

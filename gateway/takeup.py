@@ -1,13 +1,13 @@
 """Taking up what the last run has left: unanswered messages, unfinished turns and undelivered replies."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 import msgspec
 import structlog
 
-from config import Settings
 from gateway.approvals import Approvals, Question
 from gateway.commands import RESTARTED_BY
 from gateway.contract import Address, Outbound
@@ -15,11 +15,10 @@ from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.lanes import Lanes
-from gateway.metrics.tally import Tally
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
-__all__ = ["TOO_OLD", "take_up"]
+__all__ = ["TOO_OLD", "TakingUp"]
 
 log = structlog.get_logger()
 
@@ -32,67 +31,77 @@ CRASHED = (
 )
 
 
-async def take_up(
-    spool: Spool,
-    sessions: SessionManager,
-    lanes: Lanes[Job],
-    delivery: Delivery,
-    approvals: Approvals,
-    settings: Settings,
-    now: datetime,
-) -> None:
-    """Put everything back where it was, before intake opens. What is given up is told to its sender, once."""
-    found = await spool.recover()
-    delivery.remember_drafts(found.drafts)
-    for reply in found.outbox:
-        delivery.take_up(reply)
-    if RESTARTED_BY in found.facts:
-        await _greet(spool, delivery, found.facts[RESTARTED_BY])
-    collected = _collected(found)
-    oldest = now - timedelta(seconds=settings.gateway.max_backlog_age)
-    given_up = 0
-    for row in found.inbox:
-        if row.answered_by is not None:
-            continue
-        rows = [row, *collected[row.turn]]
-        if row.attempts >= MAX_ATTEMPTS:
-            sentence = CRASHED.format(times=row.attempts)
-            given_up += await _give_up(spool, sessions, delivery, rows, InboxState.DEAD, sentence, now)
-            _count(rows, InboxState.DEAD, delivery.tally)
-        elif row.state is InboxState.RECEIVED and row.accepted_at < oldest:
-            given_up += await _give_up(spool, sessions, delivery, rows, InboxState.ABANDONED, TOO_OLD, now)
-            _count(rows, InboxState.ABANDONED, delivery.tally)
-        else:
-            job = Job.found(row, rows[1:])
-            if job.is_waiting:
-                await _ask_again(sessions, approvals, job)
-            lanes.put(row.session, job)
-    _tell(found, given_up)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakingUp:
+    spool: Spool
+    sessions: SessionManager
+    lanes: Lanes[Job]
+    delivery: Delivery
+    approvals: Approvals
+    max_age: timedelta
+    """How long a message may have waited."""
+    now: datetime
 
+    async def run(self) -> None:
+        """Put everything back where it was, before intake opens. What is given up is told to its sender, once."""
+        found = await self.spool.recover()
+        self.delivery.remember_drafts(found.drafts)
+        for reply in found.outbox:
+            self.delivery.take_up(reply)
+        if RESTARTED_BY in found.facts:
+            await self._greet(found.facts[RESTARTED_BY])
+        collected = _collected(found)
+        given_up = 0
+        for row in found.inbox:
+            if row.answered_by is None:
+                given_up += await self._take_up([row, *collected[row.turn]])
+        _tell(found, given_up)
 
-def _count(rows: list[InboxRow], state: InboxState, tally: Tally) -> None:
-    for row in rows:
-        tally.given_up(row.inbound.address.channel, state)
+    async def _greet(self, restarted_by: str) -> None:
+        """Tell the chat that asked for the restart that we are back, once."""
+        address = msgspec.json.decode(restarted_by, type=Address)
+        parts = self.delivery.compose(Outbound(address=address, text=BACK), key=f"notice-{uuid4().hex}")
+        await self.spool.commit(Remember(name=RESTARTED_BY, value=None), *parts)
+        self.delivery.post(parts)
 
+    async def _take_up(self, rows: list[InboxRow]) -> int:
+        """Let the messages of one turn be answered, or give them up; return how many of them were."""
+        first = rows[0]
+        if first.attempts >= MAX_ATTEMPTS:
+            return await self._give_up(rows, InboxState.DEAD, CRASHED.format(times=first.attempts))
+        if first.state is InboxState.RECEIVED and first.accepted_at < self.now - self.max_age:
+            return await self._give_up(rows, InboxState.ABANDONED, TOO_OLD)
+        job = Job.found(first, rows[1:])
+        if job.is_waiting:
+            await self._ask_again(job)
+        self.lanes.put(first.session, job)
+        return 0
 
-async def _ask_again(sessions: SessionManager, approvals: Approvals, job: Job) -> None:
-    """Open the question that a turn waits with, before its answer can come in. It was asked, so nothing is said."""
-    try:
-        session = await sessions.load(job.session)
-    except Refused:  # Its turn finds that out as well, and ends.
-        return
-    calls, asked = step_at_hand(session.entries, job.turn)
-    for call, approval in asked.items():
-        if approval.decision is None and call in calls:
-            approvals.open(Question.about(calls[call], job, id=approval.approval_id, text=approval.question))
+    async def _ask_again(self, job: Job) -> None:
+        """Open the question that a turn waits with, before its answer can come in. It was asked, so nothing is said."""
+        try:
+            session = await self.sessions.load(job.session)
+        except Refused:  # Its turn finds that out as well, and ends.
+            return
+        calls, asked = step_at_hand(session.entries, job.turn)
+        for call, approval in asked.items():
+            if approval.decision is None and call in calls:
+                self.approvals.open(Question.about(calls[call], job, id=approval.approval_id, text=approval.question))
 
-
-async def _greet(spool: Spool, delivery: Delivery, restarted_by: str) -> None:
-    """Tell the chat that asked for the restart that we are back, once."""
-    address = msgspec.json.decode(restarted_by, type=Address)
-    parts = delivery.compose(Outbound(address=address, text=BACK), key=f"notice-{uuid4().hex}")
-    await spool.commit(Remember(name=RESTARTED_BY, value=None), *parts)
-    delivery.post(parts)
+    async def _give_up(self, rows: list[InboxRow], state: InboxState, sentence: str) -> int:
+        """End a turn that will not be run again; its sender is told where its answer would have stood."""
+        first = rows[0]
+        parts = self.delivery.compose(_notice(rows, sentence), key=first.turn, turn=first.turn)
+        note = f"{sentence} ({self.now:%F})"
+        settled = [Settle(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
+        try:
+            await self.sessions.append(first.session, _end(first, sentence), also=[*settled, *parts])
+        except Refused:  # Its session is gone; its sender is told all the same.
+            await self.spool.commit(*settled, *parts)
+        self.delivery.post(parts)
+        for row in rows:
+            self.delivery.tally.given_up(row.inbound.address.channel, state)
+        return len(rows)
 
 
 def _collected(found: Found) -> dict[str, list[InboxRow]]:
@@ -104,38 +113,25 @@ def _collected(found: Found) -> dict[str, list[InboxRow]]:
     return collected
 
 
-async def _give_up(
-    spool: Spool,
-    sessions: SessionManager,
-    delivery: Delivery,
-    rows: list[InboxRow],
-    state: InboxState,
-    sentence: str,
-    now: datetime,
-) -> int:
-    """End a turn that will not be run again; its sender is told where its answer would have stood."""
+def _notice(rows: list[InboxRow], sentence: str) -> Outbound:
     first, newest = rows[0], rows[-1]
-    notice = Outbound(
+    return Outbound(
         address=newest.inbound.address,
         text=sentence,
         reply_to=newest.inbound.message_id,
         session=first.number,
         is_failure=True,
     )
-    parts = delivery.compose(notice, key=first.turn, turn=first.turn)
-    settled = [
-        Settle(turn=row.turn, state=state, answered_by=first.turn, note=f"{sentence} ({now:%F})") for row in rows
+
+
+def _end(row: InboxRow, sentence: str) -> list[Entry]:
+    """Say in the transcript how a turn has ended, if it has begun."""
+    if row.state is InboxState.RECEIVED:
+        return []
+    return [
+        entries.Assistant(content=f"*{sentence}*", turn=row.turn),
+        entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=row.turn),
     ]
-    end: list[Entry] = []
-    if first.state is not InboxState.RECEIVED:  # Its turn has begun, so its transcript says how it ended.
-        end.append(entries.Assistant(content=f"*{sentence}*", turn=first.turn))
-        end.append(entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=first.turn))
-    try:
-        await sessions.append(first.session, end, also=[*settled, *parts])
-    except Refused:  # Its session is gone; its sender is told all the same.
-        await spool.commit(*settled, *parts)
-    delivery.post(parts)
-    return len(rows)
 
 
 def _tell(found: Found, given_up: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta
@@ -63,7 +64,7 @@ async def test_a_message_to_an_agent_that_was_removed_meanwhile_is_told_so(tmp_p
         await chat.say("hello", peer="ada")
         await chat.hear_message()
     scope = SCOPE.replace("main", "coder")
-    await leave(tmp_path, replace(accepted("t1", "go on"), agent="coder", scope=scope, session=scope))
+    await leave(tmp_path, msgspec.structs.replace(accepted("t1", "go on"), agent="coder", scope=scope, session=scope))
     async with gateway(settings(tmp_path)) as (_, chat):
         reply = await chat.hear_message()
     assert reply.is_failure
