@@ -7,7 +7,10 @@ if [ "${3:-}" != inside ]; then
     exec unshare --mount -- sh -eu -c '
         mount --make-rprivate /
         mount -t tmpfs tmpfs /mnt && mkdir /mnt/cgroup && mount -t cgroup2 none /mnt/cgroup
-        find /mnt/cgroup -depth -path "*/gatehouse-test-*" -type d -exec rmdir {} + 2> /dev/null || true  # Of earlier boots.
+        for left in /mnt/cgroup/gatehouse-test-*; do
+            # Of earlier boots. One that runs has groups that are empty for a moment, too: those are not ours to take.
+            [ -d "/proc/${left##*-}" ] || find "$left" -depth -type d -exec rmdir {} + 2> /dev/null || true
+        done
         own=/mnt/cgroup/gatehouse-test-$$ && mkdir "$own" && echo $$ > "$own/cgroup.procs"
         exec unshare --pid --fork --kill-child --mount --uts --ipc --net --cgroup -- sh "$0" "$1" "$2" inside
     ' "$0" "$repository" "$prefix"

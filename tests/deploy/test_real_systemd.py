@@ -75,7 +75,7 @@ class Machine:
 
     def run(self, script: str) -> str:
         done = self.try_out(script)
-        assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}{self.journal()}"
+        assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}\n{self.journal()}"
         return done.stdout
 
     def until(self, condition: str) -> None:
@@ -89,7 +89,8 @@ class Machine:
         return self.run(f"systemctl show {of} --property={name} --value").strip()
 
     def journal(self) -> str:
-        return self.try_out("journalctl --unit gatehouse --no-pager --output cat --lines 30").stdout
+        """Return the last that the machine has told, of the unit and of everything else."""
+        return self.try_out("systemctl status gatehouse --no-pager --lines 0; journalctl --no-pager --lines 80").stdout
 
 
 @pytest.fixture

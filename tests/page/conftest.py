@@ -3,11 +3,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.page.house import House
 
-SHOTS = Path(__file__).parents[2] / "test-output"
+HERE = Path(__file__).parent
+SHOTS = HERE.parents[1] / "test-output"
 QUIET = (
     "--no-sandbox",
     "--disable-background-networking",
@@ -26,7 +28,14 @@ def find_chromium() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have all tests of the page in one event loop: a browser belongs to its loop, and takes seconds to start."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
@@ -37,7 +46,7 @@ async def browser() -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def house() -> AsyncIterator[House]:
     async with House().open() as house:
         yield house
@@ -49,7 +58,7 @@ def page_url(house: House) -> str:
     return house.login_link()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
     """Open the chat page, let in and connected. Whatever goes wrong in the page's own code fails the test."""
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
@@ -61,6 +70,7 @@ async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
     await page.goto(page_url)
     await page.get_by_text("Connected", exact=True).wait_for()
     yield page
+    await context.close()
     assert problems == []
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from config import Settings
@@ -22,7 +23,7 @@ def rocket() -> Rocket:
     return Rocket()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, rocket: Rocket) -> AsyncIterator[str]:
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})
     async with opened(settings) as daemon, asyncio.TaskGroup() as tasks:

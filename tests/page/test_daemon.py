@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.page.conftest import shoot
@@ -12,14 +13,14 @@ from tests.page.daemon import Daemon
 from tests.page.test_chat import HELLO, write
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     daemon = Daemon(tmp_path)
     yield daemon
     await daemon.stop()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page_url(daemon: Daemon) -> str:
     return await daemon.start()
 

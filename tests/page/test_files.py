@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import FilePayload, Page, expect
 
 from config import Settings
@@ -25,7 +26,7 @@ def provider() -> ScriptedProvider:
     return ScriptedProvider([SEND], [TextDelta(text="Here is the report.")])
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
     """Run a whole gateway whose agent sends a file, and give the link to its page."""
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from gateway.contract import Line
@@ -52,7 +53,7 @@ def furnished(house: House) -> House:
     return house
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def chat(furnished: House, page: Page) -> Page:
     assert furnished.active == 4
     await page.reload()

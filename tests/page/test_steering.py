@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from config import Settings
@@ -20,7 +21,7 @@ def gate() -> Gate:
     return Gate()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, gate: Gate) -> AsyncIterator[str]:
     tables = {"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}, "channels": {"web": {"busy": "steer"}}}
     async with opened(Settings.model_validate(tables)) as daemon, asyncio.TaskGroup() as tasks:
