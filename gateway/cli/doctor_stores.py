@@ -28,7 +28,7 @@ async def stores(settings: Settings, *, is_live: bool) -> list[Finding]:
             report = await archive.verify()
         spool = await listing(settings.gateway.data_dir)
     except (CannotStart, Refused) as trouble:
-        return [wrong("data", str(trouble), "Stop whoever holds it, or look after the disk.")]
+        return [wrong("data", str(trouble), "Mend that first: like this the gateway does not start.")]
     leftovers = await asyncio.to_thread(_leftovers, settings.gateway.data_dir)
     return [*_sessions(report, settings, is_live=is_live), *_spool(spool), *leftovers]
 
