@@ -61,7 +61,7 @@ def removal(place: Place) -> Iterator[Step]:
     yield _manage(place.scope, "disable", "--now", SERVICE)
     for path in (place.shell_network, *place.files.values()):
         if path.exists():
-            yield Step(says=f"remove {path}", do=path.unlink)
+            yield Step(says=f"remove {path}", do=partial(_remove, path))
     yield _manage(place.scope, "daemon-reload")
 
 
@@ -92,6 +92,13 @@ def _put(path: Path, text: str) -> None:
         _old(path).write_bytes(path.read_bytes())
     write_atomically(path, text.encode())
     path.chmod(_READABLE)
+
+
+def _remove(path: Path) -> None:
+    """Remove a unit or a drop-in; the folder of drop-ins goes with the last of them."""
+    path.unlink()
+    if path.parent.suffix == ".d" and not any(path.parent.iterdir()):
+        path.parent.rmdir()
 
 
 def _old(path: Path) -> Path:

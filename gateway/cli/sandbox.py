@@ -13,6 +13,8 @@ from gateway.sandbox.host import host
 
 __all__ = ["main"]
 
+_NETWORK = "GATEHOUSE_SANDBOX_NETWORK"
+"""Set by the drop-in that gives the service its network."""
 _FIRST = 3
 """The first descriptor that systemd hands over."""
 
@@ -44,4 +46,4 @@ async def _host() -> None:
 async def _serve() -> None:
     with socket.socket(fileno=_FIRST) as listener:
         listener.set_inheritable(False)
-        await host(listener)
+        await host(listener, has_network=_NETWORK in os.environ)

@@ -27,7 +27,7 @@ _NO_NETWORK = (
 )
 
 
-async def host(listener: socket.socket, idle: float = IDLE) -> None:
+async def host(listener: socket.socket, *, has_network: bool = False, idle: float = IDLE) -> None:
     """Serve whoever connects, until nobody has for `idle` seconds and nothing runs."""
     listener.settimeout(0)
     running: set[asyncio.Task[None]] = set()
@@ -38,7 +38,7 @@ async def host(listener: socket.socket, idle: float = IDLE) -> None:
             if not _is_trusted(connection):
                 connection.close()
                 continue
-            task = group.create_task(_serve(connection), name="sandbox:serve")
+            task = group.create_task(_serve(connection, has_network=has_network), name="sandbox:serve")
             running.add(task)
             task.add_done_callback(running.discard)
             while len(running) >= _SIDE_BY_SIDE:  # Who comes now waits, in the socket's own queue.
@@ -60,13 +60,14 @@ def _is_trusted(connection: socket.socket) -> bool:
     return user in {0, os.geteuid()}
 
 
-async def _serve(connection: socket.socket) -> None:
+async def _serve(connection: socket.socket, *, has_network: bool) -> None:
     """Run one script. Whoever asked ends it by hanging up."""
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
     try:
         async with asyncio.timeout(_PATIENCE):
             script = script_of(await reader.readline())
-        writer.write(await _ended(script, reader))
+        refused = refusal(_NO_NETWORK) if script.network and not has_network else b""
+        writer.write(refused or await _ended(script, reader))
         await writer.drain()
     except (OSError, ValueError, TimeoutError):  # It has gone, or talks of something else.
         pass
@@ -91,13 +92,7 @@ async def _cancelled_by_hanging_up(running: asyncio.Task[bytes], reader: asyncio
 
 
 async def _outcome(script: Script) -> bytes:
-    if script.network and not _has_network():
-        return refusal(_NO_NETWORK)
     try:
         return reply(await confined(script))
     except NoSandbox as missing:
         return refusal(str(missing))
-
-
-def _has_network() -> bool:
-    return any(name != "lo" for _, name in socket.if_nameindex())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.installing import hidden_from_service, installation
+from gateway.installing import hidden_from_service, installation, removal
 from gateway.service_units import Scope, place, program_of, same_unit, shipped
 from tests.running import COMMAND, environment
 
@@ -90,6 +90,15 @@ def test_the_system_service_gets_a_configuration_and_the_service_of_the_sandbox(
     steps = [step.says for step in installation(where, Path("/opt/g/bin/gatehouse"), shell_network=True)]
     paths = [*where.files.values(), where.shell_network, where.config]
     assert steps[:5] == [f"write {path}" for path in paths]
+    where.shell_network.parent.mkdir(parents=True)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for step in removal(where):
+        if step.says.startswith("remove"):
+            step.do()
+    assert [path.name for path in where.units.iterdir()] == []
+    assert where.config.exists()
     assert {path.name for path in paths} >= {"gatehouse-sandbox.socket", "gatehouse-sandbox.service"}
 
 

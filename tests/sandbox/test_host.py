@@ -28,12 +28,12 @@ def context(tmp_path: Path) -> ToolContext:
 
 
 @asynccontextmanager
-async def service(path: Path) -> AsyncIterator["asyncio.Task[None]"]:
+async def service(path: Path, *, has_network: bool = False) -> AsyncIterator["asyncio.Task[None]"]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
         async with asyncio.timeout(120), asyncio.TaskGroup() as group:
-            serving = group.create_task(host(listener), name="sandbox")
+            serving = group.create_task(host(listener, has_network=has_network), name="sandbox")
             yield serving
             serving.cancel()
 
@@ -87,6 +87,17 @@ async def test_a_service_that_is_not_there_is_told_with_what_to_do(context: Tool
     assert outcome.is_error
     assert "cannot be reached" in outcome.output
     assert "systemctl status gatehouse-sandbox" in outcome.output
+
+
+@pytest.mark.parametrize("has_network", [False, True])
+async def test_a_command_that_wants_the_network_is_run_only_where_there_is_one(
+    has_network: bool,  # noqa: FBT001 - pytest gives it.
+    context: ToolContext,
+    tmp_path: Path,
+) -> None:
+    async with service(tmp_path / "socket", has_network=has_network):
+        outcome = await run("echo done", context, tmp_path / "socket", network=True)
+    assert ("--shell-network" in outcome.output, outcome.output == "done") == (not has_network, has_network)
 
 
 async def test_the_service_ends_when_nobody_needs_it(context: ToolContext, tmp_path: Path) -> None:
