@@ -90,8 +90,10 @@ def _told(loaded: Loaded, options: argparse.Namespace) -> str:
     size = options.file.stat().st_size / 1_000_000
     if options.with_secrets:
         return f"Wrote {name} ({size:.1f} MB), with the configuration and the secrets in it: keep it safe."
-    config = printable(str(loaded.path)) if loaded.path else "(there is no file: the defaults are in use)"
-    return f"Wrote {name} ({size:.1f} MB). The configuration is not in it: {config}; --with-secrets adds it."
+    written = f"Wrote {name} ({size:.1f} MB)."
+    if loaded.path is None:
+        return f"{written} The HTTP token is not in it; --with-secrets adds it."
+    return f"{written} The configuration is not in it: {printable(str(loaded.path))}; --with-secrets adds it."
 
 
 def _now() -> datetime:
