@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 import subprocess
+import tarfile
 from pathlib import Path
 from time import monotonic
 from urllib.error import HTTPError, URLError
@@ -250,14 +251,40 @@ options = { webhook_url = "https://canary-hook.example.org/canary-path" }
         lost = {"discord", "telegram"}
         while lost:
             lost.discard(daemon.wait_for("channel_lost")["channel"])
-        told.append(gatehouse("chat", "--once", "hello", home=tmp_path))
+        told += [
+            gatehouse(*words, home=tmp_path)
+            for words in (
+                ("chat", "--once", "magpie"),
+                ("doctor", "--json"),
+                ("backup", "taken.tar"),
+                ("config", "show"),
+            )
+        ]
+        answers = [metrics(daemon.url, token) for token in (daemon.token, "canary-header-0123456789")]
         daemon.process.kill()
     everything = [json.dumps(daemon.log), daemon.errors(), (tmp_path / "gatehouse.log").read_text()]
+    assert not [text for text in everything if "magpie" in text], "what people say is not for the log"
+    assert "gatehouse_ready 0" in answers[0]
+    everything += [*answers, *archived(tmp_path / "taken.tar")]
     everything += [result.stdout + result.stderr for result in told]
     everything += [path.read_text(errors="replace") for path in daemon.data.rglob("*") if path.is_file()]
     assert "log_level_changed" in everything[0]
     assert "channel_lost" in everything[2]
     assert not [text for text in everything if "canary-" in text]
+
+
+def metrics(url: str, token: str) -> str:
+    request = Request(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - loopback
+    try:
+        with urlopen(request, timeout=30) as answer:  # noqa: S310 - loopback
+            return str(answer.read())
+    except HTTPError as refusal:
+        return f"{refusal} {refusal.read()!r}"
+
+
+def archived(path: Path) -> list[str]:
+    with tarfile.open(path) as archive:
+        return [read.read().decode(errors="replace") for each in archive if (read := archive.extractfile(each))]
 
 
 def test_help_names_every_command_and_a_typo_is_forgiven(tmp_path: Path) -> None:
