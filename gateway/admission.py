@@ -6,10 +6,10 @@ from datetime import datetime
 from gateway.access import is_owner, may_talk, rules_for
 from gateway.contract import Inbound, PeerKind, Verdict
 from gateway.flood import FloodGate, Pace
-from gateway.guests import Person
 from gateway.live import Live
 from gateway.pairing import Told
-from gateway.strangers import Strangers
+from gateway.pairing.guests import Person
+from gateway.pairing.strangers import Strangers
 from gateway.takeup import TOO_OLD
 
 __all__ = ["Admission"]

@@ -10,14 +10,13 @@ import structlog
 from config import Settings
 from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.backup import Backup, insist_on_whole
-from gateway.backup_routes import backup_routes
+from gateway.backup.routes import backup_routes
 from gateway.channels import Channels
 from gateway.contract import Route
 from gateway.doctor.routes import doctor_routes
 from gateway.files.room import forget_orphans, remover
 from gateway.files.store import FileStore
 from gateway.fixed_settings import with_what_is_fixed
-from gateway.guests import FACTS
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
@@ -30,16 +29,17 @@ from gateway.metrics.lag import watch_lag
 from gateway.metrics.tally import Tally
 from gateway.moves import MOVES
 from gateway.operator import Operator
-from gateway.pairing_routes import pairing_routes
+from gateway.pairing.guests import FACTS
+from gateway.pairing.routes import pairing_routes
 from gateway.reminders import Alarm
 from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.spool_routes import spool_routes
-from gateway.status import Status
 from gateway.stopping import Stopping
 from gateway.takeup import TakingUp
+from gateway.watch.status import Status
 
 __all__ = ["Daemon", "opened"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from config import ChannelSettings, Settings
 from gateway.contract import Address
-from gateway.guests import GuestBook
+from gateway.pairing.guests import GuestBook
 
 __all__ = ["Live"]
 

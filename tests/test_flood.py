@@ -1,5 +1,5 @@
 from gateway.flood import MINUTE, REMEMBERED, RESERVE, FloodGate, Pace
-from gateway.guests import Person
+from gateway.pairing.guests import Person
 
 
 def person(name: str = "ada") -> Person:

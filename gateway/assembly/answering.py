@@ -10,10 +10,10 @@ from gateway.commands import Desk
 from gateway.errands import Errands
 from gateway.intake import Intake
 from gateway.meanwhile import Meanwhile
+from gateway.pairing.strangers import Strangers
 from gateway.preparing import Preparing
 from gateway.queueing import Queueing
 from gateway.reminders import Alarm
-from gateway.strangers import Strangers
 from gateway.turns import Turns
 from gateway.work import Work
 

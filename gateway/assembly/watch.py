@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
-from gateway.at_work import AtWork
-from gateway.condition import Condition
-from gateway.flushes import Flushes
-from gateway.free_space import FreeSpace
-from gateway.housekeeping import Housekeeping
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.metrics.scrape import Metrics
-from gateway.organs import Organs
-from gateway.status import Status
-from gateway.vitals import Vitals
+from gateway.watch.at_work import AtWork
+from gateway.watch.condition import Condition
+from gateway.watch.flushes import Flushes
+from gateway.watch.free_space import FreeSpace
+from gateway.watch.housekeeping import Housekeeping
+from gateway.watch.organs import Organs
+from gateway.watch.status import Status
+from gateway.watch.vitals import Vitals
 
 __all__ = ["Watch", "open_watch"]
 

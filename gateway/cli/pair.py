@@ -14,10 +14,10 @@ from gateway.cli.settings import load_settings
 from gateway.control import Control, NotRunning, is_running
 from gateway.dialogue import Json
 from gateway.errors import CannotStart, Refused
-from gateway.guests import FACTS, GuestBook
 from gateway.lock import DataDirLock
 from gateway.pairing import Pairing
-from gateway.pairing_listing import ACTIONS, listing
+from gateway.pairing.guests import FACTS, GuestBook
+from gateway.pairing.listing import ACTIONS, listing
 from gateway.spool import Spool
 from gateway.text import printable
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from gateway.files.names import in_bytes
-from gateway.status_facts import ChannelFacts, Facts, ModelFacts, SpoolFacts
 from gateway.text import excerpt, printable
 from gateway.text.phrases import ago, count, duration
+from gateway.watch.facts import ChannelFacts, Facts, ModelFacts, SpoolFacts
 
 __all__ = ["screen"]
 

@@ -17,7 +17,7 @@ from gateway.cli.settings import load_settings
 from gateway.cli.status_screen import screen
 from gateway.control import Control, NotRunning
 from gateway.errors import Refused
-from gateway.status_facts import Facts
+from gateway.watch.facts import Facts
 
 __all__ = ["read_facts", "watch"]
 

@@ -10,7 +10,7 @@ from gateway.metrics.exposition import Family, counter, gauge, histogram
 from gateway.metrics.tally import DEAD, DELIVERED, Tally
 from gateway.sessions import TurnOutcome
 from gateway.spool import InboxState, OutboxState
-from gateway.vitals import Reading
+from gateway.watch.vitals import Reading
 
 __all__ = ["families"]
 

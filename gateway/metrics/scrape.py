@@ -10,7 +10,7 @@ from gateway.http.checks import IS_PROXIED
 from gateway.metrics.exposition import CONTENT_TYPE, render
 from gateway.metrics.families import families
 from gateway.metrics.tally import Tally
-from gateway.vitals import Vitals
+from gateway.watch.vitals import Vitals
 
 __all__ = ["Metrics"]
 

@@ -20,7 +20,7 @@ from gateway.contract import (
     Sender,
     Verdict,
 )
-from gateway.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
+from gateway.pairing.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
 from tests.daemon.test_conversation import gateway, settings
 
 OWNER = Sender(id="owner", name="The owner")

@@ -6,12 +6,12 @@ from contextlib import suppress
 from datetime import datetime
 
 from gateway.files.uploads import FileRoutes
-from gateway.flushes import Flushes
-from gateway.free_space import FreeSpace
 from gateway.live import Live
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
-from gateway.steadiness import Steadiness
+from gateway.watch.flushes import Flushes
+from gateway.watch.free_space import FreeSpace
+from gateway.watch.steadiness import Steadiness
 
 __all__ = ["Housekeeping"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gateway.files.names import in_bytes
 from gateway.http.routes import Health
-from gateway.organs import Organs
+from gateway.watch.organs import Organs
 
 __all__ = ["Condition"]
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from gateway.dialogue import Json
 from gateway.errors import Refused
-from gateway.guests import Applicant, Guest
-from gateway.pairing import Pairing
+from gateway.pairing.guests import Applicant, Guest
+from gateway.pairing.pairing import Pairing
 
 __all__ = ["ACTIONS", "listing"]
 

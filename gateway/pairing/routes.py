@@ -5,8 +5,8 @@ from functools import partial
 from aiohttp import web
 
 from gateway.contract import Access, Caller, Route
-from gateway.pairing import Pairing
-from gateway.pairing_listing import ACTIONS, listing
+from gateway.pairing.listing import ACTIONS, listing
+from gateway.pairing.pairing import Pairing
 
 __all__ = ["pairing_routes"]
 

@@ -1,6 +1,6 @@
 import asyncio
 
-from gateway.flushes import Flushes
+from gateway.watch.flushes import Flushes
 
 
 class Sessions:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from config import DmPolicy
 from gateway.access import rules_for
 from gateway.contract import Inbound, PeerKind
-from gateway.guests import Person
 from gateway.live import Live
-from gateway.pairing import Pairing, Told
+from gateway.pairing.guests import Person
+from gateway.pairing.pairing import Pairing, Told
 
 __all__ = ["Strangers"]
 

@@ -6,15 +6,15 @@ import msgspec
 from aiohttp import web
 
 from gateway import __version__
-from gateway.at_work import Running
 from gateway.contract import Access, Caller, Route
 from gateway.http.routes import ChannelHealth
 from gateway.metrics.histogram import Histogram
 from gateway.metrics.tally import Tally
 from gateway.spool import Stats
-from gateway.status_facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
 from gateway.text.phrases import count, duration
-from gateway.vitals import Vitals
+from gateway.watch.at_work import Running
+from gateway.watch.facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
+from gateway.watch.vitals import Vitals
 
 __all__ = ["Status"]
 

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
-from gateway.guests import CODE_LIFE, FACTS, GuestBook, Person
-from gateway.pairing import MAX_WAITING, Pairing
+from gateway.pairing.guests import CODE_LIFE, FACTS, GuestBook, Person
+from gateway.pairing.pairing import MAX_WAITING, Pairing
 from gateway.spool import Operation, Spool, SpoolFull
 
 

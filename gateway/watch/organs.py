@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.at_work import AtWork
 from gateway.channels import Channels
-from gateway.flushes import Flushes
-from gateway.free_space import FreeSpace
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.mcp.servers import McpServers
@@ -14,6 +11,9 @@ from gateway.metrics.tally import Tally
 from gateway.roster import Roster
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool
+from gateway.watch.at_work import AtWork
+from gateway.watch.flushes import Flushes
+from gateway.watch.free_space import FreeSpace
 
 __all__ = ["Organs"]
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from time import monotonic
 
-from gateway.at_work import Running
-from gateway.condition import Condition
 from gateway.http.routes import Health
 from gateway.jobs import Job
 from gateway.lanes import Lanes
-from gateway.organs import Organs
 from gateway.spool import SpoolBroken, SpoolFull, Stats
+from gateway.watch.at_work import Running
+from gateway.watch.condition import Condition
+from gateway.watch.organs import Organs
 
 __all__ = ["Reading", "Vitals"]
 

@@ -11,11 +11,11 @@ import structlog
 
 from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
-from gateway.guests import Applicant, Guest, GuestBook, Person, dropped, kept
+from gateway.pairing.guests import Applicant, Guest, GuestBook, Person, dropped, kept
 from gateway.spool import Operation, Send, Spool
 from gateway.text import excerpt
 
-__all__ = ["Pairing"]
+__all__ = ["Pairing", "Told"]
 
 log = structlog.get_logger()
 
