@@ -21,6 +21,7 @@ from bench.daemon import memory_mb
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import Settings
+from gateway import garbage
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
 from gateway.files.store import FileStore
@@ -150,7 +151,7 @@ async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[Loopbac
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        gc.freeze()  # As `gatehouse run` does.
+        garbage.settle()  # As `gatehouse run` does.
         yield cast("LoopbackChannel", daemon.channels.by_identity["loopback", "default"])
         daemon.stop()
 

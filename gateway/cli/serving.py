@@ -1,7 +1,6 @@
 """Runs the daemon until its operator has enough of it: signals, readiness, reloads."""
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import NoReturn
 import structlog
 
 from config import ConfigError, Loaded, Settings
+from gateway import garbage
 from gateway.cli.exits import EXIT_CONFIG, EXIT_OK, complain
 from gateway.cli.logging_setup import Logs
 from gateway.cli.settings import load_settings
@@ -153,7 +153,7 @@ class _Reloading:
 
 
 def _announce(daemon: Daemon, reloads: _Reloading) -> None:
-    gc.freeze()  # What was loaded until now stays: the garbage collector need not go through it again and again.
+    garbage.settle()
     _tell_service_manager("READY=1")
     log.info("gateway_ready", url=daemon.url, pid=os.getpid())
     reloads.started.set()
