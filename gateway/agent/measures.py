@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gateway.agent.provider import ToolSpec
 from gateway.agent.tokens import ONE_REQUEST, Measure, measure, measure_message, measure_tools, total
@@ -15,6 +15,10 @@ _MESSAGES = 8_192
 _HELD = 8 * 1024 * 1024
 """Characters, and bytes of pictures."""
 _FRAMES = 256
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class Measured(NamedTuple):
@@ -37,7 +41,9 @@ class Measures:
         self._known: dict[int, Measured] = {}
         self._oldest: deque[int] = deque()
         self._held = 0
-        self._frames: dict[tuple[str, tuple[int, ...]], tuple[Sequence[ToolSpec], Measure]] = {}
+        self._frames: dict[tuple[str, tuple[int, ...]], Measure] = {}
+        self._tools: dict[tuple[int, ...], tuple[Sequence[ToolSpec], Measure]] = {}
+        """With the tools themselves, so that no others can get their identity."""
 
     def unknown(self, messages: Sequence[Message]) -> list[Message]:
         known = self._known
@@ -70,14 +76,21 @@ class Measures:
 
     def frame(self, system: str, tools: Sequence[ToolSpec]) -> Measure:
         """Return the measure of a request without messages."""
-        key = (system, tuple(map(id, tools)))
-        known = self._frames.get(key)
+        names = tuple(map(id, tools))
+        if names not in self._tools:
+            _make_room(self._tools)
+            self._frames.clear()
+            self._tools[names] = (tuple(tools), measure_tools(tools))
+        known = self._frames.get((system, names))
         if known is None:
-            if len(self._frames) >= _FRAMES:
-                del self._frames[next(iter(self._frames))]
-            measured = total([ONE_REQUEST, measure(system), measure_tools(tools)])
-            known = self._frames[key] = (tuple(tools), measured)
-        return known[1]
+            _make_room(self._frames)
+            known = self._frames[system, names] = total([ONE_REQUEST, measure(system), self._tools[names][1]])
+        return known
+
+
+def _make_room(frames: dict[_Key, _Value]) -> None:
+    if len(frames) >= _FRAMES:
+        del frames[next(iter(frames))]
 
 
 def chars(message: Message) -> int:
