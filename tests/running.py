@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from tests.forks.process import Forked, forked
+from tests.forks.process import GATEHOUSE, Forked, Started, forked
 
 COMMAND = Path(sys.executable).parent / "gatehouse"
 PATIENCE = 60.0
@@ -47,18 +48,6 @@ def gatehouse(
     return forked([str(COMMAND), *arguments], cwd=home, env=environment(home), stdin=stdin, timeout=timeout)
 
 
-class Started(Protocol):
-    """A process, as far as the tests look after it."""
-
-    pid: int
-
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def send_signal(self, number: signal.Signals, /) -> None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-
-
 Start = Callable[[list[str], Path, dict[str, str], tuple[int, int, int]], Started]
 """Starts a command in a folder, with an environment and its standard streams."""
 
@@ -70,9 +59,10 @@ def by_fork(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[i
 
 def by_fork_with(*modules: str) -> Start:
     """As `by_fork`, with these modules imported too."""
+    program = replace(GATEHOUSE, modules=(*GATEHOUSE.modules, *modules))
 
     def start(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
-        return Forked(command, cwd=cwd, env=env, streams=streams, more=modules)
+        return Forked(command, cwd=cwd, env=env, streams=streams, program=program)
 
     return start
 

@@ -1,8 +1,8 @@
 """The process that daemons under test are forked from, with everything imported already; and one such daemon.
 
-Run as `python -m tests.crash.house`, with the names of modules to import besides. It reads orders, one a line, and
-writes the pid of each daemon it starts and the status with which one has ended. It has no threads and no event loop, so
-that forking it is safe.
+It is forked itself, or run as `python -m tests.crash.house` with the names of modules to import besides. It reads
+orders, one a line, and writes the pid of each daemon it starts and the status with which one has ended. It has no
+threads and no event loop, so that forking it is safe.
 """
 
 from tests.crash import points
@@ -10,7 +10,6 @@ from tests.crash import points
 points.install()  # Before anything of ours is imported: what is imported may keep `os.fsync` for itself.
 
 import asyncio  # noqa: E402 - as above
-import gc  # noqa: E402 - as above
 import importlib  # noqa: E402 - as above
 import os  # noqa: E402 - as above
 import select  # noqa: E402 - as above
@@ -142,11 +141,7 @@ def bury() -> None:
             say("ended", ended[0], os.waitstatus_to_exitcode(ended[1]))
 
 
-def main() -> None:
-    for name in sys.argv[1:]:
-        importlib.import_module(name)
-    rehearse()
-    gc.freeze()  # As each child need not look through it, it need not copy it.
+def main() -> int:
     woken, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking)
@@ -161,11 +156,14 @@ def main() -> None:
             bury()
             if 0 in readable:
                 if not (data := os.read(0, READING)):
-                    return
+                    return 0
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     say("started", start(Order.decode(line)))
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    rehearse()
+    sys.exit(main())

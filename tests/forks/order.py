@@ -12,6 +12,9 @@ SIZE = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
+    """`entry` is the `module:function` that it runs, and `command` what it takes for its command line."""
+
+    entry: str
     command: tuple[str, ...]
     cwd: str
     env: dict[str, str]

@@ -1,8 +1,8 @@
-"""The process that `gatehouse` is forked from, with everything imported already; and what is forked.
+"""The process that others are forked from, with everything imported already; and what is forked.
 
 Run as `python -m tests.forks.parent FD MODULE...`: FD is a socket on which orders come, each with the standard streams
 of the process to be and a line on which its pid is told, and in the end its status. It has no threads and no event
-loop, so that forking it is safe.
+loop, so that forking it is safe. It imports nothing of ours before the first MODULE, which may have to be the first.
 """
 
 import contextlib
@@ -15,9 +15,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
-from gateway.cli import main as command
 from tests.forks.order import SIZE, Order
-from tests.forks.rehearsal import rehearse
 
 __all__ = ["main"]
 
@@ -85,14 +83,16 @@ def become(order: Order) -> int:
     os.environ.clear()
     os.environ.update(order.env)
     sys.argv = list(order.command)
-    return command()
+    module, _, function = order.entry.partition(":")
+    status: int = getattr(sys.modules[module], function)()
+    return status
 
 
 def main() -> int:
     orders = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    rehearse()
+    importlib.import_module("tests.forks.rehearsal").rehearse()
     gc.freeze()  # What is imported stays: no child need look through it, and with that copy it.
     sys.stdout.write("ready\n")
     sys.stdout.flush()

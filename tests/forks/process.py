@@ -12,27 +12,44 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from gateway.cli import COMMANDS
 from tests.forks.order import SIZE, Order
 from tests.umask import umask
 
-__all__ = ["Forked", "forked"]
+__all__ = ["GATEHOUSE", "Forked", "Program", "Started", "forked"]
 
 ROOT = Path(__file__).parents[2]
-IMPORTED = (*(module for module, _ in COMMANDS.values()), "gateway.cli.serving")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What is run, and what is imported for it before it is forked; the first module is the very first."""
+
+    entry: str
+    modules: tuple[str, ...]
+    is_measured: bool = True
+    """Whether it counts for the coverage, where that is asked for."""
+
+
+GATEHOUSE = Program(
+    entry="gateway.cli:main", modules=("gateway.cli", *(name for name, _ in COMMANDS.values()), "gateway.cli.serving")
+)
 
 
 @cache
-def parent(*more: str) -> socket.socket:
-    """Start a parent that has `more` imported too; returns the socket on which it takes orders."""
+def parent(program: Program) -> socket.socket:
+    """Start a parent for `program`; returns the socket on which it takes orders."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks.parent", str(theirs.fileno()), *IMPORTED, *more],
+            [sys.executable, "-m", "tests.forks.parent", str(theirs.fileno()), *program.modules],
             cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if program.is_measured or name[:3] != "COV"},
             stdin=subprocess.PIPE,  # Streams are made for what they begin with: here, for what cannot seek.
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -51,6 +68,18 @@ def leave(process: "subprocess.Popen[bytes]", orders: socket.socket) -> None:
         pass
 
 
+class Started(Protocol):
+    """A process, as far as the tests look after it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: signal.Signals, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Forked:
     """One process: to those who have started it, what `subprocess.Popen` would be."""
 
@@ -61,13 +90,13 @@ class Forked:
         cwd: Path,
         env: Mapping[str, str],
         streams: Sequence[int],
-        more: Sequence[str] = (),
+        program: Program = GATEHOUSE,
     ) -> None:
         self.returncode: int | None = None
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = Order(command=tuple(command), cwd=str(cwd), env=dict(env), umask=umask())
+        order = Order(entry=program.entry, command=tuple(command), cwd=str(cwd), env=dict(env), umask=umask())
         with theirs:
-            socket.send_fds(parent(*more), [order.encode()], [*streams, theirs.fileno()])
+            socket.send_fds(parent(program), [order.encode()], [*streams, theirs.fileno()])
         self.pid = int(self._line.recv(SIZE))
 
     def wait(self, timeout: float | None = None) -> int:
