@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -78,14 +79,19 @@ class Outlet:
         if self._shown.get(receipt.message_id) == replace(letter, text=letter.text.strip()):
             return
         channel, _, number = receipt.message_id.partition(":")
-        try:
-            await self._api.edit(int(channel), int(number), letter)
-        except FormRefused:
-            await self._api.edit(int(channel), int(number), bare)
+        with _kept():
+            try:
+                await self._api.edit(int(channel), int(number), letter)
+            except FormRefused:
+                await self._api.edit(int(channel), int(number), bare)
         self._shown.put(receipt.message_id, replace(letter, text=letter.text.strip()))
 
     async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
         """Look for a message in its chat, where it would stand among what was written since."""
+        with _kept():
+            return await self._look_back(message, since, known)
+
+    async def _look_back(self, message: Outbound, since: datetime, known: Collection[str]) -> Receipt | None:
         letters = await self._letters(message)
         channel = await self._place(message.address)
         # Behind the question, where there is one: that holds whatever our clock says.
@@ -114,14 +120,12 @@ class Outlet:
         await self._api.unreact(await self._place(address), int(message_id), emoji)
 
     async def _post(self, address: Address, letter: Letter, bare: Letter) -> Receipt:
-        try:
+        with _kept():
             channel = await self._place(address)
             try:
                 number, shown = await self._api.send(channel, letter)
             except FormRefused:
                 number, shown = await self._api.send(channel, bare)
-        except AuthRejected as refusal:  # The gateway hears the same and retires the channel; what is to be said waits.
-            raise Transient(str(refusal)) from refusal
         receipt = Receipt(message_id=f"{channel}:{number}")
         self._shown.put(receipt.message_id, replace(letter, nonce="", text=shown.strip()))
         return receipt
@@ -147,6 +151,15 @@ class Outlet:
         except ValueError as wrong:
             raise Undeliverable(f"{address.peer} is no chat on Discord.") from wrong
         return known
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Let what is to be said wait for a valid token: where the channel reads it hears the same, and is retired."""
+    try:
+        yield
+    except AuthRejected as refusal:
+        raise Transient(str(refusal)) from refusal
 
 
 def _is_same(message: Frame, letters: Sequence[Letter], me: str) -> bool:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from zlib import crc32
@@ -43,10 +44,8 @@ class Outlet:
         if key in self._sent:
             return self._sent[key]
         letter, plain = await self._letters(message)
-        try:
+        with _kept():
             chat, number = await self._post(place_of(message.address), letter, plain)
-        except AuthRejected as refusal:  # The poller hears the same and retires the channel; this message is lost.
-            raise Undeliverable(str(refusal)) from refusal
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
@@ -56,19 +55,18 @@ class Outlet:
         if key in self._sent:
             return self._sent[key]
         parcel = Parcel(file=message.file, path=path, caption=clean(message.text).strip(), reply_to=_reply_to(message))
-        try:
+        with _kept():
             chat, number = await self._api.files.send(place_of(message.address), parcel)
-        except AuthRejected as refusal:  # As in `send`.
-            raise Undeliverable(str(refusal)) from refusal
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
         chat, _, number = receipt.message_id.partition(":")
         letter, plain = await self._letters(message)
-        try:
-            await self._api.edit(int(chat), int(number), letter)
-        except MarkupRefused:
-            await self._api.edit(int(chat), int(number), plain)
+        with _kept():
+            try:
+                await self._api.edit(int(chat), int(number), letter)
+            except MarkupRefused:
+                await self._api.edit(int(chat), int(number), plain)
 
     async def draft(self, message: Outbound, *, key: str) -> None:
         """Show a preview in a private chat; elsewhere, and on a server that has no drafts, there is none."""
@@ -132,6 +130,15 @@ class Outlet:
         if len(self._sent) > REMEMBERED:
             self._sent.popitem(last=False)
         return receipt
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Let what is to be said wait for a valid token: where the channel reads it hears the same, and is retired."""
+    try:
+        yield
+    except AuthRejected as refusal:
+        raise Transient(str(refusal)) from refusal
 
 
 def _reply_to(message: Outbound) -> int | None:

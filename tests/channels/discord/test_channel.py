@@ -247,9 +247,15 @@ async def test_an_address_that_is_none_is_given_up(channel: Channel) -> None:
 async def test_a_token_that_was_revoked_meanwhile_keeps_what_is_to_be_said(
     channel: Channel, discord: FakeDiscord
 ) -> None:
-    discord.scripted["send"].append(refusal(401, 0, "401: Unauthorized"))
+    for call in ("send", "edit", "history"):
+        discord.scripted[call].append(refusal(401, 0, "401: Unauthorized"))
     with pytest.raises(Transient):
         await channel.send(REPLY, key="k1")
+    assert isinstance(channel, Edits)
+    with pytest.raises(Transient):
+        await channel.edit(Receipt(message_id=f"{ADAS}:1"), REPLY)
+    with pytest.raises(Transient):
+        await looked_back(channel, REPLY)
 
 
 async def test_what_the_gateway_itself_says_is_not_taken_for_markdown(channel: Channel, discord: FakeDiscord) -> None:

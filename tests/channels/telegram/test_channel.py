@@ -242,7 +242,6 @@ async def test_what_cannot_even_be_repeated_is_not_in_doubt(channel: Channel, ap
     [
         refusal(403, "Forbidden: bot was blocked by the user"),
         refusal(400, "Bad Request: chat not found"),
-        refusal(401, ""),
     ],
 )
 async def test_a_message_that_nobody_can_get_is_given_up(
@@ -251,6 +250,17 @@ async def test_a_message_that_nobody_can_get_is_given_up(
     api.scripted["sendMessage"].append(answer)
     with pytest.raises(Undeliverable):
         await channel.send(REPLY, key="k1")
+
+
+async def test_a_token_that_was_revoked_meanwhile_keeps_what_is_to_be_said(channel: Channel, api: FakeBotApi) -> None:
+    for method in ("sendMessage", "editMessageText"):
+        api.scripted[method].append(refusal(401, "Unauthorized"))
+    with pytest.raises(Transient) as trouble:
+        await channel.send(REPLY, key="k1")
+    assert not trouble.value.may_have_arrived
+    assert isinstance(channel, Edits)
+    with pytest.raises(Transient):
+        await channel.edit(Receipt(message_id="42:5"), REPLY)
 
 
 async def test_a_group_that_has_moved_is_found(channel: Channel, api: FakeBotApi) -> None:

@@ -160,6 +160,16 @@ async def test_in_a_group_an_answer_grows_by_editing_one_message(tmp_path: Path,
     assert len(api.calls_of("sendMessage")) == 1
 
 
+async def test_an_answer_whose_message_is_too_old_to_edit_comes_as_a_new_one(tmp_path: Path, api: FakeBotApi) -> None:
+    end = long_file(tmp_path / "data")
+    api.scripted["editMessageText"] += [refusal(400, "Bad Request: message can't be edited")] * 100
+    async with gateway(settings(tmp_path, api)):
+        await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
+        assert end not in (await heard(api, 1)).fields["text"]
+        assert end in (await heard(api, 2)).fields["text"]
+    assert len(api.calls_of("sendMessage")) == 2
+
+
 async def test_what_a_killed_daemon_left_half_written_is_edited_to_its_end(tmp_path: Path, api: FakeBotApi) -> None:
     end = long_file(tmp_path / "data")
     write_config(
