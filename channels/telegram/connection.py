@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -52,7 +53,8 @@ class Connection:
 
     async def poll(self, deliver: Deliver, *, longest: int) -> None:
         """Fetch updates until cancelled, in requests of so many seconds at most."""
-        async with Taker(self._api, deliver, self._context.relocate) as taker:
+        # What was kept of an album when the bot had a webhook was acknowledged, so it would not come again.
+        async with Taker(self._api, deliver, self._context.relocate) as taker, self._gathering(taker):
             await Poller(self._api, self._identify, self._context.pulse, longest=longest).run(taker)
 
     async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:
@@ -60,9 +62,7 @@ class Connection:
         listener = Listener(api=self._api, pulse=self._context.pulse, url=url, secret=secret)
         async with (
             Taker(self._api, deliver, self._context.relocate) as taker,
-            gathering(
-                read=self._api.update, take=partial(self._take, taker), notebook=self._context.notebook
-            ) as albums,
+            self._gathering(taker) as albums,
         ):
             self._albums = albums
             try:
@@ -75,6 +75,9 @@ class Connection:
         if self._albums is None:
             raise Transient("Telegram is not connected yet.")
         await self._albums.receive(raw)
+
+    def _gathering(self, taker: Taker) -> AbstractAsyncContextManager[Gathering]:
+        return gathering(read=self._api.update, take=partial(self._take, taker), notebook=self._context.notebook)
 
     async def _take(self, taker: Taker, group: Sequence[Arrived]) -> None:
         self._bot = self._bot or await self._identify()

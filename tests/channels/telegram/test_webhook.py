@@ -200,6 +200,18 @@ async def test_an_album_that_was_cut_by_a_restart_is_still_one_message(api: Fake
     assert list(await notebook.read()) == ["album:42:A"]
 
 
+async def test_an_album_that_began_by_webhook_is_handed_over_by_a_bot_that_polls(
+    tmp_path: Path, api: FakeBotApi
+) -> None:
+    by_webhook = settings(tmp_path, api)
+    async with gateway(by_webhook) as (_, client):
+        await api.called("getWebhookInfo")
+        assert await call(client, api.secret, part_of_an_album(1)) == 200
+    polling = by_webhook.channels["telegram"].model_copy(update={"options": {}})
+    async with gateway(by_webhook.model_copy(update={"channels": {**by_webhook.channels, "telegram": polling}})):
+        assert "look 1" in (await api.called("sendMessage")).fields["text"]
+
+
 async def test_ten_parts_are_an_album_at_once(api: FakeBotApi) -> None:
     taken: list[int] = []
 
