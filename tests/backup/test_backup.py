@@ -7,12 +7,14 @@ import os
 import re
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from channels.loopback import LoopbackChannel
+from gateway.agent.offline import OfflineProvider
 from gateway.backup import Restored, restore
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused
@@ -38,6 +40,11 @@ def restored(archive: Path, folder: Path, *, replaces: bool = False) -> Restored
     return restore(archive, data, replaces=replaces, now=NOW)
 
 
+def quick(daemon: Daemon) -> None:
+    """Have it answer without the pace of somebody who types."""
+    daemon.roster.replace("main", lambda main: replace(main, provider=OfflineProvider(pace=0.0)))
+
+
 async def talk(chat: LoopbackChannel, peer: str, accepted: list[str], midway: asyncio.Event) -> None:
     for number in range(15):
         said = f"{peer} says {number}."
@@ -56,7 +63,7 @@ async def test_a_backup_under_load_holds_each_message_that_was_accepted_before_i
     """And a restored gateway answers those that were not answered yet, none of them twice."""
     accepted: list[str] = []
     midway = asyncio.Event()
-    async with gateway(settings(tmp_path / "old")) as (daemon, chat), asyncio.TaskGroup() as tasks:
+    async with gateway(settings(tmp_path / "old"), quick) as (daemon, chat), asyncio.TaskGroup() as tasks:
         for peer in ("ada", "bob", "eve"):
             tasks.create_task(talk(chat, peer, accepted, midway), name=f"talk:{peer}")
         await midway.wait()
@@ -64,7 +71,7 @@ async def test_a_backup_under_load_holds_each_message_that_was_accepted_before_i
         archive = await taken(daemon, tmp_path / "backup.tar.gz")
         after = list(accepted)
     restored(archive, tmp_path / "new")
-    async with gateway(settings(tmp_path / "new")):
+    async with gateway(settings(tmp_path / "new"), quick):
         pass  # It ends when all turns have.
     found = said_in(tmp_path / "new/data")
     assert set(before) <= found

@@ -54,6 +54,21 @@ async def write_until_refused(ballast: Path, stage: Stage, events: Sequence[Even
     raise AssertionError("the disk did not get full")
 
 
+async def at_work_or_ended(stage: Stage) -> int:
+    """Start a daemon with the disk as it is, with which it may go on or refuse to start."""
+    arrival = stage.far.arrivals + 1
+    pid = await stage.daemons.start(stage.order)
+    outcomes = {
+        asyncio.create_task(stage.far.until_arrival(arrival), name="at work"),
+        asyncio.create_task(stage.daemons.ended(pid), name="ended"),
+    }
+    await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+    for outcome in outcomes:
+        outcome.cancel()
+    await asyncio.wait(outcomes)
+    return pid
+
+
 def load(count: int) -> list[str]:
     return [f"chat{number % 5}:{'tool' if number % 3 == 0 else ''} {'x' * 2_000}" for number in range(count)]
 
@@ -71,8 +86,7 @@ async def test_what_comes_while_the_disk_is_full_waits_at_the_platform(
         await write_until_refused(ballast, stage, events[BEFORE:])
         if is_killed:
             await stage.kill(pid)
-            pid = await stage.daemons.start(stage.order)
-            await asyncio.sleep(1.0)  # It may go on or refuse to start, with the disk as it is.
+            pid = await at_work_or_ended(stage)
         ballast.unlink()
         if stage.daemons.has_ended(pid):
             await stage.finish(patience=120)
