@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -89,3 +90,21 @@ def test_only_the_guarded_client_goes_where_others_say() -> None:
 
 def test_the_built_in_channels_are_found_as_a_third_partys_are() -> None:
     assert {"loopback", "terminal", "web"} <= {point.name for point in entry_points(group="gatehouse.channels")}
+
+
+MODULES = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
+
+
+def loaded_by(file: Path) -> Iterator[str]:
+    """Name what is imported as soon as `file` is; a name out of a package may be a module of it."""
+    for node in ast.parse((ROOT / file).read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module or "" for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_module_is_imported_by_what_it_imports() -> None:
+    graph = {name: set(loaded_by(file)) & MODULES.keys() for name, file in MODULES.items()}
+    assert list(TopologicalSorter(graph).static_order())
