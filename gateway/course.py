@@ -113,8 +113,18 @@ class Course:
         return as_asked(job.inbound, self.received.get(job.turn))
 
     def reply(self, text: str) -> Outbound:
-        """Return `text` as an answer to the newest of its messages."""
-        job = self.jobs[-1]
+        """Return `text` as an answer in the chat where the turn began."""
+        return self.replies(text)[0]
+
+    def replies(self, text: str) -> list[Outbound]:
+        """Return `text` as an answer to the newest message of each chat, in the order in which they came in.
+
+        One conversation may go over several chats (`dm_scope` is `main`), and each that has asked is answered.
+        """
+        newest = {job.inbound.address: job for job in self.jobs}
+        return [self._reply_to(job, text) for job in newest.values()]
+
+    def _reply_to(self, job: Job, text: str) -> Outbound:
         return Outbound(
             address=job.inbound.address,
             text=text,

@@ -116,6 +116,14 @@ class Delivery:
         ]
         return [*words, *self._enclosed(message, key, turn, files)] if files else words
 
+    def compose_all(self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()) -> list[Send]:
+        """Compose the end of `turn` for each chat that it concerns; the first has the key of the draft, if any."""
+        keys = [turn, *(f"{turn}.chat{number}" for number in range(1, len(messages)))]
+        composed = [
+            self.compose(message, key=key, turn=turn, files=files) for message, key in zip(messages, keys, strict=True)
+        ]
+        return [part for parts in composed for part in parts]
+
     def _enclosed(self, message: Outbound, key: str, turn: str | None, files: Sequence[Enclosure]) -> list[Send]:
         bare = replace(message, text="", buttons=(), restored=0)
         return [

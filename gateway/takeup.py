@@ -91,7 +91,7 @@ class TakingUp:
     async def _give_up(self, rows: list[InboxRow], state: InboxState, sentence: str) -> int:
         """End a turn that will not be run again; its sender is told where its answer would have stood."""
         first = rows[0]
-        parts = self.delivery.compose(_notice(rows, sentence), key=first.turn, turn=first.turn)
+        parts = self.delivery.compose_all(_notices(rows, sentence), turn=first.turn)
         note = f"{sentence} ({self.now:%F})"
         settled = [Settle(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
         try:
@@ -113,15 +113,19 @@ def _collected(found: Found) -> dict[str, list[InboxRow]]:
     return collected
 
 
-def _notice(rows: list[InboxRow], sentence: str) -> Outbound:
-    first, newest = rows[0], rows[-1]
-    return Outbound(
-        address=newest.inbound.address,
-        text=sentence,
-        reply_to=newest.inbound.message_id,
-        session=first.number,
-        is_failure=True,
-    )
+def _notices(rows: list[InboxRow], sentence: str) -> list[Outbound]:
+    """Answer the newest message of each chat, as the turn itself would have."""
+    newest = {row.inbound.address: row.inbound for row in rows}
+    return [
+        Outbound(
+            address=inbound.address,
+            text=sentence,
+            reply_to=inbound.message_id,
+            session=rows[0].number,
+            is_failure=True,
+        )
+        for inbound in newest.values()
+    ]
 
 
 def _end(row: InboxRow, sentence: str) -> list[Entry]:

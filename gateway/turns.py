@@ -285,7 +285,8 @@ class Turns:
     async def _finish(self, course: Course) -> None:
         """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered."""
         job = course.jobs[0]
-        parts = self._delivery.compose(course.reply(course.text), key=job.turn, turn=job.turn, files=course.sent)
+        replies = course.replies(course.text)
+        parts = self._delivery.compose_all(replies, turn=job.turn, files=course.sent)
         state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [Settle(turn=each.turn, state=state, answered_by=job.turn) for each in course.jobs]
         asked = [] if course.has_begun else course.opening

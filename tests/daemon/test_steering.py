@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from config import Settings
+from config import DmScope, SessionSettings, Settings
 from gateway.agent.events import TextDelta
 from gateway.agent.provider import Chunk, Prompt
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
@@ -121,3 +121,18 @@ async def test_a_stop_ends_also_what_was_steered_in(tmp_path: Path) -> None:
     assert texts == {"Stopped.", "*Stopped.*"}
     ends = [entry for entry in transcript(tmp_path) if isinstance(entry, TurnEnd)]
     assert [end.outcome for end in ends] == [TurnOutcome.STOPPED]
+
+
+async def test_every_chat_that_was_heard_is_answered(tmp_path: Path) -> None:
+    """One conversation over several chats: whoever steers it from another one must not be left in silence."""
+    provider, gate = ScriptedProvider([call(1)], [TextDelta(text="Both of you are.")]), Gate()
+    configured = steered(tmp_path).model_copy(update={"session": SessionSettings(dm_scope=DmScope.MAIN)})
+    async with gateway(configured, agent(provider, gate)) as (_, chat):
+        await chat.say("who is right?", peer="ada", event_id="1")
+        await gate.entered.wait()
+        await chat.say("I am", peer="bob", event_id="2")
+        gate.leave.set()
+        heard = [await chat.hear_message() for _ in range(2)]
+    assert {message.address.peer: message.text for message in heard} == dict.fromkeys(
+        ("ada", "bob"), "Both of you are."
+    )
