@@ -38,7 +38,7 @@ class Listener:
             await self._keep()
         except AuthRejected:
             raise
-        except BaseException:
+        except BaseException:  # Also when cancelled, which is how a channel ends.
             await self._remove()
             raise
 

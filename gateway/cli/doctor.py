@@ -25,7 +25,7 @@ from gateway.doctor.permissions import permissions
 from gateway.doctor.ports import port
 from gateway.doctor.routes import PATIENCE
 from gateway.doctor.units import units
-from gateway.errors import Refused
+from gateway.errors import GatehouseError, Refused
 from gateway.logs import configure
 from gateway.rehearsal import NoSessions, start_faults
 from gateway.text import printable
@@ -161,7 +161,7 @@ def _channels(settings: Settings) -> dict[tuple[str, str], Channel]:
         some = Channels(NoSessions())
         try:
             some.open(settings.model_copy(update={"channels": {name: channel}}))
-        except Exception:  # noqa: BLE001, S112 - told as a fault of the configuration, with its reason.
+        except GatehouseError:  # Told as a fault of the configuration, with its reason.
             continue
         opened.update(some.by_identity)
     return opened

@@ -235,7 +235,7 @@ class Ledger:
         await appending.acquire()
         try:
             sealed, lines = self._seal(wanted(), after=self.state(key).seq)
-        except BaseException:
+        except BaseException:  # Whatever it is, the next one must get the lock.
             appending.release()
             raise
         noted = [Note(session=key, first_seq=sealed[0].seq, lines=tuple(lines))] if sealed else []

@@ -88,7 +88,7 @@ def _open(path: Path) -> sqlite3.Connection:
         raise CannotStart(_unusable(path, str(trouble))) from trouble
     try:
         _prepare(connection, path)
-    except BaseException:
+    except BaseException:  # Nobody else knows the connection yet.
         connection.close()
         raise
     return connection

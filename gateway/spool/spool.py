@@ -200,7 +200,7 @@ class Spool:
         """Queue `work` for the writer's thread; wait for a place in the queue when there is none."""
         try:
             await self._take_place()
-        except BaseException as trouble:
+        except BaseException as trouble:  # Also when cancelled: `then` is called once, whatever happens.
             if then is not None:
                 then(trouble)
             raise

@@ -143,7 +143,7 @@ class Writer:
         """Do the batch in the hope that none is refused; where one is, do it again with a savepoint around each."""
         try:
             return [_Outcome(job, answer=job.work(connection)) for job in batch]
-        except Exception as error:
+        except Exception as error:  # `kind_of` tells whose it is.
             if kind_of(error) is not Kind.CALLERS_OWN or not connection.in_transaction:
                 raise
         connection.execute("ROLLBACK")
@@ -155,7 +155,7 @@ class Writer:
         connection.execute("SAVEPOINT job")
         try:
             answer = job.work(connection)
-        except Exception as error:
+        except Exception as error:  # `kind_of` tells whose it is.
             if kind_of(error) is not Kind.CALLERS_OWN or not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO job")
