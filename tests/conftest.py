@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forks.process import end_parents
 from tests.umask import umask
 
 # How long an example takes says something about the machine, and about the others who work on it.
@@ -15,6 +16,10 @@ settings.load_profile("unhurried")
 def pytest_configure() -> None:
     """Undo what a shell does to jobs in its background: what the tests start shall hear an interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionfinish() -> None:
+    end_parents()
 
 
 @pytest.fixture(autouse=True)

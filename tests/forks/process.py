@@ -3,7 +3,6 @@
 A few tests start the command itself, as a shell does; all the others need a process of their own, not its imports.
 """
 
-import atexit
 import os
 import signal
 import socket
@@ -11,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,9 +20,10 @@ from gateway.cli import COMMANDS
 from tests.forks.order import SIZE, Order
 from tests.umask import umask
 
-__all__ = ["GATEHOUSE", "Forked", "Program", "Started", "forked"]
+__all__ = ["GATEHOUSE", "Forked", "Program", "Started", "end_parents", "forked"]
 
 ROOT = Path(__file__).parents[2]
+_leaving = ExitStack()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,20 @@ def parent(program: Program) -> socket.socket:
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == b"ready\n", process.stderr.read()
-    atexit.register(leave, process, ours)
+    _leaving.callback(_leave, process, ours)
     return ours
 
 
-def leave(process: "subprocess.Popen[bytes]", orders: socket.socket) -> None:
+def _leave(process: "subprocess.Popen[bytes]", orders: socket.socket) -> None:
     orders.close()
     with process:
         pass
+
+
+def end_parents() -> None:
+    """End them all, so that they have told their coverage before it is added up."""
+    parent.cache_clear()
+    _leaving.close()
 
 
 class Started(Protocol):
