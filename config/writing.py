@@ -69,20 +69,23 @@ def _write_first_valid(path: Path, candidates: Sequence[_Tables], environ: Mappi
     refusals = []
     for tables in candidates:
         try:
-            validate(tables, path, environ, resolves=False)
+            loaded = validate(tables, path, environ, resolves=False)
         except ConfigError as refusal:
             refusals.append(refusal)
         else:
-            _write(path, tables)
+            _write(path, tables, is_secret=any("holds a secret" in warning for warning in loaded.warnings))
             return
     raise refusals[0]
 
 
-def _write(path: Path, tables: _Tables) -> None:
+def _write(path: Path, tables: _Tables, *, is_secret: bool) -> None:
+    """Write a private file; one that others may read, as a service's user does, stays so while it holds no secret."""
     target = path.resolve()  # A link to the file stays a link.
     try:
+        mode = target.stat().st_mode & 0o644 if target.exists() and not is_secret else 0o600
         make_private_directory(target.parent)
         write_atomically(target, tomli_w.dumps(tables).encode())
+        target.chmod(mode)
     except OSError as error:
         reason = (error.strerror or "unknown reason").lower()
         problem = Problem(key="", message=f"cannot be written: {reason}", hint="check who owns the folder")

@@ -199,3 +199,16 @@ def test_the_schema_knows_every_table_and_takes_no_unknown_key() -> None:
     assert set(described["properties"]) >= {"gateway", "http", "session", "agents", "providers", "channels"}
     assert described["additionalProperties"] is False
     assert described["$defs"]["DmScope"]["enum"][0] == "main"
+
+
+def test_a_file_that_others_may_read_stays_so_until_it_holds_a_secret(tmp_path: Path) -> None:
+    """The user of a service is such another; a new file is its owner's alone."""
+    path = tmp_path / "gatehouse.toml"
+    set_value(path, "http.port", "1")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    set_value(path, "http.port", "2", {})
+    set_value(path, "http.token", "credential:web", {})
+    assert path.stat().st_mode & 0o777 == 0o644
+    set_value(path, "http.token", "canary-token-0123456789", {})
+    assert path.stat().st_mode & 0o777 == 0o600
