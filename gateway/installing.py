@@ -10,7 +10,7 @@ from config.files import write_atomically
 from gateway.errors import Refused
 from gateway.service_units import NETWORK, SERVICE, Place, Scope, shipped, shipped_file
 
-__all__ = ["Step", "hidden_from_service", "installation", "removal", "systemctl"]
+__all__ = ["Step", "begin_configuration", "hidden_from_service", "installation", "removal", "systemctl"]
 
 _READABLE = 0o644
 _HIDDEN = {
@@ -37,9 +37,13 @@ def hidden_from_service(*paths: Path) -> str:
     return ""
 
 
-def installation(place: Place, command: Path, *, shell_network: bool) -> Iterator[Step]:
-    """Yield what is to be done, looking at each thing only when its turn comes."""
+def installation(
+    place: Place, command: Path, *, shell_network: bool = False, credentials: str = "", anew: bool = False
+) -> Iterator[Step]:
+    """Yield what is to be done, looking at each thing only when its turn comes. With `anew` it is restarted anyway."""
     wanted = shipped(place, command)
+    if credentials:
+        wanted[place.credentials] = credentials
     if shell_network and place.scope is Scope.SYSTEM:
         wanted[place.shell_network] = shipped_file(NETWORK)
     changed = {path: text for path, text in wanted.items() if _text(path) != text}
@@ -47,11 +51,17 @@ def installation(place: Place, command: Path, *, shell_network: bool) -> Iterato
         kept = f", keeping the old one as {_old(path).name}" if path.exists() else ""
         yield Step(says=f"write {path}{kept}", do=partial(_put, path, text))
     if place.scope is Scope.SYSTEM and not place.config.exists():
-        yield Step(says=f"write {place.config}", do=partial(_put, place.config, shipped_file("gatehouse.toml")))
+        yield Step(says=f"write {place.config}", do=partial(begin_configuration, place))
     if changed:
         yield _manage(place.scope, "daemon-reload")
     yield _manage(place.scope, "enable", SERVICE)
-    yield _manage(place.scope, "restart" if changed else "start", SERVICE)
+    yield _manage(place.scope, "restart" if changed or anew else "start", SERVICE)
+
+
+def begin_configuration(place: Place) -> None:
+    """Write the configuration that the system's service starts with, unless it has one."""
+    if not place.config.exists():
+        _put(place.config, shipped_file("gatehouse.toml"))
 
 
 def removal(place: Place) -> Iterator[Step]:

@@ -37,6 +37,11 @@ class Place:
         return {name: self.units / installed for name, installed in _FILES[self.scope].items()}
 
     @property
+    def credentials(self) -> Path:
+        """Where it is said which secrets systemd hands to the gateway."""
+        return self.units / f"{SERVICE}.d" / "credentials.conf"
+
+    @property
     def shell_network(self) -> Path:
         """Where it is said that commands of the shell may reach the network."""
         return self.units / "gatehouse-sandbox.service.d" / NETWORK

@@ -50,7 +50,9 @@ def _parser(config: Path | None) -> Parser:
     return made
 
 
-def install(where: Place, *, shell_network: bool, is_dry: bool) -> int:
+def install(
+    where: Place, *, shell_network: bool = False, credentials: str = "", anew: bool = False, is_dry: bool = False
+) -> int:
     """Bring the service to what this version ships, and start it; say each step. Again, it does nothing anew."""
     command = _own_command()
     if where.scope is Scope.SYSTEM:
@@ -60,7 +62,8 @@ def install(where: Place, *, shell_network: bool, is_dry: bool) -> int:
                 f"{hidden}. Install Gatehouse elsewhere, e.g. `python3 -m venv /opt/gatehouse` and "
                 "`/opt/gatehouse/bin/pip install gatehouse`, and run this command from there."
             )
-    _take(installation(where, command, shell_network=shell_network), is_dry=is_dry)
+    steps = installation(where, command, shell_network=shell_network, credentials=credentials, anew=anew)
+    _take(steps, is_dry=is_dry)
     if where.scope is Scope.USER:
         print("To keep it running while you are logged out: loginctl enable-linger")
     return EXIT_OK

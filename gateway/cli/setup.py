@@ -25,11 +25,13 @@ from gateway.cli.usage import Parser, parser
 from gateway.control import Control, NotRunning, is_running
 from gateway.doctor.finding import Level
 from gateway.errors import Refused
+from gateway.installing import begin_configuration
 from gateway.logs import configure
-from gateway.service_units import Scope, place
+from gateway.service_units import Place, Scope, place
 from gateway.setup.models import PRESETS, usual_model, usual_place
 from gateway.setup.plan import Plan, bots, model_plan, token_plan, tried_model, tried_token
 from gateway.setup.standing import Standing
+from gateway.setup.system import credentials, drop_in, for_service
 
 __all__ = ["main"]
 
@@ -41,10 +43,12 @@ def main(arguments: Sequence[str], *, config: Path | None, guide: Guide | None =
     configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # What is tried out tells its own tale.
     path = destination(options.config, os.environ, Path.cwd(), Path.home())
     try:
-        if _is_told(options):
-            return _set_up(options, path, None)
-        guide = guide or _terminal()
-        return _set_up(choose(options, guide, Standing.at(path)), path, guide)
+        if not _is_told(options):
+            guide = guide or _terminal()
+            options = choose(options, guide, Standing.at(path))
+        if options.service == Scope.SYSTEM:
+            return _set_up_system(options, place(Scope.SYSTEM, Path.home()), guide)
+        return _set_up(options, path, guide)
     except ConfigError as mistakes:
         return complain(mistakes, EXIT_CONFIG)
     except (NotRunning, Refused) as refusal:
@@ -87,14 +91,31 @@ def _terminal() -> Guide:
 
 
 def _set_up(options: argparse.Namespace, path: Path, guide: Guide | None) -> int:
-    plan = asyncio.run(_tried(options, path))
+    plan = asyncio.run(_tried(options, path, os.environ))
     if plan.values:
-        plan.write(path, os.environ)
-        print(f"Written: {', '.join([str(path), *plan.secrets])}.")
-    if options.service in {"user", "system"}:
-        install(place(Scope(options.service), Path.home()), shell_network=False, is_dry=False)
+        _write(plan, path)
+    if options.service == Scope.USER:
+        install(place(Scope.USER, Path.home()))
     directory = Standing.at(path).settings.gateway.data_dir
     return asyncio.run(_put_in_force(options, directory, guide))
+
+
+def _set_up_system(options: argparse.Namespace, where: Place, guide: Guide | None) -> int:
+    """Set up what the machine's service reads, which is not what its administrator reads."""
+    if os.geteuid() != 0:
+        raise Refused("The machine's service is root's to set up. Use sudo, or --service user for one of your own.")
+    plan = for_service(asyncio.run(_tried(options, where.config, credentials(where, os.environ))))
+    begin_configuration(where)
+    if plan.values:
+        _write(plan, where.config)
+    install(where, credentials=drop_in(where, plan.secrets) if plan.secrets else "", anew=bool(plan.values))
+    directory = Standing.at(where.config).settings.gateway.data_dir
+    return asyncio.run(_put_in_force(options, directory, guide))
+
+
+def _write(plan: Plan, path: Path) -> None:
+    plan.write(path, os.environ)
+    print(f"Written: {', '.join([str(path), *plan.secrets])}.")
 
 
 async def _put_in_force(options: argparse.Namespace, directory: Path, guide: Guide | None) -> int:
@@ -127,26 +148,26 @@ async def _let_in(control: Control, guide: Guide | None) -> None:
             return
 
 
-async def _tried(options: argparse.Namespace, path: Path) -> Plan:
+async def _tried(options: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> Plan:
     """Make a plan of what was chosen, each part tried out; raise `Refused` with the first that does not work."""
     plan = Plan()
     if options.provider:
-        plan.add(await _model(options, path))
+        plan.add(await _model(options, path, environ))
     for given in options.token:
-        plan.add(await _token(given, path, is_tested=not options.no_test))
+        plan.add(await _token(given, path, environ, is_tested=not options.no_test))
     if options.owner:
         owners = Standing.at(path).settings.gateway.owners
         plan.values["gateway.owners"] = [*owners, *(each for each in options.owner if each not in owners)]
     return plan
 
 
-async def _model(options: argparse.Namespace, path: Path) -> Plan:
+async def _model(options: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> Plan:
     name, preset = options.provider, PRESETS[options.provider]
     standing = Standing.at(path)
     given = options.base_url if options.base_url is not None else standing.base_url(name)
     base_url = (given if given is not None else usual_place(name, os.environ)) or None
     secret = options.key or standing.key(name, base_url)
-    key, reference = _secret(secret, path) if secret else (None, None)
+    key, reference = _secret(secret, path, environ) if secret else (None, None)
     model = options.model or standing.model(name) or await usual_model(name, base_url)
     if name == "custom" and not base_url:
         raise Refused("A custom endpoint needs --base-url.")
@@ -163,11 +184,11 @@ async def _model(options: argparse.Namespace, path: Path) -> Plan:
     return model_plan(name, provider, model, reference)
 
 
-async def _token(given: str, path: Path, *, is_tested: bool) -> Plan:
+async def _token(given: str, path: Path, environ: Mapping[str, str], *, is_tested: bool) -> Plan:
     channel, _, text = given.partition("=")
     if channel not in (known := bots()) or not text:
         raise Refused(f"--token takes CHANNEL=REFERENCE; channels with a token are: {', '.join(known)}.")
-    token, reference = _secret(text, path)
+    token, reference = _secret(text, path, environ)
     settings = Standing.at(path).settings.channels.get(channel, ChannelSettings())
     settings = settings.model_copy(update={"token": token, "enabled": True, "accounts": {}})
     if is_tested:
@@ -178,11 +199,15 @@ async def _token(given: str, path: Path, *, is_tested: bool) -> Plan:
     return token_plan(channel, token, reference)
 
 
-def _secret(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Secret, str | None]:
-    """Return the secret, and the reference to write in its place; what was typed has none, and gets a file."""
+def _secret(text: str, path: Path, environ: Mapping[str, str]) -> tuple[Secret, str | None]:
+    """Return the secret, and the reference to write in its place; what was typed has none, and gets a file.
+
+    Where `environ` has credentials, those of a service, the files and variables of others are none of its own.
+    """
     if not is_reference(text):
         return Secret(text), None
+    is_own = text.startswith("credential:") or "CREDENTIALS_DIRECTORY" not in environ
     try:
-        return resolve(text, Source(environ=environ, folder=path.absolute().parent)), text
+        return resolve(text, Source(environ=environ, folder=path.absolute().parent)), text if is_own else None
     except ValueError as mistake:
         raise Refused(f"{mistake}.") from mistake

@@ -11,10 +11,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from config import load
+from config import Secret, load
 from gateway.cli.setup import main
+from gateway.service_units import Scope, place
 from gateway.setup.models import local_models, ollama_at
-from gateway.setup.plan import bots
+from gateway.setup.plan import bots, token_plan
+from gateway.setup.system import drop_in, for_service
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api
@@ -239,6 +241,21 @@ async def test_the_owner_is_who_writes_to_the_bot_and_knows_its_code(tmp_path: P
             await telegram.say("/whoami")
             said = (await telegram.called("sendMessage", times=3)).fields["text"]
             assert "owner" in said
+
+
+def test_the_machines_service_gets_its_secrets_by_systemd(tmp_path: Path) -> None:
+    where = place(Scope.SYSTEM, tmp_path, tmp_path)
+    typed = token_plan("telegram", Secret("canary-token"), None)
+    plan = for_service(typed)
+    assert plan.values["channels.telegram.token"] == "credential:telegram.token"
+    assert plan.values["channels.telegram.enabled"] is True
+    where.credentials.parent.mkdir(parents=True)
+    where.credentials.write_text("[Service]\nLoadCredential=web:/root/web.token\n")
+    loads = drop_in(where, plan.secrets)
+    assert loads.splitlines()[-2:] == [
+        f"LoadCredential=telegram.token:{tmp_path}/etc/gatehouse/telegram.token",
+        "LoadCredential=web:/root/web.token",
+    ]
 
 
 def test_channels_say_for_themselves_what_they_need() -> None:

@@ -130,6 +130,7 @@ def test_the_service_keeps_its_promises_on_a_real_systemd(machine: Machine) -> N
     bad_configuration_is_not_tried_again(machine)
     machine.run("gatehouse service uninstall --system")
     assert machine.property("LoadState") == "not-found"
+    the_guide_sets_up_what_the_service_reads(machine)
     a_user_has_a_service_of_their_own(machine)
 
 
@@ -204,6 +205,23 @@ def bad_configuration_is_not_tried_again(machine: Machine) -> None:
     assert machine.property("ExecMainStatus") == "78"
     assert machine.property("ActiveState") == "failed"
     assert machine.property("NRestarts") == "0"
+
+
+def the_guide_sets_up_what_the_service_reads(machine: Machine) -> None:
+    machine.run("rm -r /etc/gatehouse /etc/systemd/system/gatehouse.service.d /var/lib/private/gatehouse")
+    model = "--provider custom --base-url http://127.0.0.1:9000/v1"
+    told = machine.run(f"KEY=canary-model-key gatehouse setup {model} --model m --key env:KEY --service system")
+    assert "The model `m` answers." in told
+    assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once hello")
+    config = machine.run("stat --format %a /etc/gatehouse/*; cat /etc/gatehouse/gatehouse.toml")
+    assert config.startswith("600\n644\n")
+    assert 'api_key = "credential:custom.key"' in config
+    assert machine.run("cat /run/credentials/gatehouse.service/custom.key").strip() == "canary-model-key"
+    machine.run("gatehouse setup --provider custom --model larger --service system")
+    machine.run(f"{GATEHOUSE} config set gateway.log_level debug && systemctl restart gatehouse")
+    assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once 'and now?'")
+    assert "canary" not in machine.run("journalctl --no-pager")
+    machine.run("gatehouse service uninstall --system")
 
 
 def a_user_has_a_service_of_their_own(machine: Machine) -> None:
