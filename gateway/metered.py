@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 import structlog
@@ -55,6 +55,28 @@ def budget_of(info: ModelInfo, calibration: Calibration) -> int:
         return budget
     # One strange refusal must not leave a model without any context.
     return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _LEAST)))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What has come back of one request so far."""
+
+    asked_at: float = field(default_factory=monotonic)
+    first_word: float | None = None
+    """Seconds until something came."""
+    usage: Usage | None = None
+    written: list[str] = field(default_factory=list)
+    outcome: str = "failed"
+    is_owed: bool = True
+    """Whether it has to be paid for."""
+
+    def take(self, chunk: Chunk) -> None:
+        if self.first_word is None:
+            self.first_word = monotonic() - self.asked_at
+        if isinstance(chunk, Usage):
+            self.usage = chunk
+        else:
+            self.written.append(_written(chunk))
 
 
 class Metered:
@@ -142,35 +164,30 @@ class Metered:
 
     async def _ask(self, request: _Request) -> AsyncGenerator[Chunk, None]:
         """Pass on one step, and account for it however it ends: also a step that was stopped has been read."""
-        usage: Usage | None = None
-        written: list[str] = []
-        has_begun, is_owed = False, True
-        outcome, asked_at, first_word = "failed", monotonic(), None
+        heard = _Heard()
         try:
             async with aclosing(self._provider.stream(request.prompt)) as chunks:
                 async for chunk in chunks:
-                    if not has_begun:
-                        has_begun, first_word = True, monotonic() - asked_at
-                    if isinstance(chunk, Usage):
-                        usage = chunk
-                    else:
-                        written.append(_written(chunk))
+                    heard.take(chunk)
+                    if not isinstance(chunk, Usage):
                         yield chunk
+            heard.outcome = "answered"
         except ProviderFailed:
-            is_owed = has_begun
+            heard.is_owed = heard.first_word is not None
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            outcome = "stopped"
+            heard.outcome = "stopped"
             raise
-        else:
-            outcome = "answered"
         finally:
-            model = (usage and usage.model) or self._info.name
-            self._tally.asked(model, outcome, seconds=monotonic() - asked_at, first_word=first_word)
-            if is_owed:
-                usage = self._account(request, usage, "".join(written))
+            usage = self._close(request, heard)
         if usage is not None:
             yield usage
+
+    def _close(self, request: _Request, heard: _Heard) -> Usage | None:
+        model = (heard.usage and heard.usage.model) or self._info.name
+        seconds = monotonic() - heard.asked_at
+        self._tally.asked(model, heard.outcome, seconds=seconds, first_word=heard.first_word)
+        return self._account(request, heard.usage, "".join(heard.written)) if heard.is_owed else heard.usage
 
     def _account(self, request: _Request, usage: Usage | None, written: str) -> Usage | None:
         """Pay for a step by what the provider has counted, or else by the estimate, but for models that are free."""

@@ -13,7 +13,7 @@ from gateway.http.answers import Refusal
 from gateway.http.auth import COOKIE_LIFE, Auth
 from gateway.http.checks import IS_PROXIED, cookie_name
 
-__all__ = ["ChannelHealth", "Health", "auth_routes", "core_routes", "health_routes"]
+__all__ = ["ChannelHealth", "Health", "core_routes", "health_routes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +49,29 @@ class Health:
 
 def core_routes(*, auth: Auth, health: Callable[[], Health], url: Callable[[], str]) -> list[Route]:
     """All of them. `url` is asked late, because the port is known only once the server has started."""
-    return [*auth_routes(auth, url), *health_routes(health)]
+    return [*_AuthRoutes(auth=auth, url=url).routes(), *health_routes(health)]
 
 
-def auth_routes(auth: Auth, url: Callable[[], str]) -> list[Route]:
-    async def exchange(request: web.Request, _: Caller) -> web.StreamResponse:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AuthRoutes:
+    """How browsers get in, and out again."""
+
+    auth: Auth
+    url: Callable[[], str]
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(method="POST", path="/auth/exchange", access=Access.PUBLIC, handle=self._exchange),
+            Route(method="POST", path="/auth/logout", access=Access.OWNER, handle=self._log_out),
+            Route(method="POST", path="/auth/link", access=Access.CONTROL, handle=self._link),
+            Route(method="GET", path="/auth/whoami", access=Access.OWNER, handle=_whoami),
+        ]
+
+    async def _exchange(self, request: web.Request, _: Caller) -> web.StreamResponse:
         code = (await request.json()).get("code")
-        cookie = auth.guesses.judge(
+        cookie = self.auth.guesses.judge(
             request.remote,
-            lambda: auth.redeem(code) if isinstance(code, str) else None,
+            lambda: self.auth.redeem(code) if isinstance(code, str) else None,
             is_proxied=request[IS_PROXIED],
         )
         if cookie is None:
@@ -67,24 +81,17 @@ def auth_routes(auth: Auth, url: Callable[[], str]) -> list[Route]:
             )
         return _with_cookie(request, cookie)
 
-    async def logout(request: web.Request, _: Caller) -> web.StreamResponse:
+    async def _log_out(self, request: web.Request, _: Caller) -> web.StreamResponse:
         response = web.json_response({"status": "logged out"})
         response.del_cookie(cookie_name(request), path="/", httponly=True, samesite="Strict")
-        auth.revoke(request.cookies.get(cookie_name(request), ""))
+        self.auth.revoke(request.cookies.get(cookie_name(request), ""))
         return response
 
-    async def link(_request: web.Request, _: Caller) -> web.StreamResponse:
-        if not url():
+    async def _link(self, _request: web.Request, _: Caller) -> web.StreamResponse:
+        if not self.url():
             raise Refused("Gatehouse is not listening on a port; start it with `gatehouse run` to use a browser.")
         # The fragment of a URL is never sent to a server, so it is in no log.
-        return web.json_response({"url": f"{url()}/#code={auth.mint_code()}"})
-
-    return [
-        Route(method="POST", path="/auth/exchange", access=Access.PUBLIC, handle=exchange),
-        Route(method="POST", path="/auth/logout", access=Access.OWNER, handle=logout),
-        Route(method="POST", path="/auth/link", access=Access.CONTROL, handle=link),
-        Route(method="GET", path="/auth/whoami", access=Access.OWNER, handle=_whoami),
-    ]
+        return web.json_response({"url": f"{self.url()}/#code={self.auth.mint_code()}"})
 
 
 def health_routes(health: Callable[[], Health]) -> list[Route]:
