@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic
 
 import structlog
 
@@ -31,7 +29,7 @@ from gateway.sessions.names import session_key
 from gateway.sessions.reader import Reader
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.removal import Removal
-from gateway.sessions.search import Searched, SearchResult, search
+from gateway.sessions.search import Patience, Searched, SearchResult, search
 from gateway.sessions.spoken import Spoken
 from gateway.sessions.state import SessionStatus
 from gateway.sessions.sweeping import Sweeping
@@ -351,24 +349,11 @@ class SessionManager:
     ) -> SearchResult:
         """Find lines of this scope's sessions that hold all of `words`, whatever their case, newest first."""
         states = sorted(self._ledger.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
-        files = [
-            Searched(path=self._ledger.disk.path(key), number=state.number, title=state.title) for key, state in states
-        ]
-        cancelled = threading.Event()
-        deadline = monotonic() + max_seconds
-        try:
-            return await self._reader.do(
-                partial(
-                    search,
-                    files,
-                    words.split(),
-                    limit=limit,
-                    max_bytes=max_bytes,
-                    is_over=lambda: cancelled.is_set() or monotonic() > deadline,
-                )
-            )
-        finally:
-            cancelled.set()
+        path = self._ledger.disk.path
+        files = [Searched(path=path(key), number=state.number, title=state.title) for key, state in states]
+        with Patience(max_seconds) as patience:
+            work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, is_over=patience.is_over)
+            return await self._reader.do(work)
 
     def export_lines(self, key: str) -> AsyncIterator[bytes]:
         """Yield the lines of a transcript as they are, newlines included, damaged and unknown ones too.

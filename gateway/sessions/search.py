@@ -4,13 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
+from typing import Self
 
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Assistant, Entry, User
 from gateway.sessions.line_reading import lines_backwards
 from gateway.text import excerpt
 
-__all__ = ["Hit", "SearchResult", "Searched", "search"]
+__all__ = ["Hit", "Patience", "SearchResult", "Searched", "search"]
 
 SNIPPET_WIDTH = 120
 _BEFORE = 40
@@ -42,6 +44,23 @@ class Searched:
     path: Path
     number: int
     title: str
+
+
+class Patience:
+    """Is over after so many seconds, or once whoever waits has left the `with`: a thread cannot be cancelled."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = monotonic() + seconds
+        self._has_left = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self._has_left = True
+
+    def is_over(self) -> bool:
+        return self._has_left or monotonic() > self._deadline
 
 
 def search(
