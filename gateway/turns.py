@@ -303,6 +303,7 @@ class Turns:
             log.warning("answer_not_in_transcript", reason=str(gone))
             await self._delivery.record(*settled, *parts, *news, *course.due)
         self._delivery.post(parts)
+        await asyncio.sleep(0)  # Let the answer go out first: all that follows can wait.
         self._delivery.tally.turned(course.channel, course.outcome, messages=len(course.jobs), took_ms=course.age_ms)
         log.info(
             "message_handled",

@@ -15,6 +15,8 @@ __all__ = ["Poller"]
 
 LEAST_SLACK = 2
 """How many seconds later than agreed an answer may come at least; after that the connection is taken for dead."""
+BREATH = 0.003
+"""Seconds in which what was taken gets to work before more is asked for, which then comes by several at once."""
 ALBUM_PAUSE = 0.3
 """The parts of an album are sent in one go, but Telegram answers as soon as it has the first."""
 
@@ -75,6 +77,8 @@ class Poller:
         except Transient:
             await self._acknowledge()
             raise
+        if arrived:
+            await asyncio.sleep(BREATH)
 
     async def _fetch(self) -> list[Arrived]:
         """Ask for updates; when an album comes last, ask for the same again until no more of it comes."""
