@@ -149,11 +149,20 @@ async def test_an_agent_uses_the_tools_of_a_server_in_a_conversation(tmp_path: P
     async with serving(OPENAI, *script) as model:
         tables = {"fake": model.table()}, {"main": {"provider": "fake", "model": "m", "tools": ["sums__*"]}}
         configured = settings(tmp_path, providers=tables[0], agents=tables[1], mcp={"sums": program()})
-        async with gateway(configured) as (_, chat):
-            await chat.say("what is 40 and 2?")  # The server is still being started.
+        async with gateway(configured) as (daemon, chat):
+            await until(lambda: any(spec.name == "sums__add" for spec in daemon.roster["main"].toolbox.specs()))
+            await chat.say("what is 40 and 2?")
             assert (await chat.hear_message()).text == "It is 42."
             await chat.say("/tools")
             assert "`sums__add` - Add two numbers." in (await chat.hear_message()).text
     first, second = (request.body for request in model.requests)
     assert {tool["function"]["name"].partition("__")[0] for tool in first["tools"]} == {"sums"}
     assert second["messages"][-1]["content"] == "42"
+
+
+async def test_whoever_needs_the_tools_waits_for_a_server_that_is_being_started() -> None:
+    async with running(sums=program()) as servers:
+        (server,) = servers
+        assert not server.tried.is_set()
+        await servers.tried()
+        assert server.tried.is_set()
