@@ -5,7 +5,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from weakref import ref
 
 import pytest
@@ -47,29 +47,11 @@ from tests.channels.telegram.bot_api import (
     bot_api,
     refusal,
 )
-from tests.channels.telegram.running import Beats, opened, running
+from tests.channels.telegram.running import Beats, Core, opened, running
 
 HERE = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
 THERE = Address(channel="telegram", kind=PeerKind.GROUP, peer="-1001", thread="7")
 REPLY = Outbound(address=HERE, text="**good** day", kind=OutboundKind.REPLY, reply_to="9")
-
-
-@dataclass(slots=True)
-class Core:
-    """Takes every message, unless it has `troubles`, which it raises first."""
-
-    taken: asyncio.Queue[Inbound] = field(default_factory=asyncio.Queue)
-    troubles: list[Exception] = field(default_factory=list)
-
-    async def deliver(self, inbound: Inbound) -> Verdict:
-        if self.troubles:
-            raise self.troubles.pop(0)
-        await self.taken.put(inbound)
-        return Verdict.ACCEPTED
-
-    async def heard(self) -> Inbound:
-        async with asyncio.timeout(PATIENCE):
-            return await self.taken.get()
 
 
 @pytest.fixture

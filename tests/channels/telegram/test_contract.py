@@ -1,49 +1,37 @@
 """Telegram in the suite that holds every channel."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.contract import Address, Channel, Inbound, PeerKind, Verdict
-from gateway.errors import Transient
-from gateway.testing import NOT_TAKEN, Core, FarSide
+from gateway.contract import Address, Channel, PeerKind
+from gateway.testing import Core, FarSide
 from gateway.testing.suite import ChannelContract
+from tests.channels.at_work import ListeningIn
 from tests.channels.telegram.bot_api import ADA, FakeBotApi, bot_api, visible
 from tests.channels.telegram.running import Beats, opened, running
 
 
-class TelegramFarSide:
-    """Ada's Telegram. What the core made of each message is known by listening in on `deliver`."""
+class TelegramFarSide(ListeningIn):
+    """Ada's Telegram."""
 
     address = Address(channel="telegram", kind=PeerKind.DIRECT, peer=str(ADA["id"]))
 
     def __init__(self, api: FakeBotApi, channel: Channel, core: Core) -> None:
-        self.channel = channel
+        super().__init__(channel, core)
         self._api = api
-        self._core = core
-        self._outcomes: asyncio.Queue[str] = asyncio.Queue()
         self._heard = 0
-
-    async def deliver(self, inbound: Inbound) -> Verdict:
-        try:
-            verdict = await self._core.deliver(inbound)
-        except Transient:
-            await self._outcomes.put(NOT_TAKEN)
-            raise
-        await self._outcomes.put(verdict)
-        return verdict
 
     async def say(self, text: str, event_id: str) -> str:
         await self._api.say(text, message_id=int(event_id.removeprefix("e")))
-        return await self._outcomes.get()
+        return await self.outcomes.get()
 
     async def say_with_file(self, text: str, event_id: str, *, name: str, content: bytes) -> str:
         self._api.files["F1"] = content
         document = {"file_id": "F1", "file_unique_id": "U1", "file_name": name, "mime_type": "text/plain"}
         number = int(event_id.removeprefix("e"))
         await self._api.say("", message_id=number, document=document, caption=text or None)
-        return await self._outcomes.get()
+        return await self.outcomes.get()
 
     async def get_file(self) -> bytes:
         sent = (await self._api.called("sendDocument")).fields

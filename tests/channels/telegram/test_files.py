@@ -19,8 +19,7 @@ from gateway.contract import (
 )
 from gateway.errors import Transient, Undeliverable
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api, refusal
-from tests.channels.telegram.running import Beats, opened, running
-from tests.channels.telegram.test_channel import Core
+from tests.channels.telegram.running import Beats, Core, opened, running
 
 HERE = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
 THERE = Address(channel="telegram", kind=PeerKind.GROUP, peer="-1001", thread="7")
