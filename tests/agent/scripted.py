@@ -1,9 +1,9 @@
 """A provider that says what it is told to, for tests of the loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from gateway.agent.provider import Chunk, Prompt
+from gateway.agent.provider import Chunk, Prompt, TextDelta
 
 
 class ScriptedProvider:
@@ -25,3 +25,16 @@ class ScriptedProvider:
                 yield chunk
         finally:
             self.is_closed = True
+
+
+class PatientProvider:
+    """Says one piece after the other, and goes on only once `seen` has returned for the piece before."""
+
+    def __init__(self, pieces: Sequence[str], seen: Callable[[str], Awaitable[object]]) -> None:
+        self._pieces = pieces
+        self._seen = seen
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        for piece in self._pieces:
+            yield TextDelta(text=piece)
+            await self._seen(piece.strip())

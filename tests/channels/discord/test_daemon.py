@@ -3,17 +3,18 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from config import GatewaySettings, HttpSettings, Settings
-from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
+from tests.agent.scripted import PatientProvider
 from tests.channels.discord.server import (
     ADA,
     ADAS,
@@ -155,21 +156,8 @@ async def test_a_binding_by_server_is_what_a_completion_sees_too(tmp_path: Path,
     assert [choice["name"] for choice in offered] == ["1 Ours"]
 
 
-@dataclass(frozen=True, slots=True)
-class Patient:
-    """A provider that goes on only when the words before are to be seen."""
-
-    discord: FakeDiscord
-    pieces: Sequence[str]
-
-    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        for piece in self.pieces:
-            yield TextDelta(text=piece)
-            await shown(self.discord, piece.strip())
-
-
 async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: FakeDiscord) -> None:
-    provider = Patient(discord, ["One", " and two", " and that is all."])
+    provider = PatientProvider(["One", " and two", " and that is all."], partial(shown, discord))
     async with gateway(discord, settings(tmp_path, discord)) as daemon:
         daemon.roster.replace("main", lambda main: replace(main, provider=provider))
         await discord.call_bot("count")

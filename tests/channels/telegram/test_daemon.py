@@ -14,7 +14,7 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import TextDelta
 from gateway.daemon import Daemon, opened
 from gateway.dialogue import UserMessage
-from tests.agent.scripted import ScriptedProvider
+from tests.agent.scripted import PatientProvider, ScriptedProvider
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
 from tests.daemon.test_approvals import Rocket, agent, launch, scripted
 from tests.files.samples import png
@@ -148,26 +148,18 @@ async def shown_whole(api: FakeBotApi, end: str) -> list[Call]:
 
 
 async def test_in_a_group_an_answer_grows_by_editing_one_message(tmp_path: Path, api: FakeBotApi) -> None:
-    end = long_file(tmp_path / "data")
-    async with gateway(settings(tmp_path, api)):
-        await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
-        first = await heard(api, 1)
-        edits = await shown_whole(api, end)
-    assert end not in first.fields["text"]
+    async def seen(piece: str) -> None:
+        await (heard(api, 1) if piece == "One" else shown_whole(api, piece))
+
+    provider = PatientProvider(["One", " and two", " and that is all."], seen)
+    async with gateway(settings(tmp_path, api)) as daemon:
+        daemon.roster.replace("main", lambda main: replace(main, provider=provider))
+        await api.say("@gate_bot count", chat=GROUP, sender=BOB, **CALLED)
+        edits = await shown_whole(api, "that is all.")
+    assert [call.fields["text"] for call in api.calls_of("sendMessage")] == ["One"]
     assert [edit.fields["message_id"] for edit in edits] == ["102"] * len(edits)
-    assert len(edits) >= 2
+    assert [edit.fields["text"] for edit in edits] == ["One and two", "One and two and that is all."]
     assert not api.calls_of("sendMessageDraft")
-    assert len(api.calls_of("sendMessage")) == 1
-
-
-async def test_an_answer_whose_message_is_too_old_to_edit_comes_as_a_new_one(tmp_path: Path, api: FakeBotApi) -> None:
-    end = long_file(tmp_path / "data")
-    api.scripted["editMessageText"] += [refusal(400, "Bad Request: message can't be edited")] * 100
-    async with gateway(settings(tmp_path, api)):
-        await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
-        assert end not in (await heard(api, 1)).fields["text"]
-        assert end in (await heard(api, 2)).fields["text"]
-    assert len(api.calls_of("sendMessage")) == 2
 
 
 async def test_what_a_killed_daemon_left_half_written_is_edited_to_its_end(tmp_path: Path, api: FakeBotApi) -> None:
