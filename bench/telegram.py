@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -72,11 +73,16 @@ class Measured:
     cpu: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bot:
+    api: BotApi
+    pid: int
+    start: float
+
+
 def rows() -> Iterator[Row]:
     with model_served() as model, TemporaryDirectory() as home:
-        bare = asyncio.run(_measured(_bare, f"{model}/plain", Path(home)))
-        port = free_port()
-        ours = asyncio.run(_measured(lambda *where: _gatehouse(*where, port=port), f"{model}/plain", Path(home)))
+        bare, ours = asyncio.run(_measured(f"{model}/plain", Path(home)))
     yield _ratio("Telegram round trip, one chat, p50", ours.trip, bare.trip, "ms", LIMITS["trip"])
     yield Row(
         what=f"Telegram, {CHATS} chats x {EACH}, closed loop",
@@ -120,7 +126,7 @@ def _lag() -> Row:
     )
 
 
-def _bare(api: str, model: str, _home: Path) -> list[str]:
+def _bare(api: str, model: str) -> list[str]:
     return [sys.executable, "-m", "bench.bare_bot", api, model, TOKEN]
 
 
@@ -131,35 +137,55 @@ def _gatehouse(api: str, model: str, home: Path, *, port: int) -> list[str]:
     return [GATEHOUSE, "--config", str(config), "run"]
 
 
-async def _measured(command: Callable[[str, str, Path], list[str]], model: str, home: Path) -> Measured:
-    async with served() as api, asyncio.timeout(600):
+async def _measured(model: str, home: Path) -> tuple[Measured, Measured]:
+    """Measure both, the bare bot and ours, side by side: what else the machine does hits each as it does the other."""
+    port = free_port()
+    async with (
+        asyncio.timeout(600),
+        _started(lambda api: _bare(api, model), home) as bare,
+        _started(lambda api: _gatehouse(api, model, home, port=port), home) as ours,
+    ):
+        await asyncio.sleep(2)
+        idle = [memory_mb(bot.pid) for bot in (bare, ours)]
+        trips = await _trips(bare.api, ours.api)
+        first, second = [await _loaded(*each) for each in zip((bare, ours), idle, trips, strict=True)]
+    return first, second
+
+
+async def _loaded(bot: _Bot, memory: float, trip: float) -> Measured:
+    """Add what is measured under load, of one bot at a time."""
+    rate, cpu = await _load(bot.api, bot.pid)
+    return Measured(start=bot.start, memory_mb=memory, trip=trip, rate=rate, cpu=cpu)
+
+
+@asynccontextmanager
+async def _started(command: Callable[[str], list[str]], home: Path) -> AsyncIterator[_Bot]:
+    """Run a bot; it has answered once when the block begins."""
+    async with served() as api:
         began = perf_counter()
         process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-            command(api.url, model, home),
+            command(api.url),
             env={**os.environ, "HOME": str(home)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
             await api.ask(1)
-            start = (perf_counter() - began) * 1000
-            await asyncio.sleep(2)
-            memory = memory_mb(process.pid)
-            trip = await _trips(api)
-            rate, cpu = await _load(api, process.pid)
+            yield _Bot(api=api, pid=process.pid, start=(perf_counter() - began) * 1000)
         finally:
             process.terminate()
             await asyncio.to_thread(process.wait)
-    return Measured(start=start, memory_mb=memory, trip=trip, rate=rate, cpu=cpu)
 
 
-async def _trips(api: BotApi) -> float:
-    took = []
+async def _trips(*apis: BotApi) -> list[float]:
+    """Return the median of the round trips of each, made in turn."""
+    took: list[list[float]] = [[] for _ in apis]
     for _ in range(TRIPS):
-        began = perf_counter()
-        await api.ask(1)
-        took.append((perf_counter() - began) * 1000)
-    return median(took[TRIPS // 10 :])
+        for api, times in zip(apis, took, strict=True):
+            began = perf_counter()
+            await api.ask(1)
+            times.append((perf_counter() - began) * 1000)
+    return [median(times[TRIPS // 10 :]) for times in took]
 
 
 async def _load(api: BotApi, pid: int) -> tuple[float, float]:
