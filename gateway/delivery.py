@@ -14,7 +14,7 @@ from gateway.abilities import abilities_of
 from gateway.backoff import backoff
 from gateway.contract import Address, Button, Channel, Enclosure, Outbound, Receipt
 from gateway.drafting import Draft, Easel
-from gateway.errors import Refused, Transient, Undeliverable
+from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.files.names import in_bytes
 from gateway.lanes import Lanes
 from gateway.metrics.tally import DEAD, DELIVERED, Tally
@@ -225,7 +225,9 @@ class Delivery:
         except Undeliverable as refusal:
             await self._bury(row, str(refusal))
             return None
-        except Transient as trouble:
+        except (Transient, AuthRejected) as failure:
+            # Without a valid token it waits: where the channel reads it hears the same, and is retired.
+            trouble = failure if isinstance(failure, Transient) else Transient(str(failure))
             if not (trouble.may_have_arrived or is_doubtful or repeats_are_dropped):
                 await self.record(Postpone(key=row.key, reason=str(trouble)))
             return trouble

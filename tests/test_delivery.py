@@ -9,7 +9,7 @@ import pytest
 
 from gateway.contract import Address, Button, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED, Delivery
-from gateway.errors import ChannelError, Refused, Transient, Undeliverable
+from gateway.errors import AuthRejected, ChannelError, Refused, Transient, Undeliverable
 from gateway.spool import OutboxState, Sending, Spool
 
 ADDRESS = Address(channel="wire", kind=PeerKind.DIRECT, peer="ada")
@@ -115,6 +115,15 @@ async def test_waits_as_long_as_the_platform_asked(tmp_path: Path) -> None:
     assert time.naps == [17.0]
     assert wire.tried == ["k", "k"]
     assert wire.texts == ["hello"]
+
+
+async def test_what_is_to_be_said_waits_for_a_valid_token(tmp_path: Path) -> None:
+    wire = Wire(AuthRejected("the token was revoked"))
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+        assert await post.states() == {}
+    assert wire.texts == ["hello"], "neither lost nor marked"
 
 
 async def test_what_can_never_arrive_is_kept_and_not_tried_again(tmp_path: Path) -> None:

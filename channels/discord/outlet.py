@@ -4,8 +4,7 @@ import asyncio
 import hashlib
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from channels.discord.errors import FormRefused
 from channels.discord.markup import escape, render
 from channels.discord.wire import components, first_id
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
-from gateway.errors import AuthRejected, Transient, Undeliverable
+from gateway.errors import Undeliverable
 from gateway.text import clean
 
 __all__ = ["Outlet"]
@@ -79,17 +78,15 @@ class Outlet:
         if self._shown.get(receipt.message_id) == replace(letter, text=letter.text.strip()):
             return
         channel, _, number = receipt.message_id.partition(":")
-        with _kept():
-            try:
-                await self._api.edit(int(channel), int(number), letter)
-            except FormRefused:
-                await self._api.edit(int(channel), int(number), bare)
+        try:
+            await self._api.edit(int(channel), int(number), letter)
+        except FormRefused:
+            await self._api.edit(int(channel), int(number), bare)
         self._shown.put(receipt.message_id, replace(letter, text=letter.text.strip()))
 
     async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
         """Look for a message in its chat, where it would stand among what was written since."""
-        with _kept():
-            return await self._look_back(message, since, known)
+        return await self._look_back(message, since, known)
 
     async def _look_back(self, message: Outbound, since: datetime, known: Collection[str]) -> Receipt | None:
         letters = await self._letters(message)
@@ -120,12 +117,11 @@ class Outlet:
         await self._api.unreact(await self._place(address), int(message_id), emoji)
 
     async def _post(self, address: Address, letter: Letter, bare: Letter) -> Receipt:
-        with _kept():
-            channel = await self._place(address)
-            try:
-                number, shown = await self._api.send(channel, letter)
-            except FormRefused:
-                number, shown = await self._api.send(channel, bare)
+        channel = await self._place(address)
+        try:
+            number, shown = await self._api.send(channel, letter)
+        except FormRefused:
+            number, shown = await self._api.send(channel, bare)
         receipt = Receipt(message_id=f"{channel}:{number}")
         self._shown.put(receipt.message_id, replace(letter, nonce="", text=shown.strip()))
         return receipt
@@ -151,15 +147,6 @@ class Outlet:
         except ValueError as wrong:
             raise Undeliverable(f"{address.peer} is no chat on Discord.") from wrong
         return known
-
-
-@contextmanager
-def _kept() -> Iterator[None]:
-    """Let what is to be said wait for a valid token: where the channel reads it hears the same, and is retired."""
-    try:
-        yield
-    except AuthRejected as refusal:
-        raise Transient(str(refusal)) from refusal
 
 
 def _is_same(message: Frame, letters: Sequence[Letter], me: str) -> bool:

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from zlib import crc32
@@ -17,7 +16,7 @@ from channels.telegram.markup import render
 from channels.telegram.places import Place, place_of
 from channels.telegram.wire import keyboard
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
-from gateway.errors import AuthRejected, Transient, Undeliverable
+from gateway.errors import Transient, Undeliverable
 from gateway.text import clean, split
 
 __all__ = ["Outlet"]
@@ -44,8 +43,7 @@ class Outlet:
         if key in self._sent:
             return self._sent[key]
         letter, plain = await self._letters(message)
-        with _kept():
-            chat, number = await self._post(place_of(message.address), letter, plain)
+        chat, number = await self._post(place_of(message.address), letter, plain)
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
@@ -55,18 +53,16 @@ class Outlet:
         if key in self._sent:
             return self._sent[key]
         parcel = Parcel(file=message.file, path=path, caption=clean(message.text).strip(), reply_to=_reply_to(message))
-        with _kept():
-            chat, number = await self._api.files.send(place_of(message.address), parcel)
+        chat, number = await self._api.files.send(place_of(message.address), parcel)
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
         chat, _, number = receipt.message_id.partition(":")
         letter, plain = await self._letters(message)
-        with _kept():
-            try:
-                await self._api.edit(int(chat), int(number), letter)
-            except MarkupRefused:
-                await self._api.edit(int(chat), int(number), plain)
+        try:
+            await self._api.edit(int(chat), int(number), letter)
+        except MarkupRefused:
+            await self._api.edit(int(chat), int(number), plain)
 
     async def draft(self, message: Outbound, *, key: str) -> None:
         """Show a preview in a private chat; elsewhere, and on a server that has no drafts, there is none."""
@@ -130,15 +126,6 @@ class Outlet:
         if len(self._sent) > REMEMBERED:
             self._sent.popitem(last=False)
         return receipt
-
-
-@contextmanager
-def _kept() -> Iterator[None]:
-    """Let what is to be said wait for a valid token: where the channel reads it hears the same, and is retired."""
-    try:
-        yield
-    except AuthRejected as refusal:
-        raise Transient(str(refusal)) from refusal
 
 
 def _reply_to(message: Outbound) -> int | None:

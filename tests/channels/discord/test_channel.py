@@ -244,17 +244,15 @@ async def test_an_address_that_is_none_is_given_up(channel: Channel) -> None:
         await channel.send(replace(REPLY, address=replace(HERE, peer="ada")), key="k1")
 
 
-async def test_a_token_that_was_revoked_meanwhile_keeps_what_is_to_be_said(
-    channel: Channel, discord: FakeDiscord
-) -> None:
+async def test_a_token_that_was_revoked_meanwhile_is_told_as_such(channel: Channel, discord: FakeDiscord) -> None:
     for call in ("send", "edit", "history"):
         discord.scripted[call].append(refusal(401, 0, "401: Unauthorized"))
-    with pytest.raises(Transient):
+    with pytest.raises(AuthRejected):
         await channel.send(REPLY, key="k1")
     assert isinstance(channel, Edits)
-    with pytest.raises(Transient):
+    with pytest.raises(AuthRejected):
         await channel.edit(Receipt(message_id=f"{ADAS}:1"), REPLY)
-    with pytest.raises(Transient):
+    with pytest.raises(AuthRejected):
         await looked_back(channel, REPLY)
 
 
