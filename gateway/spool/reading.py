@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.contract import Address, Receipt
-from gateway.spool.applying import listed
 from gateway.spool.file import log_of
 from gateway.spool.operations import Take
 from gateway.spool.rows import (
@@ -27,6 +26,7 @@ from gateway.spool.rows import (
     to_micros,
 )
 from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
+from gateway.spool.together import listed
 
 __all__ = ["accepted", "facts", "forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
 

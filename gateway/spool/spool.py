@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -97,7 +97,7 @@ class Spool:
         """
         is_intake = Accept in map(type, operations)
         work = partial(apply, operations=operations)
-        await (await self._put(work, is_intake=is_intake, then=then, patience=patience))
+        await (await self._put(work, operations, is_intake=is_intake, then=then, patience=patience))
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
@@ -191,6 +191,7 @@ class Spool:
     async def _put(
         self,
         work: Callable[[sqlite3.Connection], _T],
+        operations: Sequence[Operation] = (),
         *,
         is_intake: bool = False,
         is_alone: bool = False,
@@ -205,7 +206,7 @@ class Spool:
                 then(trouble)
             raise
         waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._writer.put(Job(work, waiter, is_intake, is_alone, then), patience=patience)
+        self._writer.put(Job(work, waiter, is_intake, is_alone, then, operations), patience=patience)
         return waiter
 
     async def _take_place(self) -> None:

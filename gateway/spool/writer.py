@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -15,7 +15,9 @@ import structlog
 from gateway.hatch import Hatch
 from gateway.spool.errors import SpoolBroken, SpoolFull
 from gateway.spool.file import log_of, open_file
+from gateway.spool.operations import Operation
 from gateway.spool.reserve import Reserve
+from gateway.spool.together import do_together, moves
 from gateway.spool.trouble import NO_ROOM, Kind, kind_of, sentence
 
 __all__ = ["Job", "Settled", "Writer"]
@@ -43,6 +45,8 @@ class Job(NamedTuple):
     is_alone: bool = False
     """Only reads, and cannot do so inside a transaction; what goes wrong concerns nobody else."""
     then: Settled | None = None
+    operations: Sequence[Operation] = ()
+    """What the work consists of, where it can be done together with that of others."""
 
 
 class _Outcome(NamedTuple):
@@ -142,7 +146,7 @@ class Writer:
     def _do_all(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> list[_Outcome]:
         """Do the batch in the hope that none is refused; where one is, do it again with a savepoint around each."""
         try:
-            return [_Outcome(job, answer=job.work(connection)) for job in batch]
+            return [outcome for run in _runs(batch) for outcome in _do_run(connection, run)]
         except Exception as error:  # `kind_of` tells whose it is.
             if kind_of(error) is not Kind.CALLERS_OWN or not connection.in_transaction:
                 raise
@@ -235,6 +239,30 @@ class Writer:
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more, and what is stored is.
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _runs(batch: Sequence[Job]) -> Iterator[list[Job]]:
+    """Cut a batch into runs of jobs that can be done together, since none touches what another of them moves."""
+    run: list[Job] = []
+    moved: set[str] | None = None
+    for job in batch:
+        moving = moves(job.operations)
+        if moved is not None and moving is not None and moved.isdisjoint(moving):
+            run.append(job)
+            moved |= moving
+            continue
+        if run:
+            yield run
+        run, moved = [job], moving
+    if run:
+        yield run
+
+
+def _do_run(connection: sqlite3.Connection, run: Sequence[Job]) -> list[_Outcome]:
+    if len(run) == 1:
+        return [_Outcome(job, answer=job.work(connection)) for job in run]
+    do_together(connection, chain.from_iterable(job.operations for job in run))
+    return [_Outcome(job) for job in run]
 
 
 def _all_failed(batch: Sequence[Job], error: SpoolFull | SpoolBroken) -> list[_Outcome]:
