@@ -8,7 +8,7 @@ import pytest
 
 from config import ConfigError, load
 from gateway.contract import Sender
-from tests.agent.toolbox.test_shell import needs_sandbox, processes_with
+from tests.agent.toolbox.test_shell import NAP, needs_sandbox, processes_with
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
 from tests.daemon.test_conversation import gateway, settings
 from tests.daemon.test_models import ask, configured, transcript
@@ -54,7 +54,7 @@ async def test_a_model_that_obeys_every_text_gets_at_nothing_of_ours(tmp_path: P
 @needs_sandbox
 async def test_a_command_sees_nothing_of_ours_and_stops_with_its_turn(tmp_path: Path) -> None:
     look = Call("shell", [json.dumps({"command": f"cat {tmp_path}/data/*; cat ../../*; echo done > seen; ls /"})])
-    hang = Call("shell", [json.dumps({"command": "echo > begun; exec sleep 86399"})])
+    hang = Call("shell", [json.dumps({"command": f"echo > begun; exec sleep {NAP}99"})])
     script = [OPENAI.answer(calls=[look]), OPENAI.answer(calls=[hang]), OPENAI.answer("Yes?")]
     agent = {"provider": "fake", "model": "m", "ask": []}
     workspace = tmp_path / "data" / "workspace" / "main"
@@ -76,7 +76,7 @@ async def test_a_command_sees_nothing_of_ours_and_stops_with_its_turn(tmp_path: 
     assert reply.text == "Yes?"
     assert (workspace / "seen").read_text() == "done\n"
     assert "canary" not in transcript(tmp_path)
-    assert not processes_with("86399")
+    assert not processes_with(f"{NAP}99")
     assert not server.complaints
 
 

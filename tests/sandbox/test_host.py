@@ -15,7 +15,7 @@ from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
 from gateway.sandbox.host import host
 from gateway.sandbox.wire import MAX_LINE
-from tests.agent.toolbox.test_shell import needs_sandbox, processes_with
+from tests.agent.toolbox.test_shell import NAP, needs_sandbox, processes_with
 
 pytestmark = needs_sandbox
 
@@ -50,20 +50,20 @@ async def test_the_service_runs_a_command_as_the_gateway_would(context: ToolCont
         assert (outcome.output, outcome.is_error) == ("/workspace\n[Exit code 3.]", False)
         long = await run("head -c 200000 /dev/zero | tr '\\0' '\\1'", context, tmp_path / "socket")
         assert "bytes left out" in long.output
-        late = await run("sleep 86321", context, tmp_path / "socket", timeout=1.0)
+        late = await run(f"sleep {NAP}21", context, tmp_path / "socket", timeout=1.0)
         assert late.output == "[The command was stopped: it took longer than 1 seconds.]"
     assert (context.workspace / "file").read_text() == "made\n"
-    assert not processes_with("86321")
+    assert not processes_with(f"{NAP}21")
 
 
 async def test_stopping_the_turn_ends_the_command_in_the_service(context: ToolContext, tmp_path: Path) -> None:
     async with service(tmp_path / "socket"), asyncio.TaskGroup() as group:
-        turn = group.create_task(run("echo > begun; sleep 86322", context, tmp_path / "socket"), name="turn")
+        turn = group.create_task(run(f"echo > begun; sleep {NAP}22", context, tmp_path / "socket"), name="turn")
         while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
             await asyncio.sleep(0.01)
         turn.cancel()
         await asyncio.wait({turn})
-        assert not processes_with("86322")
+        assert not processes_with(f"{NAP}22")
 
 
 async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_again(
@@ -71,7 +71,7 @@ async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_aga
 ) -> None:
     async with asyncio.TaskGroup() as group:
         async with service(tmp_path / "socket") as serving:
-            begun = run("echo >> begun; sleep 86323", context, tmp_path / "socket", allow_unsandboxed=True)
+            begun = run(f"echo >> begun; sleep {NAP}23", context, tmp_path / "socket", allow_unsandboxed=True)
             turn = group.create_task(begun, name="turn")
             while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
                 await asyncio.sleep(0.01)
@@ -79,7 +79,7 @@ async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_aga
         outcome = await turn
     assert outcome.output == "[The command was stopped: the service that runs commands has ended.]"
     assert (context.workspace / "begun").read_text() == "\n"
-    assert not processes_with("86323")
+    assert not processes_with(f"{NAP}23")
 
 
 async def test_a_service_that_is_not_there_is_told_with_what_to_do(context: ToolContext, tmp_path: Path) -> None:

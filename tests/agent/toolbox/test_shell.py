@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -36,16 +37,29 @@ async def run(command: str, context: ToolContext, **changes: object) -> ToolOutc
         return await Toolbox([make_shell(settings)]).run(call, context)
 
 
+NAP = f"{1_000_000 + os.getpid()}"
+"""Begins a number of seconds that nobody else sleeps, not even the same test in another process."""
+
+
 def processes_with(word: str) -> list[str]:
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            command = (process / "cmdline").read_bytes() if process.name.isdigit() else b""
-        except OSError:
-            continue
-        if word.encode() in command:
-            found.append(process.name)
+    """Return which processes have a word in their command, once those that were killed had time to go."""
+    found = _found(word)
+    for _ in range(100):
+        if found:
+            time.sleep(0.1)
+            found = _found(word)
     return found
+
+
+def _found(word: str) -> list[str]:
+    return [process.name for process in Path("/proc").iterdir() if word in _command(process)]
+
+
+def _command(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text(errors="replace") if process.name.isdigit() else ""
+    except OSError:
+        return ""
 
 
 @needs_sandbox
@@ -133,20 +147,20 @@ async def test_a_command_ends_at_its_deadline_with_all_that_it_started(command: 
 
 @needs_sandbox
 async def test_what_a_command_leaves_behind_ends_with_it(context: ToolContext) -> None:
-    outcome = await run("(setsid sleep 86312 &); sleep 86312 & echo left", context)
+    outcome = await run(f"(setsid sleep {NAP}12 &); sleep {NAP}12 & echo left", context)
     assert (outcome.output, outcome.is_error) == ("left", False)
-    assert not processes_with("86312")
+    assert not processes_with(f"{NAP}12")
 
 
 @needs_sandbox
 async def test_stopping_the_turn_ends_the_command(context: ToolContext) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        turn = group.create_task(run("echo > begun; sleep 86313", context), name="turn")
+        turn = group.create_task(run(f"echo > begun; sleep {NAP}13", context), name="turn")
         while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
             await asyncio.sleep(0.01)
         turn.cancel()
     assert turn.cancelled()
-    assert not processes_with("86313")
+    assert not processes_with(f"{NAP}13")
 
 
 @needs_sandbox
@@ -169,9 +183,9 @@ async def test_long_output_keeps_its_beginning_and_its_end(context: ToolContext)
 @needs_sandbox
 async def test_a_flood_of_processes_is_ended(context: ToolContext) -> None:
     """The kernel refuses the 33rd; for root, whom it does not limit, we look ourselves."""
-    outcome = await run("for each in $(seq 300); do sleep 86314 & done; wait", context, timeout=20.0)
+    outcome = await run(f"for each in $(seq 300); do sleep {NAP}14 & done; wait", context, timeout=20.0)
     assert "fork" in outcome.output or "more than 32 processes" in outcome.output
-    assert not processes_with("86314")
+    assert not processes_with(f"{NAP}14")
 
 
 @needs_sandbox
@@ -220,12 +234,12 @@ async def test_without_a_sandbox_but_allowed_it_runs_with_limits_and_without_sec
     context: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-in-the-environment")
-    command = "env; pwd; (setsid sleep 86315 &); sleep 86315 & setsid nohup sleep 86315 > /dev/null & echo said"
+    command = f"env; pwd; (setsid sleep {NAP}15 &); sleep {NAP}15 & setsid nohup sleep {NAP}15 > /dev/null & echo said"
     outcome = await run(command, context, allow_unsandboxed=True)
     assert "canary-in-the-environment" not in outcome.output
     assert f"{context.workspace}\n" in outcome.output
     assert outcome.output.endswith("said")
-    assert not processes_with("86315")
+    assert not processes_with(f"{NAP}15")
 
 
 async def test_no_descriptor_of_ours_is_handed_on(context: ToolContext, tmp_path: Path) -> None:
