@@ -40,23 +40,36 @@ class Spending:
         self._tally = tally or Tally()
         self._now = now
         self._known: OrderedDict[tuple[str, str], Spent] = OrderedDict()
+        self._whole = ""
+        """The day of which everybody is known who has used anything, as long as nobody was forgotten."""
 
     async def today(self, person: str) -> Spent:
         key = (day_of(self._now()), person)
         if key not in self._known:
-            stored = await self._spool.spent(*key)
-            self._known.setdefault(key, stored)
+            await self._look_up(*key)
         self._known.move_to_end(key)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
+            self._whole = ""
         return self._known[key]
+
+    async def _look_up(self, day: str, person: str) -> None:
+        """Ask the spool, the first time on a day about everybody: most who come later have used nothing yet."""
+        if self._whole != day:
+            found = await self._spool.spenders(day, limit=_REMEMBERED)
+            for name, spent in found:
+                self._known.setdefault((day, name), spent)
+            self._whole = day if len(found) < _REMEMBERED else ""
+        if not self._whole and (day, person) not in self._known:
+            self._known.setdefault((day, person), await self._spool.spent(day, person))
+        self._known.setdefault((day, person), Spent())
 
     def add(self, spend: Spend) -> None:
         """Take in what will be committed; of one who is not known here, the spool will tell."""
         self._tally.spent(spend)
         key = (spend.day, spend.person)
-        if key in self._known:
-            self._known[key] += _spent(spend)
+        if key in self._known or self._whole == spend.day:
+            self._known[key] = self._known.get(key, Spent()) + _spent(spend)
 
     async def everybody(self, limit: int) -> tuple[Spent, list[tuple[str, Spent]]]:
         """Return what all have used today together, and who has used most."""

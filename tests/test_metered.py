@@ -17,8 +17,8 @@ from gateway.dialogue import AssistantMessage, Message, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metered import Metered
 from gateway.metrics.tally import Tally
-from gateway.spool import Spool
-from gateway.usage import Bill, Spending
+from gateway.spool import Spend, Spool
+from gateway.usage import Bill, Spending, day_of
 from tests.agent.scripted import ScriptedProvider
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -207,3 +207,23 @@ async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
             await bill.check()
         today[0] = datetime(2026, 3, 2, tzinfo=UTC)
         await bill.check()
+
+
+async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Path) -> None:
+    async with await Spool.open(tmp_path) as spool:
+        await spool.commit(
+            Spend(
+                day=day_of(NOW),
+                person="ann",
+                model="m",
+                input_tokens=7,
+                cached_tokens=0,
+                output_tokens=0,
+                cost_micros=0,
+            )
+        )
+        spending = Spending(spool, lambda: NOW)
+        assert (await spending.today("bob")).tokens == 0
+        before = spool.transactions
+        assert [(await spending.today(name)).tokens for name in ("ann", "bob", "cyd")] == [7, 0, 0]
+        assert spool.transactions == before
