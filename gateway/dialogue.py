@@ -1,6 +1,7 @@
 """A conversation as the model sees it, free of any provider's wire format and of how transcripts are stored."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 __all__ = [
     "AssistantMessage",
@@ -75,6 +76,7 @@ class AssistantMessage:
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
+    pictures: ClassVar[tuple[Picture, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class ToolMessage:
     """One outcome for each call of the assistant message before it, in the order of the calls."""
 
     outcomes: tuple[ToolOutcome, ...]
+    pictures: ClassVar[tuple[Picture, ...]] = ()
 
 
 Message = UserMessage | AssistantMessage | ToolMessage

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from operator import attrgetter
 from time import monotonic
 
 import structlog
@@ -34,6 +35,9 @@ _SECOND_TRY = 0.5
 _LEAST = 0.2
 _MOST_OUTPUT = 0.25
 """How much of its context a model is left for its answer, at most."""
+_measure_of = attrgetter("measure")
+_sent_of = attrgetter("sent")
+
 _BIG = 200_000
 """Characters beyond which measuring is done in a thread."""
 
@@ -136,16 +140,14 @@ class Metered:
         frame = self._measures.frame(prompt.system, prompt.tools)
         fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
         known = self._measures.all_known(messages)
-        measured = total([frame, *[each.measure for each in known]])
+        measured = total([frame, *map(_measure_of, known)])
         tokens = calibration.estimate(measured)
         room = min(budget - fixed, self._room or budget)
         if tokens > fixed + room:
             known = self._measures.all_known(self._fitting(messages, calibration, room))
-            measured = total([frame, *[each.measure for each in known]])
+            measured = total([frame, *map(_measure_of, known)])
             tokens = calibration.estimate(measured)
-        sent = Prompt(
-            system=prompt.system, messages=[each.sent for each in known], tools=prompt.tools, model=prompt.model
-        )
+        sent = Prompt(system=prompt.system, messages=list(map(_sent_of, known)), tools=prompt.tools, model=prompt.model)
         return _Request(prompt=sent, measured=measured, tokens=tokens, fixed=fixed)
 
     def _fitting(self, messages: Sequence[Message], calibration: Calibration, room: int) -> Sequence[Message]:
@@ -156,11 +158,14 @@ class Metered:
         return fit(messages[:before], messages[before:], size=size, budget=room)
 
     async def _measure(self, messages: Sequence[Message]) -> None:
-        """Measure what is new in a thread where it is much."""
+        """Measure what is new, in a thread where it is much."""
         new = self._measures.unknown(messages)
         if sum(map(chars, new)) > _BIG:
-            for measured in await asyncio.to_thread(lambda: list(map(self._measures.anew, new))):
-                self._measures.keep(measured)
+            measured = await asyncio.to_thread(lambda: list(map(self._measures.anew, new)))
+        else:
+            measured = list(map(self._measures.anew, new))
+        for each in measured:
+            self._measures.keep(each)
 
     async def _ask(self, request: _Request) -> AsyncGenerator[Chunk, None]:
         """Pass on one step, and account for it however it ends: also a step that was stopped has been read."""

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from gateway.agent.provider import ToolSpec
@@ -28,6 +27,8 @@ class Measured(NamedTuple):
     """As the model gets it: without its sender, where everybody knows who that is."""
     measure: Measure
     """Of what is sent."""
+    held: int
+    """What it keeps in memory."""
 
 
 class Measures:
@@ -46,13 +47,15 @@ class Measures:
         """With the tools themselves, so that no others can get their identity."""
 
     def unknown(self, messages: Sequence[Message]) -> list[Message]:
-        known = self._known
-        return [message for message in messages if id(message) not in known]
+        found = map(self._known.get, map(id, messages))
+        return [message for message, known in zip(messages, found, strict=True) if known is None]
 
     def all_known(self, messages: Sequence[Message]) -> list[Measured]:
-        """Return what is known of each message; as `known`, in one pass."""
-        found = list(map(self._known.get, map(id, messages)))
-        return [known or self.known(message) for known, message in zip(found, messages, strict=True)]
+        """Return what is known of each message; as `known`, and much faster where all are."""
+        try:
+            return list(map(self._known.__getitem__, map(id, messages)))
+        except KeyError:
+            return [self.known(message) for message in messages]
 
     def known(self, message: Message) -> Measured:
         """Return what is known of a message, having measured it if need be."""
@@ -62,16 +65,16 @@ class Measures:
         """Measure a message without remembering it: may be called in any thread."""
         sent = message
         if isinstance(message, UserMessage) and not self._names_senders and (message.sender or message.sender_id):
-            sent = replace(message, sender="", sender_id="")
-        return Measured(message, sent, measure_message(sent))
+            sent = UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
+        return Measured(message, sent, measure_message(sent), _held(message))
 
     def keep(self, measured: Measured) -> Measured:
         if id(measured.message) not in self._known:
             self._known[id(measured.message)] = measured
             self._oldest.append(id(measured.message))
-            self._held += _held(measured.message)
+            self._held += measured.held
         while len(self._oldest) > _MESSAGES or self._held > _HELD:
-            self._held -= _held(self._known.pop(self._oldest.popleft()).message)
+            self._held -= self._known.pop(self._oldest.popleft()).held
         return measured
 
     def frame(self, system: str, tools: Sequence[ToolSpec]) -> Measure:

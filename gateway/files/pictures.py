@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from gateway.dialogue import Message, Picture, UserMessage
 from gateway.errors import Refused
@@ -17,6 +18,8 @@ MAX_PICTURE_BYTES = 3_700_000
 MAX_SHOWN_BYTES = 8_000_000
 MAX_EDGE = 8_000
 
+_pictures_of = attrgetter("pictures")
+
 _UNSEEN = "You cannot see {names}: this model does not take images."
 _OLDER = "no longer shown, since newer ones were sent; it can be sent again"
 
@@ -26,7 +29,7 @@ async def shown(messages: Sequence[Message], store: FileStore, *, sees: bool) ->
 
     Without pictures the very same messages are returned.
     """
-    if not any(isinstance(message, UserMessage) and message.pictures for message in messages):
+    if not any(map(_pictures_of, messages)):
         return messages
     viewing = _Viewing(store)
     made: list[Message] = []

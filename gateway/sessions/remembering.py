@@ -54,6 +54,8 @@ class Remembered:
         self._told: _Told | None = None
         self._upto = 0
         self._size = 0
+        self._asked: Message | None = None
+        """What the turn began with that was asked for last."""
 
     def divided(
         self, entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
@@ -64,6 +66,7 @@ class Remembered:
             return messages.divided(entries, max_messages, turn=turn, max_chars=max_chars)
         told = self._reach(entries, border, max_messages)
         current = messages.as_messages(entries[border:])
+        self._asked = current[0] if current else None
         if turn is None:
             return told.window(max_messages, max_chars, current), []
         return told.window(max_messages, max_chars), current
@@ -85,10 +88,14 @@ class Remembered:
         if self._told is None or self._size != size or any(map(_reaches_back, added)):
             self._told, self._size = _told(entries[:border], size), size
         elif added:
-            self._told.newer += messages.as_messages(added)
+            self._told.newer += self._recognised(messages.as_messages(added))
         self._upto = border
         self._told.cut(size)
         return self._told
+
+    def _recognised(self, added: list[Message]) -> list[Message]:
+        """Put the message that was shown before in the place of one that says the same: it has been measured."""
+        return [self._asked, *added[1:]] if self._asked is not None and added[:1] == [self._asked] else added
 
 
 def _told(entries: Sequence[Entry], size: int) -> _Told:
