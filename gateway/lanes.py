@@ -175,6 +175,13 @@ class Lanes(Generic[Item]):
                 lane.is_stopping = True
                 lane.running.cancel()
 
+    def let_go(self, key: str) -> None:
+        """Let what runs under `key` stand in nobody's way any more, if nobody waits: all that counts of it is done."""
+        lane = self._lanes.get(key)
+        if lane is not None and not lane.waiting:
+            del self._lanes[key]
+            self._note_whether_idle()
+
     @contextmanager
     def parked(self, key: str) -> Iterator[None]:
         """While inside, what runs under `key` waits for somebody else: neither it nor its queue is waited for."""
@@ -218,5 +225,6 @@ class Lanes(Generic[Item]):
                 lane.running = None
         finally:
             # No await stands between the last look at the queue and this line, so nothing can slip in unseen.
-            del self._lanes[key]
-            self._note_whether_idle()
+            if self._lanes.get(key) is lane:
+                del self._lanes[key]
+                self._note_whether_idle()

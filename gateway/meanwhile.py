@@ -24,6 +24,10 @@ class Meanwhile:
         """Take off the sign that the message waits: its turn has its place, or has ended without one."""
         self._signs.over(job.turn)
 
+    def answered(self, job: Job) -> None:
+        """Leave the lane to whoever comes next: nothing of the turn is missing in the spool and the transcript."""
+        self._lanes.let_go(job.session)
+
     def collected(self, job: Job) -> list[Job]:
         """Take out what the turn of `job`, which begins now, is to answer as well."""
         if self._mode(job) is not BusyMode.COLLECT:

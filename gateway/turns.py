@@ -302,6 +302,7 @@ class Turns:
         except Refused as gone:  # Deleted or unreadable by now; its sender gets the answer all the same.
             log.warning("answer_not_in_transcript", reason=str(gone))
             await self._delivery.record(*settled, *parts, *news, *course.due)
+        self._meanwhile.answered(job)
         self._delivery.post(parts)
         await asyncio.sleep(0)  # Let the answer go out first: all that follows can wait.
         self._delivery.tally.turned(course.channel, course.outcome, messages=len(course.jobs), took_ms=course.age_ms)

@@ -240,3 +240,33 @@ async def test_a_held_lane_is_waited_for_and_lets_go_after_everything_was_stoppe
         lanes.release("s")
         await lanes.drained()
     assert stage.started.empty()
+
+
+async def test_what_lets_go_of_its_lane_ends_beside_the_next(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.put("s", "a")
+        assert await stage.started.get() == "a"
+        lanes.let_go("s")
+        assert not lanes.is_busy("s")
+        lanes.put("s", "b")
+        assert await stage.started.get() == "b", "though the first has not ended"
+        stage.gates["a"].set()
+        stage.gates["b"].set()
+        await lanes.drained()
+    assert sorted(stage.ended) == ["a", "b"]
+    assert not lanes.is_busy("s")
+
+
+async def test_a_lane_is_not_let_go_while_others_wait_in_it(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.put("s", "a")
+        lanes.put("s", "b")
+        assert await stage.started.get() == "a"
+        lanes.let_go("s")
+        assert lanes.is_busy("s")
+        stage.gates["b"].set()
+        stage.gates["a"].set()
+        await lanes.drained()
+    assert stage.ended == ["a", "b"]
