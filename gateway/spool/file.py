@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,11 +15,15 @@ from gateway.errors import CannotStart
 from gateway.spool import schema
 from gateway.spool.trouble import Kind, kind_of, sentence
 
-__all__ = ["Opened", "copy", "log_of", "open_file"]
+__all__ = ["Opened", "copy", "lengthen_log", "log_of", "open_file"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _PRIVATE = 0o600
+
+_LOG_LENGTH = 8 * 1024 * 1024
+_PLENTY = 16 * _LOG_LENGTH
+"""Free space below which the log is left to grow as it has to."""
 
 _ALONE = "locking_mode = EXCLUSIVE"
 """A second process that opens the file is turned away. The index of the log is then kept in memory instead of in a
@@ -50,6 +55,27 @@ class _Damaged(Exception):
 def log_of(path: Path) -> Path:
     """Return SQLite's own write-ahead log of the file."""
     return path.with_name(f"{path.name}-wal")
+
+
+def lengthen_log(path: Path) -> None:
+    """Give the log of an open spool room beforehand, within which a commit takes half as long.
+
+    A file that grows has to have its new length written down as well. SQLite goes by what is written in the log and not
+    by its length, so what is behind that may be anything.
+    """
+    try:
+        descriptor = os.open(log_of(path), os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        missing = _LOG_LENGTH - os.fstat(descriptor).st_size
+        if missing > 0 and shutil.disk_usage(path.parent).free > _PLENTY:
+            os.pwrite(descriptor, bytes(missing), _LOG_LENGTH - missing)
+            os.fdatasync(descriptor)
+    except OSError as trouble:  # It is only faster with it.
+        log.debug("spool_log_not_lengthened", reason=str(trouble))
+    finally:
+        os.close(descriptor)
 
 
 def open_file(path: Path) -> Opened:

@@ -14,7 +14,7 @@ import structlog
 
 from gateway.hatch import Hatch
 from gateway.spool.errors import SpoolBroken, SpoolFull
-from gateway.spool.file import log_of, open_file
+from gateway.spool.file import lengthen_log, log_of, open_file
 from gateway.spool.operations import Operation
 from gateway.spool.reserve import Reserve
 from gateway.spool.together import do_together, moves
@@ -26,7 +26,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Work = Callable[[sqlite3.Connection], Any]  # Any: a job's answer is as its caller's work has it.
 
-_CHANGES_PER_CHECKPOINT = 2_000
+_CHANGES_PER_CHECKPOINT = 1_000
 _LOG_LIMIT = 16 * 1024 * 1024
 """SQLite writes its log from the start again after a checkpoint; one that has grown beyond this is cut."""
 
@@ -107,6 +107,7 @@ class Writer:
             self._tell(_fail, self._opened, failure)
             return
         self._tell(_succeed, self._opened, opened.set_aside)
+        lengthen_log(self._path)
         with contextlib.closing(opened.connection) as connection:
             while batch := self._jobs.take():
                 self._busy_since = monotonic()
