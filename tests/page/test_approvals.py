@@ -56,6 +56,6 @@ async def test_a_question_is_answered_by_a_word(page: Page, rocket: Rocket) -> N
     await write(page, "Build it anew")
     await expect(page.locator(".notice")).to_contain_text("May I use launch?")
     await write(page, "no")
-    await expect(page.locator(".log .item", has_text="Done.")).to_be_visible()
+    await expect(page.locator(".log .reply", has_text="Done.")).to_be_visible()
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
     assert rocket.launched == []

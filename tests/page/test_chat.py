@@ -1,6 +1,7 @@
 from playwright.async_api import Page, expect
 
 from gateway.contract import Outbound, OutboundKind
+from tests.channels.cable import until
 from tests.page.conftest import shoot
 from tests.page.house import House
 
@@ -133,6 +134,7 @@ async def test_shift_enter_makes_the_box_grow_instead_of_sending(page: Page, hou
     assert await box.evaluate("box => box.offsetHeight") > height
     await page.keyboard.press("Enter")
     await expect(page.locator(".user .body")).to_have_text(["one\ntwo"])
+    await until(lambda: house.taken, within=60)  # The page shows what was written before it has arrived.
     assert [inbound.text for inbound in house.taken] == ["one\ntwo"]
 
 
