@@ -118,7 +118,7 @@ class Intake:
                 await self._obey(command, argument, inbound, routed)
             case Asked():
                 async with self._scope(routed.scope):
-                    await self._queueing.errand(inbound, routed)
+                    await self._queueing.queue(inbound, routed)
             case _:
                 async with self._scope(routed.scope):
                     if (answer := self._as_answer(inbound, routed)) is not None:

@@ -58,7 +58,7 @@ class Queueing:
         session = self._sessions.open_one(routed.scope)
         is_free = session is not None and not inbound.attachments and self._has_place
         if session is None or not is_free or not self._lanes.hold(session.key):
-            await self.errand(inbound, routed)
+            await self.queue(inbound, routed)
             return
         try:
             await self._begin(inbound, routed, session)
@@ -88,7 +88,7 @@ class Queueing:
             then=partial(self._lanes.put_first, session.key, job),
         )
 
-    async def errand(self, inbound: Inbound, routed: Routed) -> None:
+    async def queue(self, inbound: Inbound, routed: Routed) -> None:
         """Queue a message, or a command that waits for the turns before it, in the session that is active then."""
         accepted: list[Accept] = []
         note: list[Send] = []
