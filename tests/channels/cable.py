@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from gateway.daemon import Daemon
 
-__all__ = ["Cable", "laid", "settled", "until"]
+__all__ = ["Cable", "back", "laid", "noticed", "settled", "until"]
 
 LOOK_EVERY = 0.02
 
@@ -110,6 +110,16 @@ async def until(is_true: Callable[[], object], *, within: float) -> None:
     async with asyncio.timeout(within):
         while not is_true():  # noqa: ASYNC110 - as above
             await asyncio.sleep(LOOK_EVERY)
+
+
+async def noticed(daemon: Daemon, *, within: float) -> str:
+    """Wait until the only channel is known to be down; return why."""
+    await until(lambda: daemon.health().channels[0].state == "down", within=within)
+    return daemon.health().channels[0].reason
+
+
+async def back(daemon: Daemon) -> None:
+    await until(lambda: daemon.health().ready, within=60)
 
 
 async def settled(daemon: Daemon) -> None:

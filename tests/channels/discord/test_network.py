@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.daemon import Daemon
-from tests.channels.cable import Cable, laid, settled, until
+from tests.channels.cable import Cable, back, laid, noticed, settled
 from tests.channels.discord.server import ADAS, FakeDiscord, discord_server
 from tests.channels.discord.test_daemon import gateway, settings, shown
 from tests.daemon.test_edits import Parrot
@@ -51,16 +50,6 @@ async def cables(discord: FakeDiscord) -> AsyncIterator[Cables]:
         yield Cables(rest, gateway)
 
 
-async def noticed(daemon: Daemon) -> str:
-    """Wait until the channel is known to be down; return why."""
-    await until(lambda: daemon.health().channels[0].state == "down", within=NOTICED_WITHIN)
-    return daemon.health().channels[0].reason
-
-
-async def back(daemon: Daemon) -> None:
-    await until(lambda: daemon.health().ready, within=60)
-
-
 @pytest.mark.parametrize("fault", ["cut", "die"])
 async def test_what_is_written_while_the_network_is_away_is_answered_once(
     tmp_path: Path, discord: FakeDiscord, cables: Cables, fault: str
@@ -73,7 +62,7 @@ async def test_what_is_written_while_the_network_is_away_is_answered_once(
         await settled(daemon)
         getattr(cables, fault)()
         await discord.say("meanwhile")
-        assert await noticed(daemon)
+        assert await noticed(daemon, within=NOTICED_WITHIN)
         await cables.heal()
         await back(daemon)
         await shown(discord, "heard: meanwhile", ADAS)
@@ -97,7 +86,7 @@ async def test_an_answer_waits_until_the_network_is_back_and_comes_once(
         await parrot.is_asked.wait()
         cables.cut()
         parrot.may_answer.set()
-        await noticed(daemon)
+        await noticed(daemon, within=NOTICED_WITHIN)
         await cables.heal()
         await shown(discord, "heard: hello", ADAS)
         await back(daemon)

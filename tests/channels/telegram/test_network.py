@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from config import Settings
-from gateway.daemon import Daemon
-from tests.channels.cable import Cable, laid, settled, until
+from tests.channels.cable import Cable, back, laid, noticed, settled
 from tests.channels.telegram.bot_api import FakeBotApi, bot_api
 from tests.channels.telegram.test_daemon import gateway, heard, settings
 from tests.daemon.test_edits import Parrot
@@ -32,16 +31,6 @@ def through(cable: Cable, api: FakeBotApi, folder: Path) -> Settings:
     return settings(folder, api, api_base=cable.through(api.url), options={"poll_seconds": 1})
 
 
-async def noticed(daemon: Daemon) -> str:
-    """Wait until the channel is known to be down; return why."""
-    await until(lambda: daemon.health().channels[0].state == "down", within=NOTICED_WITHIN)
-    return daemon.health().channels[0].reason
-
-
-async def back(daemon: Daemon) -> None:
-    await until(lambda: daemon.health().ready, within=60)
-
-
 @pytest.mark.parametrize("fault", ["cut", "die"])
 async def test_what_is_written_while_the_network_is_away_is_answered_once(
     tmp_path: Path, api: FakeBotApi, cable: Cable, fault: str
@@ -53,7 +42,7 @@ async def test_what_is_written_while_the_network_is_away_is_answered_once(
         await settled(daemon)
         getattr(cable, fault)()
         await api.say("meanwhile")
-        assert "Telegram" in await noticed(daemon)
+        assert "Telegram" in await noticed(daemon, within=NOTICED_WITHIN)
         assert len(api.calls_of("sendMessage")) == 1
         await cable.heal()
         await back(daemon)
@@ -74,7 +63,7 @@ async def test_an_answer_waits_until_the_network_is_back_and_comes_once(
         await parrot.is_asked.wait()
         cable.cut()
         parrot.may_answer.set()
-        await noticed(daemon)
+        await noticed(daemon, within=NOTICED_WITHIN)
         await cable.heal()
         assert (await heard(api, 1)).fields["text"] == "heard: hello"
         await back(daemon)
