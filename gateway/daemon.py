@@ -1,7 +1,7 @@
 """The daemon: runs the gateway that `assembly` has put together, and shuts it down in an order you can recite."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
@@ -118,20 +118,21 @@ class Daemon:
         )
         self._chats = chats = open_chats(ground)
         self._agents = agents = open_agents(ground)
-        self._lanes = lanes = self._open_lanes()
+        self._lanes = lanes = self._open_lanes(self._do, "lane")
+        self._readings = readings = self._open_lanes(self._read, "reading")
         self._watch = open_watch(ground, chats, agents, lanes, is_stopping=stopping.is_asked)
         self._desk = open_desk(
-            ground, chats, agents, lanes, status=self.status.sentence, restart=stopping.ask_to_restart
+            ground, chats, agents, lanes, readings, status=self.status.sentence, restart=stopping.ask_to_restart
         )
         self._answering = open_answering(ground, chats, agents, self._desk)
         sessions.is_busy = lanes.is_busy
         self.channels.open(settings)
 
-    def _open_lanes(self) -> Lanes[Job]:
+    def _open_lanes(self, do: Callable[[Job], Coroutine[None, None, None]], name: str) -> Lanes[Job]:
         limits = self._live.settings.gateway
         return Lanes(
-            self._do,
-            name="lane",
+            do,
+            name=name,
             max_waiting=limits.max_queued_per_session,
             max_in_all=limits.max_queued,
             on_taken_out=lambda job: self._chats.signs.over(job.turn),
@@ -140,6 +141,9 @@ class Daemon:
     async def _do(self, job: Job) -> None:
         with self._watch.at_work.on(job):
             await self._answering.work.run(job)
+
+    async def _read(self, job: Job) -> None:
+        await self._answering.work.run(job)
 
     @property
     def channels(self) -> Channels:
@@ -213,6 +217,7 @@ class Daemon:
     def _open(self, tasks: asyncio.TaskGroup) -> None:
         """Let everything work that works in tasks of its own."""
         self._lanes.open(tasks)
+        self._readings.open(tasks)
         self._chats.delivery.chats.open(tasks)
         self._chats.signs.lanes.open(tasks)
         self._chats.files.reception.open(tasks)
@@ -228,6 +233,7 @@ class Daemon:
             spool=self._spool,
             sessions=self._sessions,
             lanes=self._lanes,
+            readings=self._readings,
             delivery=self._chats.delivery,
             approvals=self._chats.approvals,
             max_age=timedelta(seconds=self._live.settings.gateway.max_backlog_age),
@@ -249,8 +255,9 @@ class Daemon:
         self._live.settings = settings
         self._ground.store.budget = settings.files.max_stored_bytes
         self._sessions.settings = settings.session
-        self._lanes.max_waiting = settings.gateway.max_queued_per_session
-        self._lanes.max_in_all = settings.gateway.max_queued
+        for lanes in (self._lanes, self._readings):
+            lanes.max_waiting = settings.gateway.max_queued_per_session
+            lanes.max_in_all = settings.gateway.max_queued
         self._chats.delivery.channels_changed()
         self.alarm.look_anew()
         await self._agents.mcp.follow(settings.mcp)
@@ -266,14 +273,16 @@ class Daemon:
         log.info("shutdown_started", running=lanes.running, waiting=lanes.waiting)
         self._answering.intake.close()
         self._chats.signs.lanes.stop_all("")
-        await self._stopping.wait_for(lanes.drained(), self.shutdown_timeout)
+        await self._stopping.wait_for(self._drained(), self.shutdown_timeout)
         suspended = self._answering.turns.suspend()
         self._agents.compactions.stop()
         lanes.stop_all("")
-        await self._stopping.wait_for(lanes.drained(), LAST_WORDS)
+        self._readings.stop_all("")
+        await self._stopping.wait_for(self._drained(), LAST_WORDS)
         self._chats.files.reception.close()
         await self._stopping.wait_for(chats.drained(), LAST_WORDS)
         lanes.abandon()
+        self._readings.abandon()
         chats.stop_all("")
         with suppress(SpoolFull, WrongState):  # Then this start counts as an attempt, of which there are some.
             await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
@@ -281,3 +290,8 @@ class Daemon:
         await self.channels.stop()
         await self._agents.mcp.stop()
         log.info("shutdown_finished", suspended=len(suspended))
+
+    async def _drained(self) -> None:
+        """Return once nothing is being answered."""
+        await self._lanes.drained()
+        await self._readings.drained()

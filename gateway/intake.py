@@ -112,7 +112,10 @@ class Intake:
             case Asked(command, argument) if command.kind is Kind.STRUCTURAL:
                 async with self._scope(routed.scope):
                     await self._obey(command, argument, inbound, routed)
-            case Asked(command, argument) if command.kind is Kind.LOOK:
+            case Asked(Command(kind=Kind.READING)) if (session := self._sessions.active(routed.scope)) is not None:
+                async with self._scope(routed.scope):
+                    await self._queueing.aside(inbound, routed, session)
+            case Asked(command, argument) if command.kind is not Kind.QUEUED:
                 if await self._spool.was_taken(taken(inbound, self._now())):
                     raise Duplicate("A /stop that comes twice must not stop what was asked in between.")
                 await self._obey(command, argument, inbound, routed)

@@ -18,12 +18,12 @@ from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.files.reception import Reception
 from gateway.jobs import Job
-from gateway.lanes import LaneFull
+from gateway.lanes import LaneFull, Lanes
 from gateway.live import Live
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
 from gateway.signs import Signs
-from gateway.spool import Accept, Operation, Send, Take
+from gateway.spool import Accept, Operation, Send, Spool, Take
 
 __all__ = ["Queueing", "taken"]
 
@@ -39,14 +39,17 @@ class Queueing:
         self,
         *,
         live: Live,
+        spool: Spool,
         desk: Desk,
         delivery: Delivery,
         signs: Signs,
         files: Reception,
     ) -> None:
         self._live = live
+        self._spool = spool
         self._sessions = desk.sessions
         self._lanes = desk.lanes
+        self._readings = desk.readings
         self._now = desk.now
         self._delivery = delivery
         self._signs = signs
@@ -94,7 +97,7 @@ class Queueing:
         note: list[Send] = []
 
         def accept(session: SessionMeta) -> Sequence[Operation]:
-            self._check_room(session.key)
+            _check_room(self._lanes, session.key)
             note.extend(self._note(inbound, session.key))
             accepted.append(self._acceptance(inbound, routed, session))
             return [taken(inbound, accepted[0].at), *accepted, *note]
@@ -106,6 +109,17 @@ class Queueing:
             also=accept,
             then=lambda: self._put(_job(accepted[0]), note),
         )
+
+    async def aside(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
+        """Queue a command that reads transcripts, beside the turns; it is about `session`, and starts none."""
+        _check_room(self._readings, routed.scope)
+        accept = self._acceptance(inbound, routed, session)
+
+        def put(refusal: BaseException | None) -> None:
+            if refusal is None:
+                self._readings.put(routed.scope, _job(accept))
+
+        await self._spool.commit(taken(inbound, accept.at), accept, then=put)
 
     def _put(self, job: Job, note: Sequence[Send]) -> None:
         inbound = job.inbound
@@ -145,14 +159,15 @@ class Queueing:
         notice = Outbound(address=inbound.address, text=why, reply_to=inbound.message_id)
         return self._delivery.compose(notice, key=f"notice-{uuid4().hex}")
 
-    def _check_room(self, session: str) -> None:
-        try:
-            self._lanes.check_room(session)
-        except LaneFull as full:
-            raise Refused(
-                f"{full.waiting} messages are already waiting for an answer. "
-                "Wait for some of them, or send /stop to drop those of this chat."
-            ) from full
+
+def _check_room(lanes: Lanes[Job], key: str) -> None:
+    try:
+        lanes.check_room(key)
+    except LaneFull as full:
+        raise Refused(
+            f"{full.waiting} messages are already waiting for an answer. "
+            "Wait for some of them, or send /stop to drop those of this chat."
+        ) from full
 
 
 def taken(inbound: Inbound, now: datetime) -> Take:

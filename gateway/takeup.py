@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from gateway.approvals import Approvals, Question
-from gateway.commands import RESTARTED_BY
+from gateway.commands import COMMANDS, RESTARTED_BY, Asked, Kind, read
 from gateway.contract import Address, Outbound
 from gateway.delivery import Delivery
 from gateway.errors import Refused
@@ -36,6 +36,7 @@ class TakingUp:
     spool: Spool
     sessions: SessionManager
     lanes: Lanes[Job]
+    readings: Lanes[Job]
     delivery: Delivery
     approvals: Approvals
     max_age: timedelta
@@ -74,7 +75,10 @@ class TakingUp:
         job = Job.found(first, rows[1:])
         if job.is_waiting:
             await self._ask_again(job)
-        self.lanes.put(first.session, job)
+        if _is_reading(job):
+            self.readings.put(job.scope, job)
+        else:
+            self.lanes.put(job.session, job)
         return 0
 
     async def _ask_again(self, job: Job) -> None:
@@ -111,6 +115,11 @@ def _collected(found: Found) -> dict[str, list[InboxRow]]:
         if row.answered_by is not None:
             collected[row.answered_by].append(row)
     return collected
+
+
+def _is_reading(job: Job) -> bool:
+    asked = read(job.inbound.text, COMMANDS)
+    return isinstance(asked, Asked) and asked.command.kind is Kind.READING
 
 
 def _notices(rows: list[InboxRow], sentence: str) -> list[Outbound]:

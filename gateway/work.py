@@ -31,7 +31,7 @@ class Work:
         match read(job.inbound.text, COMMANDS):
             case Asked(command, argument) if command is RETRY:
                 await self._retry(job, command, argument)
-            case Asked(command, argument) if command.is_long:
+            case Asked(command, argument) if command.can_be_stopped:
                 await self._errands.run(job, command, argument)
             case Asked(command, argument):
                 await whole(self._errands.run(job, command, argument))

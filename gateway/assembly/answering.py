@@ -70,6 +70,11 @@ def _intake(ground: Ground, chats: Chats, desk: Desk) -> Intake:
         desk=desk,
         admission=Admission(ground.live, strangers, now=ground.now),
         queueing=Queueing(
-            live=ground.live, desk=desk, delivery=chats.delivery, signs=chats.signs, files=chats.files.reception
+            live=ground.live,
+            spool=ground.spool,
+            desk=desk,
+            delivery=chats.delivery,
+            signs=chats.signs,
+            files=chats.files.reception,
         ),
     )

@@ -19,6 +19,7 @@ def open_desk(
     chats: Chats,
     agents: Agents,
     lanes: Lanes[Job],
+    readings: Lanes[Job],
     *,
     status: Callable[[], str],
     restart: Callable[[], None],
@@ -26,6 +27,7 @@ def open_desk(
     return Desk(
         sessions=ground.sessions,
         lanes=lanes,
+        readings=readings,
         approvals=chats.approvals,
         pairing=Pairing(ground.live.book, ground.spool, now=ground.now, post=chats.delivery.post),
         live=ground.live,

@@ -25,7 +25,9 @@ __all__ = ["Answer", "Call", "Command", "Desk", "Kind"]
 
 class Kind(StrEnum):
     LOOK = "look"
-    """Runs at once, even while a turn is running."""
+    """Runs at once, even while a turn is running: it only looks at what is in memory or in the spool."""
+    READING = "reading"
+    """Reads transcripts, which may take a while: it waits for others of its kind, and for no turn."""
     STRUCTURAL = "structural"
     """Takes effect at intake, in order of acceptance: later messages go to the new session."""
     QUEUED = "queued"
@@ -38,6 +40,9 @@ class Desk:
 
     sessions: SessionManager
     lanes: Lanes[Job]
+    """Those of the sessions."""
+    readings: Lanes[Job]
+    """Commands that read transcripts, by the scope: they wait for each other, and for no turn."""
     approvals: Approvals
     pairing: Pairing
     live: Live
@@ -92,3 +97,7 @@ class Command:
     aliases: tuple[str, ...] = ()
     is_long: bool = False
     """It waits for others: until it has its answer it can be stopped, and after a restart it is done again."""
+
+    @property
+    def can_be_stopped(self) -> bool:
+        return self.is_long or self.kind is Kind.READING

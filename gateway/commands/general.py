@@ -5,6 +5,8 @@ import msgspec
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.dropping import dropping
 from gateway.errors import Refused
+from gateway.jobs import Job
+from gateway.lanes import Lanes
 from gateway.spool import Remember
 from gateway.text.phrases import count
 
@@ -21,17 +23,18 @@ async def _help(call: Call) -> Answer:
 
 async def _stop(call: Call) -> Answer:
     """Also what runs in a session that was left by `/new`: it answers into this chat too."""
-    lanes = call.desk.lanes
-    dropped = [job for session in _sessions(call) for job in lanes.take_waiting(session)]
-    stopped = [session for session in _sessions(call) if lanes.stop(session)]
+    dropped = [job for lanes, key in _lanes(call) for job in lanes.take_waiting(key)]
+    stopped = [key for lanes, key in _lanes(call) if lanes.stop(key)]
     if not stopped and not dropped:
         return Answer(text="Nothing is running here.")
     also = f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
     return dropping(Answer(text=f"Stopped.{also}"), dropped, asked=call.inbound, why="somebody sent /stop")
 
 
-def _sessions(call: Call) -> list[str]:
-    return [session.key for session in call.desk.sessions.list(call.routed.scope)]
+def _lanes(call: Call) -> list[tuple[Lanes[Job], str]]:
+    """Return where something of this chat may run or wait."""
+    desk, scope = call.desk, call.routed.scope
+    return [*((desk.lanes, session.key) for session in desk.sessions.list(scope)), (desk.readings, scope)]
 
 
 async def _whoami(call: Call) -> Answer:

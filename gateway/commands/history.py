@@ -43,7 +43,13 @@ async def _nothing_to_retry(_call: Call) -> Answer:
     return Answer(text="There is nothing to try again here.")
 
 
-HISTORY = Command(name="history", arguments="[lines]", summary="Show the last lines of this session", run=_history)
+HISTORY = Command(
+    name="history",
+    arguments="[lines]",
+    summary="Show the last lines of this session",
+    run=_history,
+    kind=Kind.READING,
+)
 CLEAR = Command(
     name="clear", summary="Let the agent forget what was said in this session", run=_clear, kind=Kind.QUEUED
 )

@@ -1,7 +1,7 @@
 """The command that shows what an agent can use."""
 
 from gateway.agent.provider import ToolSpec
-from gateway.commands.command import Answer, Call, Command
+from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.models import answering
 from gateway.text import excerpt
 
@@ -30,4 +30,4 @@ def _away(call: Call) -> list[str]:
     return [f"The MCP server {server.name} is away." for server in away]
 
 
-TOOLS = Command(name="tools", summary="Show the tools that the agent has here", run=_tools)
+TOOLS = Command(name="tools", summary="Show the tools that the agent has here", run=_tools, kind=Kind.READING)

@@ -148,6 +148,16 @@ DELETE = Command(
 )
 INFO = Command(name="session info", arguments="[number]", summary="Show the facts about a session", run=_info)
 SEARCH = Command(
-    name="session search", arguments="<words>", summary="Find words in the sessions of this chat", run=_search
+    name="session search",
+    arguments="<words>",
+    summary="Find words in the sessions of this chat",
+    run=_search,
+    kind=Kind.READING,
 )
-EXPORT = Command(name="session export", arguments="[number]", summary="Show a whole session as Markdown", run=_export)
+EXPORT = Command(
+    name="session export",
+    arguments="[number]",
+    summary="Show a whole session as Markdown",
+    run=_export,
+    kind=Kind.READING,
+)

@@ -1,6 +1,6 @@
 """Commands that tell how things are, and what they cost."""
 
-from gateway.commands.command import Answer, Call, Command
+from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.models import answering
 from gateway.commands.wording import spent_in_words
 from gateway.sessions import SessionMeta, plan_at_hand
@@ -61,5 +61,7 @@ async def _everybody(call: Call) -> list[str]:
     return [f"Everybody, today: {spent_in_words(together)}{'. Those who used most:' if rows else '.'}", *rows]
 
 
-STATUS = Command(name="status", summary="Show how the gateway and this session are doing", run=_status)
+STATUS = Command(
+    name="status", summary="Show how the gateway and this session are doing", run=_status, kind=Kind.READING
+)
 USAGE = Command(name="usage", summary="Show what you have used of the models today, and in this session", run=_usage)

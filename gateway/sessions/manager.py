@@ -351,6 +351,8 @@ class SessionManager:
         states = sorted(self._ledger.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
         path = self._ledger.disk.path
         files = [Searched(path=path(key), number=state.number, title=state.title) for key, state in states]
+        if not files:
+            return SearchResult(hits=(), stopped_early=False)
         with Patience(max_seconds) as patience:
             work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, is_over=patience.is_over)
             return await self._reader.do(work)

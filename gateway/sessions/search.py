@@ -47,10 +47,14 @@ class Searched:
 
 
 class Patience:
-    """Is over after so many seconds, or once whoever waits has left the `with`: a thread cannot be cancelled."""
+    """Is over so many seconds after it was first asked for, or once whoever waits has left the `with`.
+
+    A thread cannot be cancelled, and others may stand before it.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self._deadline = monotonic() + seconds
+        self._seconds = seconds
+        self._deadline: float | None = None
         self._has_left = False
 
     def __enter__(self) -> Self:
@@ -60,7 +64,10 @@ class Patience:
         self._has_left = True
 
     def is_over(self) -> bool:
-        return self._has_left or monotonic() > self._deadline
+        now = monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._seconds
+        return self._has_left or now > self._deadline
 
 
 def search(

@@ -18,6 +18,9 @@ __all__ = ["Allowed", "check"]
 
 Entry = dict[str, Any]  # Any: entries are of many shapes.
 
+_READING = ("/history", "/session search", "/status")
+_WHERE_IT_WAITED = "SELECT inbound ->> 'event_id', inbound ->> 'text', session FROM inbox"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
@@ -74,10 +77,10 @@ def _of_spool(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
 
 def _of_chats(data_dir: Path, far: FarSide, allowed: Allowed) -> Iterator[str]:
     """Each message was answered once and in order; what was said again says so."""
-    session = dict(rows(data_dir, "SELECT inbound ->> 'event_id', session FROM inbox"))
+    lanes = {event: _lane(text, session) for event, text, session in rows(data_dir, _WHERE_IT_WAITED)}
     yield from _of_repeats(far, allowed)
     for chat in {event.chat for event in far.events} - allowed.undelivered:
-        yield from _of_order(far, chat, session)
+        yield from _of_order(far, chat, lanes)
     answers: defaultdict[str | None, set[str]] = defaultdict(set)
     for shown in (shown for shown in far.shown if not shown.buttons):
         answers[shown.reply_to].add(shown.key.split(".")[0])
@@ -102,11 +105,16 @@ def _of_repeats(far: FarSide, allowed: Allowed) -> Iterator[str]:
             yield f"{chat} heard {times} messages again, where at most {allowed.repeats} outcomes were unknown"
 
 
-def _of_order(far: FarSide, chat: str, session: dict[str, str]) -> Iterator[str]:
-    """Sessions of a chat may overtake each other; within one, answers come in the order of the questions."""
+def _lane(text: str, session: str) -> str:
+    """Commands that read transcripts wait for each other, and for no turn."""
+    return f"reading {session}" if text.startswith(_READING) else session
+
+
+def _of_order(far: FarSide, chat: str, lanes: dict[str, str]) -> Iterator[str]:
+    """Lanes of a chat may overtake each other; within one, answers come in the order of the questions."""
     heard = dict.fromkeys(shown.reply_to for shown in far.shown if shown.chat == chat)
-    for name in {session[event.id] for event in far.events if event.chat == chat and event.id in session}:
-        wanted = dict.fromkeys(event.id for event in far.events if session.get(event.id) == name)
+    for name in {lanes[event.id] for event in far.events if event.chat == chat and event.id in lanes}:
+        wanted = dict.fromkeys(event.id for event in far.events if lanes.get(event.id) == name)
         in_order = [mid for mid in heard if mid in wanted]
         if in_order != [mid for mid in wanted if mid in heard]:
             yield f"{chat} asked {list(wanted)} and heard {in_order}"

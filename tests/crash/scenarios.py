@@ -23,6 +23,7 @@ SCENARIOS = {
     "long": Plan(events=said("ada:long", "ada:"), troubles={"ada": ("", "lost", "slow")}),
     "rotating": Plan(events=said("ada:", "ada:/new", "ada:", "ada:/session resume 1", "ada:")),
     "queued": Plan(events=said("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
+    "reading": Plan(events=said("ada:tool", "ada:/session search m1", "ada:/history", "ada:", "ada:/status")),
     "interrupt": Plan(events=said("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),
     "collect": Plan(events=said("ada:tool", "ada:", "ada:"), busy="collect"),
     "steer": Plan(events=said("ada:tool tool", "ada:tool", "ada:"), busy="steer"),

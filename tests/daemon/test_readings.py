@@ -1,0 +1,132 @@
+"""Commands that read transcripts: they may take their time, and nobody else's."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from channels.loopback import LoopbackChannel
+from config import GatewaySettings
+from gateway.contract import Verdict
+from gateway.daemon import Daemon
+from gateway.spool import Spool
+from tests.daemon.test_commands import ask
+from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.test_status import Slow
+from tests.daemon.test_taking_up import accepted, begin_a_session, leave
+
+SEARCH = "/session search heron"
+
+
+class Gate:
+    """A pipe in the place of a transcript: whoever reads that waits until the gate is opened."""
+
+    def __init__(self, transcript: Path) -> None:
+        self._transcript = transcript
+        transcript.unlink()
+        os.mkfifo(transcript, mode=0o600)
+
+    async def open(self) -> None:
+        os.close(await asyncio.to_thread(os.open, self._transcript, os.O_WRONLY))
+        self._transcript.unlink()
+
+
+@asynccontextmanager
+async def searching(folder: Path, **limits: object) -> AsyncIterator[tuple[LoopbackChannel, Gate]]:
+    """Have a chat whose search does not end before its gate is opened."""
+    async with gateway(settings(folder)) as (_, chat):
+        for text in ("the heron stands in the water", "/new", "hello"):
+            await chat.say(text, peer="ada")
+            await chat.hear_message()
+    transcripts = (folder / "data/sessions/transcripts").glob("*.jsonl")
+    (old,) = (each for each in transcripts if "heron" in each.read_text())
+    configured = GatewaySettings.model_validate({"data_dir": folder / "data", "flush_interval": 3600, **limits})
+    async with gateway(settings(folder, gateway=configured)) as (_, chat):
+        gate = Gate(old)
+        assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.ACCEPTED
+        yield chat, gate
+
+
+async def test_a_search_that_takes_long_holds_up_neither_others_nor_its_own_chat(tmp_path: Path) -> None:
+    async with searching(tmp_path) as (chat, gate):
+        for peer, text in (("bob", "hello"), ("ada", "hello"), ("ada", "/whoami"), ("ada", "/new")):
+            await chat.say(text, peer=peer)
+            assert (await chat.hear_message()).address.peer == peer
+        await gate.open()
+        assert (await chat.hear_message()).text.startswith("Nothing found for heron")
+
+
+async def test_readings_of_a_chat_are_answered_in_order_and_those_of_another_meanwhile(tmp_path: Path) -> None:
+    async with searching(tmp_path) as (chat, gate):
+        await chat.say("/history", peer="ada")
+        await chat.say("hello", peer="bob")
+        await chat.hear_message()
+        await chat.say("/history", peer="bob")
+        assert (await chat.hear_message()).address.peer == "bob"
+        await gate.open()
+        first, second = [(await chat.hear_message()).text for _ in range(2)]
+    assert first.startswith("Nothing found")
+    assert second.startswith("You: hello")
+
+
+async def test_a_reading_that_comes_twice_is_answered_once(tmp_path: Path) -> None:
+    async with searching(tmp_path) as (chat, gate):
+        assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.DUPLICATE
+        await gate.open()
+        await chat.hear_message()
+        assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.DUPLICATE
+
+
+async def test_stop_ends_a_reading_and_drops_those_that_wait_behind_it(tmp_path: Path) -> None:
+    async with searching(tmp_path) as (chat, gate):
+        await chat.say("/history", peer="ada")
+        await chat.say("/stop", peer="ada")
+        texts = {(await chat.hear_message()).text for _ in range(2)}
+        await gate.open()
+    assert texts == {"Stopped. 1 waiting message dropped.", "Stopped. Nothing has changed."}
+    async with await Spool.open(tmp_path / "data") as spool:
+        assert (await spool.recover()).inbox == ()
+
+
+async def test_more_readings_than_may_wait_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    async with searching(tmp_path, max_queued_per_session=1) as (chat, gate):
+        await chat.say("hello", peer="ada")
+        await chat.hear_message()  # Whatever was accepted has begun by now.
+        assert await chat.say("/history", peer="ada") is Verdict.ACCEPTED
+        assert await chat.say("/history", peer="ada") is Verdict.REFUSED
+        assert "1 messages are already waiting" in (await chat.hear_message()).text
+        await gate.open()
+        assert [(await chat.hear_message()).text[:3] for _ in range(2)] == ["Not", "You"]
+
+
+async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tmp_path: Path) -> None:
+    model = Slow()
+    await begin_a_session(tmp_path)
+    await leave(tmp_path, accepted("t1", "hello?"), accepted("t2", "/session search hello"))
+
+    def slowed(daemon: Daemon) -> None:
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+
+    async with gateway(settings(tmp_path), before=slowed) as (_, chat):
+        assert "1  hello · you" in (await chat.hear_message()).text
+        model.may_answer.set()
+        assert (await chat.hear_message()).text == "Done."
+
+
+async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert (await ask(chat, "/history")).startswith("Nothing has been said")
+        assert (await ask(chat, SEARCH)).startswith("Nothing found for heron")
+        assert (await ask(chat, "/session list")).startswith("There are no sessions here yet")
+        await ask(chat, "hello")
+        await ask(chat, "/session close")
+        assert (await ask(chat, "/history")).startswith("You: hello")
+        assert "2  " not in await ask(chat, "/session list")
+
+
+async def test_a_reading_is_no_turn_that_runs(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "hello")
+        assert "0 turns running, 0 messages waiting" in await ask(chat, "/status")
