@@ -28,25 +28,43 @@ class Gate:
         transcript.unlink()
         os.mkfifo(transcript, mode=0o600)
 
-    async def open(self) -> None:
-        os.close(await asyncio.to_thread(os.open, self._transcript, os.O_WRONLY))
-        self._transcript.unlink()
+    def open(self) -> None:
+        if self._transcript.exists():
+            both_ends = os.open(self._transcript, os.O_RDWR)
+            self._transcript.unlink()
+            os.close(both_ends)
+
+
+@asynccontextmanager
+async def quick(folder: Path, **limits: object) -> AsyncIterator[LoopbackChannel]:
+    """Run a gateway whose model answers at once."""
+    model = Slow()
+    model.may_answer.set()
+    configured = GatewaySettings.model_validate({"data_dir": folder / "data", "flush_interval": 3600, **limits})
+    async with gateway(settings(folder, gateway=configured)) as (daemon, chat):
+        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        yield chat
 
 
 @asynccontextmanager
 async def searching(folder: Path, **limits: object) -> AsyncIterator[tuple[LoopbackChannel, Gate]]:
     """Have a chat whose search does not end before its gate is opened."""
-    async with gateway(settings(folder)) as (_, chat):
+    async with quick(folder) as chat:
         for text in ("the heron stands in the water", "/new", "hello"):
             await chat.say(text, peer="ada")
             await chat.hear_message()
     transcripts = (folder / "data/sessions/transcripts").glob("*.jsonl")
     (old,) = (each for each in transcripts if "heron" in each.read_text())
-    configured = GatewaySettings.model_validate({"data_dir": folder / "data", "flush_interval": 3600, **limits})
-    async with gateway(settings(folder, gateway=configured)) as (_, chat):
+    async with quick(folder, **limits) as chat:
         gate = Gate(old)
-        assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.ACCEPTED
-        yield chat, gate
+        taking = asyncio.create_task(chat.say(SEARCH, peer="ada", event_id="search"), name="taking")
+        try:
+            await asyncio.wait({taking}, timeout=30)
+            assert taking.done(), "it was not taken while it ran"
+            assert taking.result() is Verdict.ACCEPTED
+            yield chat, gate
+        finally:
+            gate.open()
 
 
 async def test_a_search_that_takes_long_holds_up_neither_others_nor_its_own_chat(tmp_path: Path) -> None:
@@ -54,7 +72,7 @@ async def test_a_search_that_takes_long_holds_up_neither_others_nor_its_own_chat
         for peer, text in (("bob", "hello"), ("ada", "hello"), ("ada", "/whoami"), ("ada", "/new")):
             await chat.say(text, peer=peer)
             assert (await chat.hear_message()).address.peer == peer
-        await gate.open()
+        gate.open()
         assert (await chat.hear_message()).text.startswith("Nothing found for heron")
 
 
@@ -65,7 +83,7 @@ async def test_readings_of_a_chat_are_answered_in_order_and_those_of_another_mea
         await chat.hear_message()
         await chat.say("/history", peer="bob")
         assert (await chat.hear_message()).address.peer == "bob"
-        await gate.open()
+        gate.open()
         first, second = [(await chat.hear_message()).text for _ in range(2)]
     assert first.startswith("Nothing found")
     assert second.startswith("You: hello")
@@ -74,7 +92,7 @@ async def test_readings_of_a_chat_are_answered_in_order_and_those_of_another_mea
 async def test_a_reading_that_comes_twice_is_answered_once(tmp_path: Path) -> None:
     async with searching(tmp_path) as (chat, gate):
         assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.DUPLICATE
-        await gate.open()
+        gate.open()
         await chat.hear_message()
         assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.DUPLICATE
 
@@ -84,7 +102,7 @@ async def test_stop_ends_a_reading_and_drops_those_that_wait_behind_it(tmp_path:
         await chat.say("/history", peer="ada")
         await chat.say("/stop", peer="ada")
         texts = {(await chat.hear_message()).text for _ in range(2)}
-        await gate.open()
+        gate.open()
     assert texts == {"Stopped. 1 waiting message dropped.", "Stopped. Nothing has changed."}
     async with await Spool.open(tmp_path / "data") as spool:
         assert (await spool.recover()).inbox == ()
@@ -97,7 +115,7 @@ async def test_more_readings_than_may_wait_are_refused_with_a_sentence(tmp_path:
         assert await chat.say("/history", peer="ada") is Verdict.ACCEPTED
         assert await chat.say("/history", peer="ada") is Verdict.REFUSED
         assert "1 messages are already waiting" in (await chat.hear_message()).text
-        await gate.open()
+        gate.open()
         assert [(await chat.hear_message()).text[:3] for _ in range(2)] == ["Not", "You"]
 
 
@@ -116,7 +134,7 @@ async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tm
 
 
 async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
-    async with gateway(settings(tmp_path)) as (_, chat):
+    async with quick(tmp_path) as chat:
         assert (await ask(chat, "/history")).startswith("Nothing has been said")
         assert (await ask(chat, SEARCH)).startswith("Nothing found for heron")
         assert (await ask(chat, "/session list")).startswith("There are no sessions here yet")
@@ -127,6 +145,6 @@ async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
 
 
 async def test_a_reading_is_no_turn_that_runs(tmp_path: Path) -> None:
-    async with gateway(settings(tmp_path)) as (_, chat):
+    async with quick(tmp_path) as chat:
         await ask(chat, "hello")
         assert "0 turns running, 0 messages waiting" in await ask(chat, "/status")
