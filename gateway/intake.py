@@ -15,13 +15,14 @@ from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Comma
 from gateway.contract import Inbound, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
-from gateway.errors import Refused, Transient
+from gateway.errors import GatehouseError, Refused, Transient
 from gateway.live import Live
 from gateway.queueing import Queueing, taken
 from gateway.replies import Reply
 from gateway.routing import Routed, route
 from gateway.spool import Duplicate, Operation, Spool
 from gateway.text import clean, excerpt
+from gateway.whole import whole
 
 __all__ = ["Intake"]
 
@@ -144,6 +145,10 @@ class Intake:
         return (APPROVE if decision is Decision.APPROVED else DENY), question.id
 
     async def _obey(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
+        """Run a command to its end: whoever called may have left, but what is stored of it is also told."""
+        await whole(self._obeyed(command, argument, inbound, routed))
+
+    async def _obeyed(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
         """Run a command. What it changes and what it answers are one commit, made by the command or here."""
         reply = Reply(self._delivery, inbound, taken(inbound, self._now()))
         active = self._sessions.active(routed.scope)
@@ -158,17 +163,29 @@ class Intake:
         )
         answer = await command.run(call)
         if not reply.parts:
-            await self._spool.commit(*reply.operations(answer))
+            await self._settle(reply, answer)
         self._delivery.post(reply.parts)
         if answer.then is not None:
             answer.then()
         self._delivery.tally.commanded(inbound.address.channel, command.name)
         log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
 
+    async def _settle(self, reply: Reply, answer: Answer) -> None:
+        """Commit an answer; where that is refused, nothing of it has happened."""
+        try:
+            await self._spool.commit(*reply.operations(answer))
+        except GatehouseError:
+            if answer.otherwise is not None:
+                answer.otherwise()
+            raise
+
     async def _tell(self, inbound: Inbound, text: str, also: Sequence[Operation] = ()) -> None:
         """Answer with a sentence, and with `also` in the same commit."""
+        await whole(self._told(inbound, Answer(text=text, also=tuple(also))))
+
+    async def _told(self, inbound: Inbound, answer: Answer) -> None:
         reply = Reply(self._delivery, inbound, taken(inbound, self._now()))
-        await self._spool.commit(*reply.operations(Answer(text=text, also=tuple(also))))
+        await self._settle(reply, answer)
         self._delivery.post(reply.parts)
 
     def _scope(self, scope: str) -> asyncio.Lock:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -150,6 +150,16 @@ class Lanes(Generic[Item]):
         for item in taken:
             self._on_taken_out(item)
         return taken
+
+    def put_back(self, key: str, items: Sequence[Item]) -> None:
+        """Undo `take_waiting`: they stand before what was put in since."""
+        lane = self._lanes.get(key)
+        if lane is None or self._is_closed:
+            for item in items:
+                self.put(key, item)
+            return
+        self.waiting += len(items)
+        lane.waiting.extendleft(reversed(items))
 
     def stop(self, key: str, reason: str = "") -> bool:
         """Cancel what runs under `key`, once; tell whether that was anything. `reason` comes with the cancellation."""

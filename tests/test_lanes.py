@@ -84,6 +84,31 @@ async def test_all_lanes_together_can_be_full_too(lanes: Lanes[str]) -> None:
     assert lanes.waiting == 0
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_what_is_put_back_stands_before_what_came_since(
+    stage: Stage, lanes: Lanes[str], *, is_running: bool
+) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.put("s", "a")
+        await stage.started.get()
+        lanes.put("s", "b")
+        lanes.put("s", "c")
+        taken = lanes.take_waiting("s")
+        if is_running:
+            lanes.put("s", "d")
+        else:
+            stage.gates["a"].set()
+            await lanes.drained()
+        lanes.put_back("s", taken)
+        assert lanes.waiting == 2 + is_running
+        for item in "abcd":
+            stage.gates[item].set()
+        await lanes.drained()
+    assert stage.ended == ["a", "b", "c", *(["d"] if is_running else [])]
+    assert lanes.waiting == 0
+
+
 async def test_stop_cancels_what_runs_and_what_waits_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)

@@ -76,13 +76,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`also` is committed together with it, and so is what is said in other chats; `then` is called once it is."""
+    """`also` is committed together with it, and so is what is said in other chats.
+
+    `then` is called once it is, `otherwise` when it could not be.
+    """
 
     text: str
     buttons: tuple[Button, ...] = ()
     also: tuple[Operation, ...] = ()
     notices: tuple[Outbound, ...] = ()
     then: Callable[[], None] | None = None
+    otherwise: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,11 @@
 import msgspec
 
 from gateway.commands.command import Answer, Call, Command
-from gateway.commands.dropping import dropping
+from gateway.commands.dropping import Dropped
 from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.spool import Remember
-from gateway.text.phrases import count
 
 __all__ = ["HELP", "RESTART", "RESTARTED_BY", "STOP", "WHOAMI"]
 
@@ -23,12 +22,11 @@ async def _help(call: Call) -> Answer:
 
 async def _stop(call: Call) -> Answer:
     """Also what runs in a session that was left by `/new`: it answers into this chat too."""
-    dropped = [job for lanes, key in _lanes(call) for job in lanes.take_waiting(key)]
+    dropped = Dropped(*_lanes(call))
     stopped = [key for lanes, key in _lanes(call) if lanes.stop(key)]
     if not stopped and not dropped:
         return Answer(text="Nothing is running here.")
-    also = f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
-    return dropping(Answer(text=f"Stopped.{also}"), dropped, asked=call.inbound, why="somebody sent /stop")
+    return dropped.told("Stopped.", asked=call.inbound, why="somebody sent /stop")
 
 
 def _lanes(call: Call) -> list[tuple[Lanes[Job], str]]:

@@ -1,13 +1,12 @@
 """Commands about one session: its title, its end, what it holds."""
 
 from gateway.commands.command import Answer, Call, Command, Kind
-from gateway.commands.dropping import dropping
+from gateway.commands.dropping import Dropped
 from gateway.commands.numbers import is_number, read_number
 from gateway.commands.wording import NO_SESSION
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.exporting import MarkdownExport, exported, undone_in
-from gateway.jobs import Job
 from gateway.sessions import Hit, SessionMeta, SessionStatus
 from gateway.text import excerpt
 from gateway.text.phrases import ago, count
@@ -60,23 +59,17 @@ async def _delete(call: Call) -> Answer:
     if not call.argument:
         raise Refused("Which one? Send its number, like /session delete 2. /session list shows the numbers.")
     session = _chosen(call, call.argument)
-    dropped = _dropped(call, session.key)
-    await call.desk.sessions.delete(session.key)
+    dropped = Dropped((call.desk.lanes, session.key))
+    call.desk.lanes.stop(session.key, "The session was deleted.")
+    try:
+        await call.desk.sessions.delete(session.key)
+    except Exception:
+        dropped.put_back()
+        raise
     now = call.desk.sessions.active(call.routed.scope)
     where = f" You are in session {now.number} now." if now and call.session == session.key else ""
-    answer = Answer(text=f"Session {session.number} is deleted.{where}{_told(dropped)}")
-    return dropping(answer, dropped, asked=call.inbound, why="its session was deleted")
-
-
-def _dropped(call: Call, key: str) -> list[Job]:
-    """Stop what runs in a session that is about to go, and take out what waits there."""
-    waiting = call.desk.lanes.take_waiting(key)
-    call.desk.lanes.stop(key, "The session was deleted.")
-    return waiting
-
-
-def _told(dropped: list[Job]) -> str:
-    return f" {count(len(dropped), 'waiting message')} dropped." if dropped else ""
+    sentence = f"Session {session.number} is deleted.{where}"
+    return dropped.told(sentence, asked=call.inbound, why="its session was deleted")
 
 
 async def _info(call: Call) -> Answer:
