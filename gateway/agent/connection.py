@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "IsClosable", "http_client"]
 
-MAX_CONNECTIONS = 1000
-"""More steps than that wait for one another; turns are limited long before."""
-KEPT_OPEN = 20
-KEPT_OPEN_FOR = 60.0
-
 
 class IsClosable(Protocol):
     async def close(self) -> None: ...
@@ -76,11 +71,11 @@ def http_client(settings: ProviderSettings) -> AsyncClient:
     """
     import httpx2  # noqa: PLC0415 - it comes with the SDKs, and is as heavy.
 
+    from gateway.agent.transport import AiohttpTransport  # noqa: PLC0415 - as above
+
     return httpx2.AsyncClient(
+        transport=AiohttpTransport(),
         trust_env=False,
         follow_redirects=False,
         timeout=httpx2.Timeout(settings.idle_timeout, connect=settings.connect_timeout),
-        limits=httpx2.Limits(
-            max_connections=MAX_CONNECTIONS, max_keepalive_connections=KEPT_OPEN, keepalive_expiry=KEPT_OPEN_FOR
-        ),
     )
