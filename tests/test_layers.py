@@ -70,6 +70,7 @@ CLIENTS = {
     "gateway/control.py": "the control socket",
     "gateway/setup/models.py": "a model server of this machine, at its usual address",
     "gateway/agent/connection.py": "providers, at the address in the configuration",
+    "gateway/agent/transport.py": "the same, underneath",
     "gateway/mcp/opening.py": "an MCP server, at the address in the configuration",
     "gateway/files/transcription.py": "a provider's endpoint, at the address in the configuration",
     "channels/discord/api.py": "files of a message, at the address that the platform's own API gives",
