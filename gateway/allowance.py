@@ -10,19 +10,24 @@ __all__ = ["Allowance"]
 
 
 class Allowance:
-    """Inside it, a turn has its place, and `TimeoutError` is raised after `seconds`, pauses not counted.
+    """Inside it, a turn has one of each kind of `places`, and `TimeoutError` is raised after `seconds` without pauses.
 
-    Time is that of the event loop, which no change of the clock touches.
+    Everybody takes those kinds in the same order, so nobody waits for ever. Time is that of the event loop, which no
+    change of the clock touches.
     """
 
-    def __init__(self, places: asyncio.Semaphore, seconds: float) -> None:
+    def __init__(self, seconds: float, *places: asyncio.Semaphore) -> None:
         self._places = places
         self._seconds = seconds
-        self._has_place = False
+        self._taken: list[asyncio.Semaphore] = []
         self._deadline = asyncio.timeout(None)
 
     async def __aenter__(self) -> Self:
-        await self._take_place()
+        try:
+            await self._take_places()
+        except BaseException:
+            self._leave_places()
+            raise
         await self._deadline.__aenter__()
         self._go_on(self._seconds)
         return self
@@ -30,24 +35,27 @@ class Allowance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._has_place:
-            self._places.release()
+        self._leave_places()
         await self._deadline.__aexit__(kind, error, traceback)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Leave the place to others and stop the time; what raises inside does not wait for a place again."""
+        """Leave the places to others and stop the time; what raises inside does not wait for them again."""
         left = (self._deadline.when() or 0.0) - asyncio.get_running_loop().time()
         self._deadline.reschedule(None)
-        self._has_place = False
-        self._places.release()
+        self._leave_places()
         yield
-        await self._take_place()
+        await self._take_places()
         self._go_on(left)
 
-    async def _take_place(self) -> None:
-        await self._places.acquire()
-        self._has_place = True
+    async def _take_places(self) -> None:
+        for place in self._places:
+            await place.acquire()
+            self._taken.append(place)
+
+    def _leave_places(self) -> None:
+        while self._taken:
+            self._taken.pop().release()
 
     def _go_on(self, seconds: float) -> None:
         self._deadline.reschedule(asyncio.get_running_loop().time() + seconds)

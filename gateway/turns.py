@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -77,7 +77,7 @@ class Turns:
         self._reminders = reminders
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
-        self._suspects = asyncio.Lock()
+        self._suspects = asyncio.Semaphore(1)
         self._started = preparing.now()
         self._known: dict[str, None] = {}
         self._running: set[str] = set()
@@ -102,10 +102,7 @@ class Turns:
             self._running.add(job.turn)
             limit = self._live.settings.gateway.turn_timeout
             try:
-                async with (
-                    self._suspects if job.is_suspect else nullcontext(),
-                    Allowance(self._slots, limit) as allowance,
-                ):
+                async with Allowance(limit, *self._places(job)) as allowance:
                     self._meanwhile.begun(job)
                     await self._answer(course, allowance)
             except asyncio.CancelledError as stop:
@@ -127,6 +124,9 @@ class Turns:
                 if job.is_waiting:  # It may have been stopped before it came to its question.
                     self._approvals.close_all(job.turn)
             await whole(self._finish(course))
+
+    def _places(self, job: Job) -> list[asyncio.Semaphore]:
+        return [self._suspects, self._slots] if job.is_suspect else [self._slots]
 
     @property
     def is_suspending(self) -> bool:

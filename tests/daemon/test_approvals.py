@@ -17,9 +17,10 @@ from gateway.dialogue import ToolCall, ToolMessage
 from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd
-from gateway.spool import InboxState, Spool
+from gateway.spool import Begin, InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.test_taking_up import accepted, begin_a_session, leave
 
 ADA, BOB = Sender(id="ada", name="Ada"), Sender(id="bob", name="Bob")
 OWNER = Sender(id="olga", name="Olga", is_owner=True)
@@ -325,3 +326,16 @@ async def test_a_decision_that_a_crash_came_after_is_not_asked_for_again(tmp_pat
         assert {(await chat.hear_message()).text for _ in range(2)} == {"Yes: launch may run.", "Done."}
     assert rocket.launched == ["Mars", "Io"]
     assert decisions(tmp_path).count("approved") == 2
+
+
+async def test_a_suspect_that_waits_for_an_answer_holds_up_no_other(tmp_path: Path) -> None:
+    """Turns that crashed the daemon twice run one at a time; one that waits for a person does not run."""
+    await begin_a_session(tmp_path, "ada", "bob")
+    for peer in ("ada", "bob"):
+        await leave(tmp_path, accepted(peer, "go", peer=peer), *[Begin(turn=peer)] * 2)
+    provider, rocket = scripted([launch("Mars")]), Rocket()
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        question = await asked(chat)
+        answer = await chat.hear_message()
+        assert {question.address.peer, answer.address.peer} == {"ada", "bob"}
+        assert answer.text == "Done."
