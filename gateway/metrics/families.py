@@ -123,7 +123,11 @@ def _of_storage(tally: Tally, reading: Reading) -> Iterator[Family]:
         outbox: _Counted = {(state,): reading.spool.outbox.get(state, 0) for state in sorted(_UNFINISHED_REPLIES)}
         yield gauge("gatehouse_spool_messages", "Messages that are not settled, and dead ones.", inbox, ("state",))
         yield gauge("gatehouse_spool_replies", "Replies that have not arrived, and dead ones.", outbox, ("state",))
-        yield gauge("gatehouse_spool_bytes", "The size of the spool with its log.", reading.spool.file_bytes)
+        yield gauge(
+            "gatehouse_spool_bytes",
+            "The size of the spool, without the room that its log always has.",
+            reading.spool.file_bytes,
+        )
     if reading.disk_free_bytes is not None:
         yield gauge("gatehouse_disk_free_bytes", "Free on the disk of the data directory.", reading.disk_free_bytes)
 

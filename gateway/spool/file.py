@@ -15,14 +15,14 @@ from gateway.errors import CannotStart
 from gateway.spool import schema
 from gateway.spool.trouble import Kind, kind_of, sentence
 
-__all__ = ["Opened", "copy", "lengthen_log", "log_of", "open_file"]
+__all__ = ["LOG_LENGTH", "Opened", "copy", "lengthen_log", "log_of", "open_file"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _PRIVATE = 0o600
 
-_LOG_LENGTH = 8 * 1024 * 1024
-_PLENTY = 16 * _LOG_LENGTH
+LOG_LENGTH = 8 * 1024 * 1024
+_PLENTY = 16 * LOG_LENGTH
 """Free space below which the log is left to grow as it has to."""
 
 _ALONE = "locking_mode = EXCLUSIVE"
@@ -68,9 +68,9 @@ def lengthen_log(path: Path) -> None:
     except OSError:
         return
     try:
-        missing = _LOG_LENGTH - os.fstat(descriptor).st_size
+        missing = LOG_LENGTH - os.fstat(descriptor).st_size
         if missing > 0 and shutil.disk_usage(path.parent).free > _PLENTY:
-            os.pwrite(descriptor, bytes(missing), _LOG_LENGTH - missing)
+            os.pwrite(descriptor, bytes(missing), LOG_LENGTH - missing)
             os.fdatasync(descriptor)
     except OSError as trouble:  # It is only faster with it.
         log.debug("spool_log_not_lengthened", reason=str(trouble))

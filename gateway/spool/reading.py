@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.contract import Address, Receipt
-from gateway.spool.file import log_of
+from gateway.spool.file import LOG_LENGTH, log_of
 from gateway.spool.operations import Take
 from gateway.spool.rows import (
     Found,
@@ -162,8 +162,17 @@ def stats(connection: Connection, path: Path) -> Stats:
         inbox={InboxState(state): count for state, count in inbox},
         outbox={OutboxState(state): count for state, count in outbox},
         seen=seen,
-        file_bytes=sum(file.stat().st_size for file in (path, log_of(path)) if file.exists()),
+        file_bytes=_size(connection, path),
     )
+
+
+def _size(connection: Connection, path: Path) -> int:
+    """Return what the file holds, or will once its log is in it, and how far the log has outgrown its room."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    log = log_of(path)
+    outgrown = log.stat().st_size - LOG_LENGTH if log.exists() else 0
+    return int(pages * page) + max(0, outgrown)
 
 
 def _readable(read: Callable[[Columns], _Row], rows: Iterable[Columns]) -> tuple[list[_Row], list[str]]:

@@ -167,7 +167,7 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """How full the spool is. Finished rows are not counted; `file_bytes` is the file with its log."""
+    """How full the spool is. Finished rows are not counted; `file_bytes` leaves out the room its log has anyway."""
 
     inbox: Mapping[InboxState, int]
     outbox: Mapping[OutboxState, int]

@@ -252,4 +252,4 @@ async def test_stats_count_what_is_unfinished(spool: Spool) -> None:
     stats = await spool.stats()
     assert (stats.inbox, stats.outbox) == ({InboxState.RECEIVED: 1}, {OutboxState.PENDING: 1})
     assert stats.seen == 1
-    assert stats.file_bytes > 0
+    assert 0 < stats.file_bytes < 1_000_000, "what the log is given beforehand is not counted"
