@@ -1,7 +1,7 @@
 """What has become of a turn so far: what was asked, what has been said, and the answer that it adds up to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from gateway.commands.grammar import spoken
@@ -50,6 +50,8 @@ class Course:
     """The files that go with the answer, and are in the transcript already."""
     outgoing: Outgoing | None = None
     """What takes the files that its tools send."""
+    following: Job | None = None
+    """The message that is answered next, and whose turn began when this one ended."""
 
     @property
     def opening(self) -> list[Entry]:
@@ -108,6 +110,11 @@ class Course:
         self.pending += [self.streaming, f"*{sentence}*"]
         self.streaming = ""
 
+    def begin_following(self) -> None:
+        """Take in that the turn that follows is in the transcript already."""
+        if self.following is not None:
+            self.following = replace(self.following, has_begun=True)
+
     def message_of(self, job: Job) -> entries.User:
         """Return a message as the transcript has it."""
         return as_asked(job.inbound, self.received.get(job.turn))
@@ -136,7 +143,9 @@ class Course:
         )
 
 
-def as_asked(inbound: Inbound, files: tuple[entries.Attached, ...] | None = None) -> entries.User:
+def as_asked(
+    inbound: Inbound, files: tuple[entries.Attached, ...] | None = None, *, turn: str | None = None
+) -> entries.User:
     """Return a message as the transcript has it; a turn that was stopped early has not fetched its files."""
     if files is None:
         files = tuple(missing(file, "it was not fetched") for file in inbound.attachments)
@@ -146,6 +155,7 @@ def as_asked(inbound: Inbound, files: tuple[entries.Attached, ...] | None = None
         sender_name=inbound.sender.name,
         event_id=inbound.event_id,
         attachments=files,
+        turn=turn,
     )
 
 

@@ -139,8 +139,10 @@ class Daemon:
         )
 
     async def _do(self, job: Job) -> None:
-        with self._watch.at_work.on(job):
-            await self._answering.work.run(job)
+        following: Job | None = job
+        while following is not None:
+            with self._watch.at_work.on(following):
+                following = await self._answering.work.run(following)
 
     async def _read(self, job: Job) -> None:
         await self._answering.work.run(job)

@@ -16,9 +16,9 @@ SUSPECTED_AFTER = 2
 class Job:
     """Bound to the session it will be answered in.
 
-    `has_begun`: its turn was begun when it was accepted, and the transcript has it; `is_resumed`: its turn had begun
-    when the daemon ended; `is_waiting`: and waited for an approval; `is_suspect`: and may be what ended it, for the
-    second time. `collected`: later messages that the same turn answers.
+    `has_begun`: its turn began when it was accepted, or with the end of the one before, and the transcript has it;
+    `is_resumed`: its turn had begun when the daemon ended; `is_waiting`: and waited for an approval; `is_suspect`: and
+    may be what ended it, for the second time. `collected`: later messages that the same turn answers.
     """
 
     turn: str

@@ -161,6 +161,14 @@ class Lanes(Generic[Item]):
         self.waiting += len(items)
         lane.waiting.extendleft(reversed(items))
 
+    def take_next(self, key: str, suits: Callable[[Item], bool]) -> Item | None:
+        """Take out what would come next under `key`, if it `suits`: what runs there goes on with it."""
+        lane = self._lanes.get(key)
+        if lane is None or not lane.waiting or not suits(lane.waiting[0]):
+            return None
+        self.waiting -= 1
+        return lane.waiting.popleft()
+
     def stop(self, key: str, reason: str = "") -> bool:
         """Cancel what runs under `key`, once; tell whether that was anything. `reason` comes with the cancellation."""
         lane = self._lanes.get(key)

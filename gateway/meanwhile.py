@@ -38,12 +38,20 @@ class Meanwhile:
         """Take out what the turn that runs is to hear between two of its steps."""
         return self._lanes.take_waiting(session, until=self._cannot_steer)
 
+    def following(self, job: Job) -> Job | None:
+        """Take out the message that begins where the turn of `job` ends, if it is one that needs nothing else."""
+        return self._lanes.take_next(job.session, self._can_follow)
+
     def parked(self, session: str) -> AbstractContextManager[None]:
         """While inside, the turn of `session` waits for a person: it keeps its lane, but holds up nobody else."""
         return self._lanes.parked(session)
 
     def _cannot_steer(self, job: Job) -> bool:
         return _is_errand(job) or self._mode(job) is not BusyMode.STEER
+
+    def _can_follow(self, job: Job) -> bool:
+        is_plain = not job.inbound.attachments and not _is_errand(job)
+        return is_plain and not job.is_resumed and self._mode(job) is BusyMode.FOLLOWUP
 
     def _mode(self, job: Job) -> BusyMode:
         channel = self._live.settings.channels.get(job.inbound.address.channel)

@@ -7,8 +7,6 @@ from random import Random
 from time import time_ns
 from uuid import uuid4
 
-import msgspec
-
 from config import BusyMode, WaitingSign
 from gateway.access import rules_for
 from gateway.commands import Desk
@@ -82,7 +80,7 @@ class Queueing:
 
     async def _begin(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
         accept = self._acceptance(inbound, routed, session, is_begun=True)
-        asked = msgspec.structs.replace(as_asked(inbound), turn=accept.turn)
+        asked = as_asked(inbound, turn=accept.turn)
         job = _job(accept)
         await self._sessions.append(
             session.key,

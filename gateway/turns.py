@@ -17,7 +17,7 @@ from gateway.allowance import Allowance
 from gateway.approvals import Approvals
 from gateway.asking import Asking
 from gateway.backoff import backoff
-from gateway.course import Course
+from gateway.course import Course, as_asked
 from gateway.delivery import Delivery
 from gateway.dialogue import Message, ToolCall, ToolOutcome
 from gateway.drafting import Draft
@@ -92,8 +92,11 @@ class Turns:
         asked = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
         return [undo, *asked]
 
-    async def run(self, job: Job, begins_with: Sequence[Entry] = ()) -> None:
-        """Answer `job`. What it asks is `begins_with`, or else its own text."""
+    async def run(self, job: Job, begins_with: Sequence[Entry] = ()) -> Job | None:
+        """Answer `job`. What it asks is `begins_with`, or else its own text.
+
+        Return the message that is next in its lane, if its turn has begun with the end of this one.
+        """
         address = job.inbound.address
         with bound_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn):
             course = Course(
@@ -123,7 +126,8 @@ class Turns:
                 self._meanwhile.begun(job)
                 if job.is_waiting:  # It may have been stopped before it came to its question.
                     self._approvals.close_all(job.turn)
-            await whole(self._finish(course))
+            await self._end(course)
+            return course.following
 
     def _places(self, job: Job) -> list[asyncio.Semaphore]:
         return [self._suspects, self._slots] if job.is_suspect else [self._slots]
@@ -282,6 +286,21 @@ class Turns:
         course.is_waiting = False
         return [Begin(turn=course.jobs[0].turn)]
 
+    async def _end(self, course: Course) -> None:
+        """Finish a turn. A `/stop` that comes meanwhile is meant for the one that begins with that."""
+        try:
+            await whole(self._finish(course))
+        except asyncio.CancelledError as stop:
+            if course.following is not None and not self._is_suspending:
+                await self._stop(course.following, str(stop))
+            raise
+
+    async def _stop(self, job: Job, reason: str) -> None:
+        self._running.discard(job.turn)
+        course = Course(jobs=[job], asked=[], has_begun=job.has_begun)
+        course.ended(TurnOutcome.STOPPED, reason or "Stopped.")
+        await whole(self._finish(course))
+
     async def _finish(self, course: Course) -> None:
         """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered."""
         job = course.jobs[0]
@@ -297,12 +316,20 @@ class Turns:
         ]
         news = self._preparing.news()
         end = entries.TurnEnd(outcome=course.outcome)
+        course.following = self._following(course)
+        asked_next, begun = _opening(course.following)
         try:
-            await self._write(course, [*asked, *unfinished, answer, end], also=[*settled, *parts, *news])
+            await self._write(
+                course, [*asked, *unfinished, answer, end], behind=asked_next, also=[*settled, *parts, *news, *begun]
+            )
+            course.begin_following()
         except Refused as gone:  # Deleted or unreadable by now; its sender gets the answer all the same.
             log.warning("answer_not_in_transcript", reason=str(gone))
             await self._delivery.record(*settled, *parts, *news, *course.due)
-        self._meanwhile.answered(job)
+        if course.following is None:
+            self._meanwhile.answered(job)
+        else:
+            self._running.add(course.following.turn)
         self._delivery.post(parts)
         await asyncio.sleep(0)  # Let the answer go out first: all that follows can wait.
         self._delivery.tally.turned(course.channel, course.outcome, messages=len(course.jobs), took_ms=course.age_ms)
@@ -317,10 +344,25 @@ class Turns:
         if course.prepared is not None:
             await self._preparing.follow_up(job, course.prepared)
 
-    async def _write(self, course: Course, steps: Sequence[Entry], also: Sequence[Operation] = ()) -> None:
-        """Append to the transcript, with `also` in the same commit. On a full disk, wait: the turn cannot go on."""
+    def _following(self, course: Course) -> Job | None:
+        """Take what is next in the lane, unless there is nobody to answer it any more."""
+        if course.outcome is TurnOutcome.STOPPED or self._is_suspending:
+            return None
+        return self._meanwhile.following(course.jobs[0])
+
+    async def _write(
+        self,
+        course: Course,
+        steps: Sequence[Entry],
+        also: Sequence[Operation] = (),
+        behind: Sequence[Entry] = (),
+    ) -> None:
+        """Append to the transcript, with `also` in the same commit; `behind` are entries of the turn that follows.
+
+        On a full disk, wait: the turn cannot go on.
+        """
         job = course.jobs[0]
-        stamped = [msgspec.structs.replace(step, turn=job.turn) for step in steps]
+        stamped = [*(msgspec.structs.replace(step, turn=job.turn) for step in steps), *behind]
         due = course.due
         for wait in backoff():
             try:
@@ -330,6 +372,11 @@ class Turns:
             else:
                 course.settled(due)
                 return
+
+
+def _opening(job: Job | None) -> tuple[list[Entry], list[Operation]]:
+    """Return what the turn of `job` begins with: in the transcript and in the spool."""
+    return ([], []) if job is None else ([as_asked(job.inbound, turn=job.turn)], [Begin(turn=job.turn)])
 
 
 def _use(call: ToolCall) -> entries.ToolUse:

@@ -19,36 +19,29 @@ class Work:
         self._errands = errands
         self._signs = signs
 
-    async def run(self, job: Job) -> None:
-        match read(job.inbound.text, COMMANDS):
-            case Asked():
-                self._signs.over(job.turn)
-                await self._run_command(job)
-            case _:
-                await self._turns.run(job)  # It may wait for a place among the others.
+    async def run(self, job: Job) -> Job | None:
+        """Do what `job` asks; return the one that has begun with its end, if any."""
+        asked = read(job.inbound.text, COMMANDS)
+        if not isinstance(asked, Asked):
+            return await self._turns.run(job)  # It may wait for a place among the others.
+        self._signs.over(job.turn)
+        if asked.command is RETRY:
+            return await self._retry(job, asked.command, asked.argument)
+        errand = self._errands.run(job, asked.command, asked.argument)
+        await (errand if asked.command.can_be_stopped else whole(errand))
+        return None
 
-    async def _run_command(self, job: Job) -> None:
-        match read(job.inbound.text, COMMANDS):
-            case Asked(command, argument) if command is RETRY:
-                await self._retry(job, command, argument)
-            case Asked(command, argument) if command.can_be_stopped:
-                await self._errands.run(job, command, argument)
-            case Asked(command, argument):
-                await whole(self._errands.run(job, command, argument))
-            case _:
-                await self._turns.run(job)
-
-    async def _retry(self, job: Job, command: Command, argument: str) -> None:
+    async def _retry(self, job: Job, command: Command, argument: str) -> Job | None:
         """Answer the last message anew; where there is none, the command itself says so."""
         try:
             begins_with = [] if job.is_resumed else await self._turns.again(job)
         except Refused as refusal:
             await self._errands.refused(job, str(refusal))
-            return
+            return None
         except asyncio.CancelledError as stop:
             await self._errands.stopped(job, str(stop))
             raise
         if begins_with or job.is_resumed:
-            await self._turns.run(job, begins_with)
-        else:
-            await whole(self._errands.run(job, command, argument))
+            return await self._turns.run(job, begins_with)
+        await whole(self._errands.run(job, command, argument))
+        return None

@@ -295,3 +295,17 @@ async def test_a_lane_is_not_let_go_while_others_wait_in_it(stage: Stage, lanes:
         stage.gates["a"].set()
         await lanes.drained()
     assert stage.ended == ["a", "b"]
+
+
+async def test_what_runs_can_go_on_with_the_next_if_it_suits(stage: Stage, lanes: Lanes[str]) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        for turn in ("a", "b", "c"):
+            stage.gates[turn].set()
+            lanes.put("s", turn)
+        assert lanes.take_next("s", lambda item: item == "b") is None
+        assert lanes.take_next("s", lambda item: item == "a") == "a"
+        assert lanes.take_next("t", lambda _: True) is None
+        assert lanes.waiting == 2
+        await lanes.drained()
+    assert stage.ended == ["b", "c"]

@@ -1,0 +1,93 @@
+"""Messages that follow one another in a session: the turn of the next begins in the commit that ends the one before."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+from gateway.daemon import Daemon
+from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.test_edits import Parrot, message, replies
+
+
+def transcript(folder: Path) -> list[dict[str, str]]:
+    """Return the entries of the only session."""
+    text = next((folder / "data/sessions/transcripts").iterdir()).read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_what_waits_begins_in_the_commit_that_ends_what_it_waited_for(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        parrot.may_answer.set()
+        assert await replies(chat, 2) == ["heard: first", "heard: second"]
+    entries = [entry for entry in transcript(tmp_path) if "turn" in entry]
+    assert [entry["type"] for entry in entries] == ["user", "assistant", "turn_end"] * 2
+    assert len({entry["turn"] for entry in entries[:3]}) == len({entry["turn"] for entry in entries[3:]}) == 1
+    assert entries[2]["ts"] == entries[3]["ts"], "entries of one commit have one time"
+
+
+async def test_a_stop_while_a_turn_ends_stops_the_one_that_begins_with_it(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        await _stop_while_it_ends(daemon, parrot)
+        assert await replies(chat, 2) == ["heard: first", "*Stopped.*"]
+        await chat.submit(message("third", "3"))
+        assert await replies(chat, 1) == ["heard: third"]
+    ends = [entry["outcome"] for entry in transcript(tmp_path) if entry["type"] == "turn_end"]
+    assert ends == ["answered", "stopped", "answered"]
+    assert ["second"] not in [heard[-1:] for heard in parrot.heard], "it was never asked"
+
+
+async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        sessions = daemon._sessions  # noqa: SLF001 - a command would take out what waits
+        await sessions.delete("agent:main:loopback:direct:ada")
+        parrot.may_answer.set()
+        first, second = await replies(chat, 2)
+    assert first == "heard: first"
+    assert "does not exist any more" in second
+
+
+async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_restart(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        silent = Parrot()
+        silent.installed(daemon)
+        parrot.may_answer.set()
+        assert await replies(chat, 1) == ["heard: first"]
+        await silent.is_asked.wait()
+        daemon.stop()
+        daemon.stop()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        assert await replies(chat, 1) == ["heard: second"]
+    said = [entry["content"] for entry in transcript(tmp_path) if entry["type"] == "user"]
+    assert said == ["first", "second"]
+
+
+async def _stop_while_it_ends(daemon: Daemon, parrot: Parrot) -> None:
+    """Stop what runs when the end of the first turn, and with it the second, is on its way to the disk."""
+    gate = threading.Event()
+    spool, lanes = daemon._spool, daemon._lanes  # noqa: SLF001 - no other way to be there at that moment
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spool._do(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - as above
+        parrot.may_answer.set()
+        try:
+            while lanes.waiting:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0)
+            lanes.stop("agent:main:loopback:direct:ada")
+        finally:
+            gate.set()
