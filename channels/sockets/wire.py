@@ -1,5 +1,6 @@
 """The frames of a chat socket: one JSON object each, told apart by `type`. Pure: bytes in, values out, and back."""
 
+import json
 from datetime import datetime
 from typing import Annotated
 
@@ -98,12 +99,23 @@ def parse(data: str | bytes) -> Frame:
     if len(raw) > MAX_FRAME_SIZE:
         raise BadFrame(f"This is too long: a frame may have {MAX_FRAME_SIZE // 1024} KiB.", id=_id_of(raw))
     try:
-        frame = _frames.decode(raw)
+        frame = _read(raw)
     except msgspec.ValidationError as problem:
         raise BadFrame(f"This frame makes no sense here: {clean(str(problem))}.", id=_id_of(raw)) from problem
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
         raise BadFrame("This is not valid JSON.") from problem
     return _checked(frame) if isinstance(frame, Say) else frame
+
+
+def _read(raw: bytes) -> Frame:
+    """Read a frame; half a pair of surrogates, which browsers escape, is no reason to refuse it."""
+    try:
+        frame: Frame = _frames.decode(raw)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        frame = _frames.decode(clean(json.dumps(json.loads(raw), ensure_ascii=False)))
+    return frame
 
 
 def _checked(frame: Say) -> Say:
