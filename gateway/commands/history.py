@@ -1,7 +1,8 @@
 """Commands about what was said in a session. Nothing is ever destroyed: clearing and undoing are entries too."""
 
 from gateway.commands.command import Answer, Call, Command, Kind
-from gateway.commands.numbers import read_number
+from gateway.commands.numbers import is_number
+from gateway.errors import Refused
 from gateway.text import excerpt
 
 __all__ = ["CLEAR", "HISTORY", "RETRY", "UNDO"]
@@ -14,11 +15,17 @@ NOTHING_TO_UNDO = Answer(text="There is nothing to take back here.")
 
 
 async def _history(call: Call) -> Answer:
-    wanted = min(read_number(call.argument, "/history 20"), MAX_SHOWN_LINES) if call.argument else SHOWN_LINES
+    wanted = _wanted(call.argument) if call.argument else SHOWN_LINES
     lines = await call.desk.sessions.lines(call.session, wanted) if call.session else []
     if not lines:
         return Answer(text="Nothing has been said in this session yet.")
     return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
+
+
+def _wanted(argument: str) -> int:
+    if not is_number(argument) or int(argument) == 0:
+        raise Refused("How many lines? Send a number, like /history 20.")
+    return min(int(argument), MAX_SHOWN_LINES)
 
 
 async def _clear(call: Call) -> Answer:

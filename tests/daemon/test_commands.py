@@ -116,6 +116,12 @@ async def test_export_shows_the_session_without_internal_keys(tmp_path: Path) ->
         assert "agent:main" not in exported
 
 
+@pytest.mark.parametrize("wrong", ["0", "-1", "all", "9" * 30])
+async def test_a_history_of_no_number_of_lines_is_asked_for_one(tmp_path: Path, wrong: str) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await ask(chat, f"/history {wrong}") == "How many lines? Send a number, like /history 20."
+
+
 async def test_two_slashes_reach_the_agent_as_one(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "//clear the table")
