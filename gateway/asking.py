@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
+from msgspec import Struct
 
 from gateway.allowance import Allowance
 from gateway.approvals import Approvals, Decision, Question, new_question_id
@@ -35,8 +35,7 @@ _DENIED = "The person was asked and said no, so it was not run. Do not try it ag
 _EXPIRED = "Nobody answered within {span} whether this may be run, so it was not run."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class Asking(Struct, frozen=True, kw_only=True):
     """How one turn asks. Meanwhile it keeps its lane, but has no place among those that run, and its time stands still.
 
     The question, the state `waiting` and the message in the chat are one commit. From then on until the tools run, the

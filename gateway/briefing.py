@@ -1,9 +1,10 @@
 """The briefing: all that a model is given for a turn. What changes rarely stands in front: providers can cache it."""
 
 import re
-from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
+
+from msgspec import Struct
 
 from gateway.agent.provider import Prompt
 from gateway.agent.voices import plain_name
@@ -17,15 +18,13 @@ __all__ = ["Briefing", "Facts", "brief", "system_prompt"]
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Briefing:
+class Briefing(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     before: int
     """How many of the prompt's messages are from before the turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What a prompt may name as `{{date}}` and so on; what it does not name is told after it."""
 
     agent: str

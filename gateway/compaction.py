@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 import structlog
+from msgspec import Struct
 
 from gateway.agent.condensing import MAX_SUMMARY_CHARS, condensing_prompt
 from gateway.agent.events import StepDone
@@ -52,8 +53,7 @@ ON_REQUEST = Keep(share=0.25, messages=4)
 OVERFLOW = Keep(share=0.15, messages=6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """Which session is to be summed up, by which agent's model, and who pays."""
 
     session: str

@@ -1,8 +1,10 @@
 """What has become of a turn so far: what was asked, what has been said, and the answer that it adds up to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
+
+from msgspec.structs import replace
 
 from gateway.commands.grammar import spoken
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind

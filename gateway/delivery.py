@@ -4,11 +4,11 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.abilities import abilities_of
 from gateway.backoff import backoff

@@ -1,7 +1,8 @@
 """A conversation as the model sees it, free of any provider's wire format and of how transcripts are stored."""
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct
 
 __all__ = [
     "AssistantMessage",
@@ -18,8 +19,7 @@ __all__ = [
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     input: dict[str, Json]
@@ -27,8 +27,7 @@ class ToolCall:
     """Why it cannot be run, for the model: its arguments were no JSON object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOutcome:
+class ToolOutcome(Struct, frozen=True, kw_only=True):
     """What a tool call gave; a failure is an outcome too."""
 
     id: str
@@ -36,18 +35,20 @@ class ToolOutcome:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True):
     """An image that came with a message. `file` is where it is kept; without `data` it is named but not shown."""
 
     name: str
     file: str
     media_type: str
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = b""
+
+    def __repr__(self) -> str:
+        """Leave out what may be megabytes."""
+        return f"Picture(name={self.name!r}, file={self.file!r}, media_type={self.media_type!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thought:
+class Thought(Struct, frozen=True, kw_only=True):
     """What a model thought before it called tools, in its provider's own shape. It is for that model only.
 
     Some models must be shown their thoughts again until the turn is over. They are kept in no transcript.
@@ -57,8 +58,7 @@ class Thought:
     shape: dict[str, Json]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserMessage:
+class UserMessage(Struct, frozen=True, kw_only=True):
     """What a person said. The text names every picture, so a model that does not see them knows of them."""
 
     text: str
@@ -69,8 +69,7 @@ class UserMessage:
     pictures: tuple[Picture, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssistantMessage:
+class AssistantMessage(Struct, frozen=True, kw_only=True):
     """What the model said in one step; with tool calls, a `ToolMessage` with their outcomes follows."""
 
     text: str
@@ -79,8 +78,7 @@ class AssistantMessage:
     pictures: ClassVar[tuple[Picture, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolMessage:
+class ToolMessage(Struct, frozen=True, kw_only=True):
     """One outcome for each call of the assistant message before it, in the order of the calls."""
 
     outcomes: tuple[ToolOutcome, ...]

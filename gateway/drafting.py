@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.abilities import Abilities
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
@@ -60,8 +61,7 @@ class Draft:
         return self.text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Easel:
+class Easel(Struct, frozen=True, kw_only=True):
     """Where one answer is drafted.
 
     Where a draft is a message that gets edited, `keep` is awaited before that message is sent, and then with its

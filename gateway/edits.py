@@ -1,7 +1,8 @@
 """Edited messages: one that still waits is changed, one that the agent has heard is followed by what it reads now."""
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from gateway.commands import COMMANDS, Asked, Desk, read
 from gateway.contract import Inbound

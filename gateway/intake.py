@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.access import is_owner
 from gateway.admission import Admission

@@ -1,7 +1,8 @@
 """A job: one accepted message on its way to its answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.contract import Inbound
 from gateway.spool import InboxRow, InboxState
@@ -12,8 +13,7 @@ SUSPECTED_AFTER = 2
 """Crashes during a turn after which it runs beside no other suspect, so that the next one tells which it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Bound to the session it will be answered in.
 
     `has_begun`: its turn began when it was accepted, or with the end of the one before, and the transcript has it;

@@ -1,6 +1,8 @@
 """What holds now: the settings in force, which a reload replaces, the guest book, and chats that have moved."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from config import ChannelSettings, Settings
 from gateway.contract import Address

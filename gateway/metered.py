@@ -8,6 +8,7 @@ from operator import attrgetter
 from time import monotonic
 
 import structlog
+from msgspec import Struct
 
 from gateway.agent.calibrations import Calibrations
 from gateway.agent.fitting import fit
@@ -42,8 +43,7 @@ _BIG = 200_000
 """Characters beyond which measuring is done in a thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _Request(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     measured: Measure
     tokens: int

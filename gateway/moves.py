@@ -1,10 +1,10 @@
 """Chats whose platform has given them another id: their conversation and their rights go on under the new one."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from gateway.contract import Address
 from gateway.live import Live

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from config import DmScope, Settings
 from gateway.agent.provider import Prompt
@@ -29,8 +31,7 @@ from gateway.usage import Bill, person_of
 __all__ = ["Prepared", "Preparing"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     agent: Agent
     provider: Metered
     """What the agent loop asks: the agent's provider, with a meter on it."""

@@ -1,7 +1,8 @@
 """Which agent answers a message, and which conversation it belongs to. Pure: settings and an address in, keys out."""
 
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from config import Binding, DmScope, GroupScope, Settings
 from gateway.contract import Address, PeerKind, Sender
@@ -14,8 +15,7 @@ _DEFAULT_ACCOUNT = "default"
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._@+=-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
+class Routed(Struct, frozen=True, kw_only=True):
     agent: str
     scope: str
 

@@ -1,6 +1,6 @@
 """The spool as an operator sees it: what was set aside, what was not delivered, and another try for it."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.dialogue import Json
 from gateway.errors import Refused

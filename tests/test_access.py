@@ -1,9 +1,9 @@
 """Who may talk, as a table: ids decide, everything unknown is denied."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from config import ChannelSettings, DmPolicy, GatewaySettings, GroupPolicy, Settings
 from gateway.access import are_same_person, is_owner, may_talk

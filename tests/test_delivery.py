@@ -1,11 +1,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.contract import Address, Button, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED, Delivery

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
+
+from msgspec import Struct
 
 from gateway.contract import (
     Address,
@@ -30,8 +31,7 @@ CAPACITY = 1_000
 """A listener this far behind makes senders wait, as a platform's rate limit does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class Heard(Struct, frozen=True, kw_only=True):
     """Something that reached the far side: `how` is send, file, draft, edit, typing or a reaction's emoji."""
 
     how: str

@@ -1,10 +1,10 @@
 """Albums: Telegram sends each picture of one as a message of its own, one right behind the other. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from aiogram.types import Update
+from msgspec.structs import replace
 
 from gateway.contract import Inbound
 

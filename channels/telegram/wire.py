@@ -1,7 +1,7 @@
 """Telegram's updates as our messages, and our buttons as Telegram's. Pure: an update is read or skipped."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from aiogram.types import (
@@ -18,6 +18,7 @@ from aiogram.types import (
     MessageOriginUser,
     Update,
 )
+from msgspec.structs import replace
 
 from channels.telegram.media import media
 from gateway.contract import Address, Button, Inbound, PeerKind, Sender

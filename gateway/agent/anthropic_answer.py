@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct, convert
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gateway.agent.calls import Pieces
 from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY

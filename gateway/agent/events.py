@@ -1,6 +1,6 @@
 """What the agent loop tells its caller, in the order in which it happens."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gateway.agent.provider import TextDelta, Usage
 from gateway.dialogue import Thought, ToolCall, ToolOutcome
@@ -8,8 +8,7 @@ from gateway.dialogue import Thought, ToolCall, ToolOutcome
 __all__ = ["Done", "Event", "PlanMade", "PlanStep", "StepDone", "TextDelta", "ToolFinished", "ToolStarted"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
+class StepDone(Struct, frozen=True, kw_only=True):
     """The model has finished a step. Its tools run only after the caller has come back for the next event."""
 
     text: str
@@ -18,34 +17,29 @@ class StepDone:
     thoughts: tuple[Thought, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True, kw_only=True):
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFinished:
+class ToolFinished(Struct, frozen=True, kw_only=True):
     call: ToolCall
     outcome: ToolOutcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanStep:
+class PlanStep(Struct, frozen=True, kw_only=True):
     """`status` is `pending`, `in_progress` or `completed`."""
 
     content: str
     status: str = "pending"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanMade:
+class PlanMade(Struct, frozen=True, kw_only=True):
     """The model has told its plan, or how far it is with it: all steps, each time."""
 
     steps: tuple[PlanStep, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """The last event: the answer, never empty. It is the last step's text, unless the loop had to end by itself."""
 
     text: str

@@ -1,7 +1,8 @@
 """Making a conversation fit into a model's context. Pure: messages and a budget in, messages out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.dialogue import Message, ToolMessage, ToolOutcome, UserMessage
 

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.agent.failures import CUT_OFF
 from gateway.agent.models import ModelInfo

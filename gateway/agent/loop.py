@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.agent.events import Done, Event, ToolFinished
 from gateway.agent.provider import Prompt, Provider

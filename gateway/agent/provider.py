@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from gateway.dialogue import Json, Message, Thought, ToolCall
 
 __all__ = ["Chunk", "Closes", "Prompt", "Provider", "TextDelta", "ToolSpec", "Usage"]
@@ -18,8 +20,7 @@ class ToolSpec:
     schema: dict[str, Json]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """All that a model is given. `model` is None for the agent's own; otherwise a name as `Agent.about` takes it."""
 
     system: str
@@ -28,15 +29,13 @@ class Prompt:
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True, kw_only=True):
     """The next piece of the text that is being written."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """Tokens of one step, as the provider counted them: each 0 where it did not say. The last chunk of a step."""
 
     input_tokens: int

@@ -1,6 +1,8 @@
 """Going on where a stream was cut: what was shown is not taken back and not said twice."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.dialogue import AssistantMessage, UserMessage

@@ -8,9 +8,10 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from hashlib import blake2s
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from gateway.agent.voices import voiced
 from gateway.dialogue import AssistantMessage, Json, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage

@@ -1,9 +1,9 @@
 """One step of a model, put together from its chunks and made fit to be kept."""
 
-from dataclasses import replace
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.agent.events import StepDone
 from gateway.agent.provider import Chunk, TextDelta, Usage

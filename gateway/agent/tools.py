@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, cast, get_type_hints, overload
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway.agent.provider import ToolSpec
 from gateway.dialogue import Json, ToolCall, ToolOutcome
@@ -43,8 +44,7 @@ async def cannot_remind(_text: str, _when: str) -> str:
     raise Refused("nobody can be reminded from here")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(Struct, frozen=True, kw_only=True):
     """What a tool may touch: the workspace folder and the notes file of the scope it is called for, and no other's."""
 
     workspace: Path

@@ -3,7 +3,8 @@
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.commands.command import Command
 
@@ -13,19 +14,16 @@ __all__ = ["Asked", "Mistyped", "Said", "read", "spoken"]
 _COMMAND = re.compile(r"(?P<mark>[/!])(?P<name>[a-z]+)(?:@\w+)?(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     command: Command
     argument: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mistyped:
+class Mistyped(Struct, frozen=True):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     text: str
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = [
     "Address",
@@ -27,8 +28,7 @@ class PeerKind(StrEnum):
     CHANNEL = "channel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     """Where a message came from: all that a reply needs to get back there."""
 
     channel: str
@@ -38,8 +38,7 @@ class Address:
     thread: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class Sender(Struct, frozen=True, kw_only=True):
     """Who wrote. `is_owner` is set only by a channel that has proven it itself (a token, a Unix socket)."""
 
     id: str
@@ -55,8 +54,7 @@ class AttachmentKind(StrEnum):
     FILE = "file"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
+class Attachment(Struct, frozen=True, kw_only=True):
     """A file that came with a message, offered but not read yet. `ref` is the platform's own handle on it.
 
     Name, type and size are claims, of which the core believes none; size 0 is an unknown one. The core names the file
@@ -70,8 +68,7 @@ class Attachment:
     ref: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inbound:
+class Inbound(Struct, frozen=True, kw_only=True):
     """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it.
 
     `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is then still that of
@@ -98,16 +95,14 @@ class OutboundKind(StrEnum):
     """What the gateway itself says: a command's answer, a refusal. It is in no transcript."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Button:
+class Button(Struct, frozen=True, kw_only=True):
     """Pressing it is the same as sending `command`."""
 
     label: str
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enclosure:
+class Enclosure(Struct, frozen=True, kw_only=True):
     """A file to send. `ref` is the core's own handle on it; `name` is a plain label, safe in any header."""
 
     name: str
@@ -116,8 +111,7 @@ class Enclosure:
     ref: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outbound:
+class Outbound(Struct, frozen=True, kw_only=True):
     """One thing to say. `session` is the number of the session it belongs to, for channels that show several.
 
     With a `file` it goes to `send_file`, and the text, which may be empty, stands beside the file. A reply with
@@ -137,8 +131,7 @@ class Outbound:
     is_question: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(Struct, frozen=True, kw_only=True):
     """The platform's own id of a message it has accepted."""
 
     message_id: str

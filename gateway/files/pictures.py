@@ -1,8 +1,9 @@
 """Which pictures of a conversation a model is shown: the newest, within what an API takes in one request."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from gateway.dialogue import Message, Picture, UserMessage
 from gateway.errors import Refused

@@ -1,7 +1,8 @@
 """What the model is shown of a session: its entries put together to messages, and as many of them as fit. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e

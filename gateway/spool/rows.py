@@ -79,8 +79,7 @@ class InboxRow:
     note: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRow:
+class OutboxRow(Struct, frozen=True, kw_only=True):
     """One part of a reply. `attempts` is how many sends of it are known to have failed."""
 
     key: str

@@ -9,10 +9,10 @@ In your tests, with `asyncio_mode = "auto"`:
 """
 
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.contract import Attachment, Enclosure, FetchesFiles, Outbound, OutboundKind, SendsFiles, Verdict
 from gateway.errors import ChannelError, Transient

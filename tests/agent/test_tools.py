@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
-from msgspec import Meta
+from msgspec import Meta, structs
 from structlog.testing import capture_logs
 
 from gateway.agent.tools import Tool, Toolbox, ToolContext, ToolFailed, tool
@@ -129,7 +129,7 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones(context: ToolCont
 
 
 async def test_a_call_whose_arguments_are_broken_is_not_run(context: ToolContext) -> None:
-    outcome = await Toolbox([weather]).run(replace(call("weather"), fault="Send it again."), context)
+    outcome = await Toolbox([weather]).run(structs.replace(call("weather"), fault="Send it again."), context)
     assert (outcome.is_error, outcome.output) == (True, "Send it again.")
 
 

@@ -1,9 +1,9 @@
 """What the model is told, and who may let which agent and model answer."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.contract import Sender
 from tests.agent.wire.dialect import Call

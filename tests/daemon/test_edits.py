@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from channels.loopback import Heard, LoopbackChannel
 from gateway.agent.provider import Chunk, Prompt, TextDelta
@@ -51,7 +52,7 @@ def message(text: str, event: str, **more: object) -> Inbound:
     plain = Inbound(
         address=ADA, sender=OWNER, event_id=event, text=text, sent_at=datetime.now(UTC), message_id=f"m-{event}"
     )
-    return replace(plain, **more)  # type: ignore[arg-type] # Their types are those of the fields.
+    return structs.replace(plain, **more)
 
 
 async def replies(chat: LoopbackChannel, count: int) -> list[str]:
@@ -198,7 +199,7 @@ async def test_a_message_that_waits_for_others_gets_a_sign_too(tmp_path: Path, s
     async with gateway(configured.model_copy(update={"gateway": limits}), parrot.installed) as (_, chat):
         await chat.submit(message("first", "1"))
         await parrot.is_asked.wait()
-        await chat.submit(message("second", "2", address=replace(ADA, peer="another")))
+        await chat.submit(message("second", "2", address=structs.replace(ADA, peer="another")))
         heard = [await chat.hear()]
         while not (heard[-1].how == SEEN or (heard[-1].message and heard[-1].message.text == OTHERS_FIRST)):
             heard.append(await chat.hear())
@@ -225,7 +226,7 @@ async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path:
     parrot = Parrot()
     parrot.may_answer.set()
     old = Address(channel="loopback", kind=PeerKind.GROUP, peer="-5")
-    new, bob = replace(old, peer="-1005"), Sender(id="bob")
+    new, bob = structs.replace(old, peer="-1005"), Sender(id="bob")
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"group_allow": ["-5"]}}
     configured = settings(tmp_path, channels=channels)
     async with gateway(configured, parrot.installed) as (_, chat):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec import structs
 
 from channels.loopback import Heard, LoopbackChannel
 from config import Settings
@@ -176,7 +177,7 @@ async def test_a_platform_that_gives_no_files_holds_up_no_other(tmp_path: Path) 
 
 
 async def test_an_album_is_one_message_and_its_surplus_is_counted(tmp_path: Path) -> None:
-    album = [replace(PHOTO, ref=f"photo{number}", name=f"{number}.png") for number in range(4)]
+    album = [structs.replace(PHOTO, ref=f"photo{number}", name=f"{number}.png") for number in range(4)]
     few = settings(tmp_path, files={"max_per_message": 3})
     content = {f"photo{number}": png(number + 1) for number in range(4)}
     asked = await asked_about(tmp_path, *album, content=content, configured=few, text="")

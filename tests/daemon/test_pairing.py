@@ -1,11 +1,11 @@
 """How strangers get in, through the whole gateway and across restarts."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from channels.loopback import LoopbackChannel
 from config import Settings
@@ -199,7 +199,7 @@ async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str) -> None:
         for number, kind in enumerate([PeerKind.GROUP, PeerKind.CHANNEL, PeerKind.DIRECT]):
             address = Address(channel="loopback", kind=kind, peer="666")
             inbound = Inbound(address=address, sender=EVE, event_id=f"e{number}", text="", sent_at=datetime.now(UTC))
-            verdict = await chat.submit(replace(inbound, **PATHS_IN[path]))  # type: ignore[arg-type] # As the fields are.
+            verdict = await chat.submit(replace(inbound, **PATHS_IN[path]))
             assert verdict is (Verdict.REFUSED if kind is PeerKind.DIRECT else Verdict.IGNORED)
         if path != "nobody":
             assert "I do not know you yet" in await heard(chat, "666")

@@ -1,8 +1,9 @@
 """What models cost: recorded with each turn, shown to people, and limited."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gateway.contract import Sender
 from tests.agent.wire.dialect import Call

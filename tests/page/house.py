@@ -4,11 +4,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from channels.web.channel import WebChannel
 from config import ChannelSettings

@@ -2,10 +2,10 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.agent.toolbox import recall, remember
 from gateway.agent.tools import ToolContext, ToolFailed

@@ -4,11 +4,11 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from channels.discord import open_channel
 from channels.discord.errors import NO_INTENT

@@ -5,12 +5,12 @@ import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from weakref import ref
 
 import pytest
 from aiogram.methods import Response
 from aiogram.types import Message, Update
+from msgspec.structs import replace
 
 from channels.telegram import open_channel
 from config import ChannelSettings, Secret

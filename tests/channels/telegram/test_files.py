@@ -1,10 +1,10 @@
 """Files both ways, under the real aiogram."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from channels.telegram.channel import TelegramChannel
 from gateway.contract import (

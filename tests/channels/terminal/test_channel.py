@@ -1,6 +1,7 @@
 import subprocess
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from channels.terminal import open_channel
 from channels.terminal.channel import TerminalChannel
