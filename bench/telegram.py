@@ -44,6 +44,10 @@ base_url = "{model}"
 
 LAG = """
 import asyncio, time
+def load():
+    from channels.telegram.loading import load_aiogram
+    load_aiogram()
+    import channels.telegram.connection
 async def main():
     lags = []
     async def watch():
@@ -54,7 +58,7 @@ async def main():
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0.05)
     began = time.perf_counter()
-    await asyncio.to_thread(__import__, "channels.telegram.connection")
+    await asyncio.to_thread(load)
     took = time.perf_counter() - began
     watching.cancel()
     print(took, max(lags), sorted(lags)[len(lags) * 99 // 100])

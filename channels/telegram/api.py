@@ -18,23 +18,22 @@ from aiogram.exceptions import (
     TelegramMigrateToChat,
     TelegramNotFound,
 )
-from aiogram.methods import GetUpdates, Response
 from aiogram.types import (
     BotCommand,
     InlineKeyboardMarkup,
     LinkPreviewOptions,
-    Message,
     ReactionTypeEmoji,
     ReactionTypeUnion,
     ReplyParameters,
     Update,
     User,
 )
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from channels.telegram.albums import Arrived
 from channels.telegram.errors import translated
 from channels.telegram.files import FileApi
+from channels.telegram.models import build_models
 from channels.telegram.places import Place
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError
@@ -84,7 +83,7 @@ class BotApi:
         self._bot = Bot(token.reveal(), session=AiohttpSession(api=server, timeout=TIMEOUT))
         self.files = FileApi(self._bot, token)
         self._has_deleted_webhook = False
-        self._models = _built_models(self._bot)
+        self._models = build_models()
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,15 +229,6 @@ class BotApi:
         except ClientDecodeError as unreadable:
             return _accepted(unreadable)
         return message.message_id
-
-
-def _built_models(bot: Bot) -> list[type[BaseModel]]:
-    """Let pydantic build now what it would build at the first answer, on the event loop.
-
-    Whoever wants these models has to keep them: pydantic forgets them at once, and would build them for each answer.
-    """
-    bot.session.check_response(bot, GetUpdates(), 200, '{"ok": true, "result": []}')
-    return [Response[list[Update]], Response[Message], Response[Message | bool], Response[bool]]
 
 
 def _one_by_one(unreadable: ClientDecodeError, bot: Bot) -> list[Arrived]:

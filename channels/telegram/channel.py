@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from channels.telegram.loading import load_aiogram
 from config import Secret
 from gateway.contract import Address, Attachment, ChannelContext, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
@@ -112,6 +113,7 @@ class TelegramChannel:
 
 def _connect(context: ChannelContext, token: Secret) -> "Connection":
     """Import what needs aiogram, which is why this is called in a thread."""
+    load_aiogram()
     connection: Connection = importlib.import_module("channels.telegram.connection").connect(context, token)
     return connection
 
