@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gateway.contract import Inbound
 
-__all__ = ["Album", "Arrived", "album_of", "chat_of", "ends_in_album", "grouped", "merged"]
+__all__ = ["Album", "Arrived", "album_at_end", "album_of", "chat_of", "grouped", "merged"]
 
 Arrived = tuple[int, Update | None]
 """An update by its id; None where it could not be read."""
@@ -26,9 +26,12 @@ def grouped(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
             yield list(members)
 
 
-def ends_in_album(arrived: Sequence[Arrived]) -> bool:
-    """Whether the next to come may belong to the last that has come."""
-    return bool(arrived) and album_of(arrived[-1]) is not None
+def album_at_end(arrived: Sequence[Arrived]) -> list[Arrived]:
+    """Return the parts of the album that comes last, to which the next to come may belong; empty where none does."""
+    if not arrived or album_of(arrived[-1]) is None:
+        return []
+    *_, last = grouped(arrived)
+    return last
 
 
 def merged(parts: Sequence[Inbound]) -> Inbound:

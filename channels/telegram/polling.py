@@ -1,9 +1,9 @@
 """The polling loop: takes updates one by one, and acknowledges each only when the core has it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from channels.telegram.albums import Arrived, ends_in_album, grouped
+from channels.telegram.albums import Arrived, album_at_end, grouped
 from channels.telegram.api import BotApi
 from channels.telegram.pauses import pauses
 from channels.telegram.taking import Taker
@@ -66,30 +66,35 @@ class Poller:
 
     async def _round(self, taker: Taker) -> None:
         self._bot = self._bot or await self._identify()
-        arrived = await self._fetch()
+        arrived = await self._fetch(self._wait)
         if not arrived:
             # All before it is acknowledged by now. After a quiet week the next id may be lower: ask for any.
             self._offset = None
         try:
-            for group in grouped(arrived):
-                await taker.take(group, self._bot)
-                self._offset = group[-1][0] + 1
+            await self._take(await self._with_whole_album(arrived, taker, self._bot), taker, self._bot)
         except Transient:
             await self._acknowledge()
             raise
         if arrived:
             await asyncio.sleep(BREATH)
 
-    async def _fetch(self) -> list[Arrived]:
-        """Ask for updates; when an album comes last, ask for the same again until no more of it comes."""
-        slack = max(LEAST_SLACK, self._longest // 5)
-        arrived = await self._api.updates(self._offset, wait=self._wait, slack=slack)
-        while ends_in_album(arrived):
+    async def _fetch(self, wait: int) -> list[Arrived]:
+        return await self._api.updates(self._offset, wait=wait, slack=max(LEAST_SLACK, self._longest // 5))
+
+    async def _with_whole_album(self, arrived: list[Arrived], taker: Taker, bot: BotIdentity) -> list[Arrived]:
+        """When an album comes last, ask for it again until no more of it comes. What stands before it does not wait."""
+        while album := album_at_end(arrived):
+            await self._take(arrived[: -len(album)], taker, bot)
             await self._sleep(ALBUM_PAUSE)
-            before, arrived = arrived, await self._api.updates(self._offset, wait=0, slack=slack)
-            if len(arrived) <= len(before):
+            arrived = await self._fetch(wait=0)
+            if len(arrived) <= len(album):
                 break
         return arrived
+
+    async def _take(self, arrived: Sequence[Arrived], taker: Taker, bot: BotIdentity) -> None:
+        for group in grouped(arrived):
+            await taker.take(group, bot)
+            self._offset = group[-1][0] + 1
 
     async def _acknowledge(self) -> None:
         """Acknowledge what was taken before the trouble, lest it come again after a restart."""

@@ -12,7 +12,7 @@ from channels.telegram.wire import BotIdentity
 from config import Secret
 from gateway.contract import Address, Inbound, Verdict
 from gateway.errors import AuthRejected
-from tests.channels.telegram.bot_api import CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
+from tests.channels.telegram.bot_api import BOB, CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
 from tests.channels.telegram.running import Beats
 
 REVOKED = refusal(401, "Unauthorized")
@@ -32,9 +32,11 @@ async def relocate(_old: Address, _new: Address) -> None:
     pytest.fail("nothing has moved")
 
 
-async def poll(api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]]) -> list[Inbound]:
-    """Poll until the token is revoked; return what was taken."""
-    taken: list[Inbound] = []
+async def poll(
+    api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]], taken: list[Inbound] | None = None
+) -> list[Inbound]:
+    """Poll until the token is revoked; return what was taken, which is in `taken` as soon as it is."""
+    taken = [] if taken is None else taken
 
     async def deliver(inbound: Inbound) -> Verdict:
         taken.append(inbound)
@@ -86,6 +88,28 @@ async def test_an_album_is_one_message_though_its_parts_come_one_by_one(api: Fak
     assert [file.ref for file in album.attachments] == ["one", "two", "three"]
     assert album.text.startswith("look\n")
     assert [other.text for other in others] == ["and?", "the last"]
+
+
+async def test_what_others_wrote_does_not_wait_for_an_album(api: FakeBotApi) -> None:
+    """However many albums come one behind the other, each message is taken with the next look."""
+    heard: list[str] = []
+    waiting = ["", "second", "third"]
+
+    async def sleep(_: float) -> None:
+        heard.append(waiting.pop(0))
+        assert [each.text for each in taken if not each.attachments] == heard[1:], "it has waited for an album"
+        if waiting:
+            await api.say(waiting[0], sender=BOB)
+            await api.say("", **{**picture("one", "look"), "media_group_id": f"A{len(waiting)}"})
+
+    taken: list[Inbound] = []
+    await api.say("", **picture("one", "look"))
+    polling = asyncio.create_task(poll(api, Beats(), sleep, taken), name="poll")
+    await api.acknowledged()
+    api.scripted["getUpdates"].append(REVOKED)
+    await api.say("the last")
+    await polling
+    assert len(taken) == 6
 
 
 async def test_an_album_that_is_interrupted_is_not_waited_for(api: FakeBotApi) -> None:
