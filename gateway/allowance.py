@@ -20,7 +20,7 @@ class Allowance:
         self._places = places
         self._seconds = seconds
         self._taken: list[asyncio.Semaphore] = []
-        self._deadline = asyncio.timeout(None)
+        self._deadline: asyncio.Timeout
 
     async def __aenter__(self) -> Self:
         try:
@@ -28,8 +28,8 @@ class Allowance:
         except BaseException:
             self._leave_places()
             raise
+        self._deadline = asyncio.timeout(self._seconds)
         await self._deadline.__aenter__()
-        self._go_on(self._seconds)
         return self
 
     async def __aexit__(
@@ -46,7 +46,7 @@ class Allowance:
         self._leave_places()
         yield
         await self._take_places()
-        self._go_on(left)
+        self._deadline.reschedule(asyncio.get_running_loop().time() + left)
 
     async def _take_places(self) -> None:
         for place in self._places:
@@ -56,6 +56,3 @@ class Allowance:
     def _leave_places(self) -> None:
         while self._taken:
             self._taken.pop().release()
-
-    def _go_on(self, seconds: float) -> None:
-        self._deadline.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -2,25 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from msgspec import Struct
 
 from gateway.allowance import Allowance
 from gateway.approvals import Approvals, Decision, Question, new_question_id
-from gateway.backoff import backoff
 from gateway.contract import PeerKind
 from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.dialogue import ToolCall
 from gateway.drafting import Draft
 from gateway.errors import Refused
+from gateway.insisting import insist
 from gateway.meanwhile import Meanwhile
 from gateway.questions import worded
 from gateway.sessions import Entry, entries
-from gateway.spool import Forgive, InboxState, Operation, Settle, SpoolFull
+from gateway.spool import Forgive, InboxState, Operation, Settle
 from gateway.text.phrases import duration
 from gateway.whole import whole
 
@@ -118,12 +119,5 @@ class Asking(Struct, frozen=True, kw_only=True):
         return decision
 
     async def _expire(self, question: Question) -> None:
-        for wait in backoff():
-            try:
-                await self.approvals.settle(question, Decision.EXPIRED)
-            except Refused:  # An answer came in the last moment.
-                return
-            except SpoolFull:
-                await asyncio.sleep(wait)
-            else:
-                return
+        with suppress(Refused):  # An answer came in the last moment.
+            await insist(partial(self.approvals.settle, question, Decision.EXPIRED))

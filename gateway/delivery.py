@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ from gateway.contract import Address, Button, Channel, Enclosure, Outbound, Rece
 from gateway.drafting import Draft, Easel
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.files.names import in_bytes
+from gateway.insisting import insist
 from gateway.lanes import Lanes
 from gateway.metrics.tally import DEAD, DELIVERED, Tally
 from gateway.spool import (
@@ -30,7 +32,6 @@ from gateway.spool import (
     Send,
     Sending,
     Spool,
-    SpoolFull,
 )
 from gateway.text import split
 
@@ -176,7 +177,7 @@ class Delivery:
         channel = self._channel(template)
         if channel is None:
             return nullcontext(Draft())
-        easel = Easel(
+        return Easel(
             channel=channel,
             abilities=abilities_of(channel),
             template=template,
@@ -185,7 +186,6 @@ class Delivery:
             receipt=self._drafts.get(turn),
             sleep=self._sleep,
         )
-        return easel.drafting()
 
     async def _keep_draft(self, turn: str, receipt: Receipt | None) -> None:
         self._drafts[turn] = receipt
@@ -195,7 +195,8 @@ class Delivery:
         """Send until it has arrived, cannot arrive, or is too old. Cancelled, it stays in the outbox as it is."""
         is_doubtful = row.state is OutboxState.SENDING
         waited = 0.0  # Counted, not read off a clock: one that jumps must not give anything up.
-        for wait in backoff():
+        waits = backoff()
+        while True:
             channel = self._channel(row.message)
             if channel is None:
                 self._parked.append(row)
@@ -207,7 +208,7 @@ class Delivery:
             if waited > GIVE_UP_AFTER:
                 await self._bury(row, f"given up after a day: {trouble}")
                 return
-            pause = wait if trouble.retry_after is None else trouble.retry_after
+            pause = next(waits) if trouble.retry_after is None else trouble.retry_after
             await self._sleep(pause)
             waited += pause
 
@@ -316,13 +317,7 @@ class Delivery:
 
     async def record(self, *operations: Operation, patience: float = 0.0) -> None:
         """Write down what has happened; on a full disk, wait for room, since it cannot be undone."""
-        for wait in backoff():
-            try:
-                await self._spool.commit(*operations, patience=patience)
-            except SpoolFull:
-                await self._sleep(wait)
-            else:
-                return
+        await insist(partial(self._spool.commit, *operations, patience=patience), sleep=self._sleep)
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from types import TracebackType
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.abilities import Abilities
@@ -29,9 +29,6 @@ AT_ONCE = 0.02
 
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
-
-_Sign = asyncio.Task[None] | asyncio.Handle
-"""What shows that an answer is being written, or will show it."""
 
 
 class Draft:
@@ -61,54 +58,67 @@ class Draft:
         return self.text
 
 
-class Easel(Struct, frozen=True, kw_only=True):
-    """Where one answer is drafted.
+class Easel:
+    """Where one answer is drafted: while inside, the draft is shown, and a sign of life; leaving stops both.
 
     Where a draft is a message that gets edited, `keep` is awaited before that message is sent, and then with its
     receipt, so that it can be brought to its final text whatever happens; `receipt` is one kept before a crash.
     """
 
-    channel: Channel
-    abilities: Abilities
-    template: Outbound
-    key: str
-    keep: Callable[[Receipt | None], Awaitable[None]]
-    receipt: Receipt | None
-    sleep: Callable[[float], Awaitable[None]]
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        abilities: Abilities,
+        template: Outbound,
+        key: str,
+        keep: Callable[[Receipt | None], Awaitable[None]],
+        receipt: Receipt | None,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.channel = channel
+        self.abilities = abilities
+        self.template = template
+        self.key = key
+        self.keep = keep
+        self.receipt = receipt
+        self.sleep = sleep
+        self._draft = Draft(self._begin)
+        self._later: list[asyncio.Handle] = []
+        self._signs: list[asyncio.Task[None]] = []
+        """In no group, which would have to be entered for each answer: most that come at once need no sign."""
 
-    @contextlib.asynccontextmanager
-    async def drafting(self) -> AsyncIterator[Draft]:
-        """While inside, show the draft and a sign of life; leaving stops both."""
-        failure: Exception | None = None
-        # Tasks are made once the loop comes round: an answer that is whole before that needs none.
-        signs: list[_Sign] = []
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as group:
-            draft = Draft(lambda: signs.append(loop.call_soon(self._start_drafting, group, draft, signs)))
-            signs.append(loop.call_later(AT_ONCE, self._start_typing, group, draft, signs))
-            try:
-                yield draft
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the group, which would wrap it
-                failure = error
-            finally:
-                for sign in signs:
-                    sign.cancel()
-        if failure is not None:
-            raise failure
+    async def __aenter__(self) -> Draft:
+        self._later.append(asyncio.get_running_loop().call_later(AT_ONCE, self._start_typing))
+        return self._draft
 
-    def _start_drafting(self, group: asyncio.TaskGroup, draft: Draft, signs: list[_Sign]) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for start in self._later:
+            start.cancel()
+        for sign in self._signs:
+            sign.cancel()
+        if self._signs:
+            await whole(_ended(self._signs))
+
+    def _begin(self) -> None:
+        """Draft once the loop comes round: an answer that is whole before that needs no draft."""
+        self._later.append(asyncio.get_running_loop().call_soon(self._start_drafting))
+
+    def _start_drafting(self) -> None:
         can = self.abilities
         if can.drafts is not None and can.drafts.can_draft(self.template.address):
-            signs.append(self._task(group, "draft", partial(self._show, can.drafts, draft)))
+            self._start("draft", partial(self._show, can.drafts, self._draft))
         elif can.edits is not None:
-            signs.append(self._task(group, "draft", partial(self._edit, can.edits, draft)))
+            self._start("draft", partial(self._edit, can.edits, self._draft))
 
-    def _start_typing(self, group: asyncio.TaskGroup, draft: Draft, signs: list[_Sign]) -> None:
+    def _start_typing(self) -> None:
         if self.abilities.typing is not None:
-            signs.append(self._task(group, "typing", partial(self._type, self.abilities.typing, draft)))
+            self._start("typing", partial(self._type, self.abilities.typing, self._draft))
 
-    def _task(self, group: asyncio.TaskGroup, name: str, sign: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        return group.create_task(self._safely(sign), name=f"{name}:{self.key}")
+    def _start(self, name: str, sign: Callable[[], Awaitable[None]]) -> None:
+        self._signs.append(asyncio.create_task(self._safely(sign), name=f"{name}:{self.key}"))
 
     async def _safely(self, sign: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -172,3 +182,7 @@ class Easel(Struct, frozen=True, kw_only=True):
                 with contextlib.suppress(ChannelError):  # As above.
                     await typing.show_typing(self.template.address)
             await self.sleep(TYPING_INTERVAL)
+
+
+async def _ended(signs: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.wait(signs)

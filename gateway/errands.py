@@ -1,20 +1,20 @@
 """Errands: the commands that wait for their turn in a session's lane, since they change what the model will see."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from gateway.access import is_owner
-from gateway.backoff import backoff
 from gateway.commands import Answer, Call, Command, Desk
 from gateway.delivery import Delivery
 from gateway.errors import OUR_FAULT, Refused
+from gateway.insisting import insist
 from gateway.jobs import Job
 from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed
-from gateway.spool import InboxState, Settle, SpoolFull
+from gateway.spool import InboxState, Settle
 from gateway.whole import whole
 
 __all__ = ["Errands"]
@@ -52,22 +52,21 @@ class Errands:
         log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
 
     async def _obeyed(self, call: Call, command: Command, reply: Reply) -> Answer:
-        """Run the command. On a full disk nothing of it has happened, so it waits for room."""
-        for wait in backoff():
-            try:
-                return await command.run(call)
-            except Refused as refusal:
-                sentence = str(refusal)
-            except SpoolFull:
-                reply.parts = []
-                await asyncio.sleep(wait)
-                continue
-            except Exception:  # One command's bug must not end the daemon, nor the next one that finds it waiting.
-                log.exception("command_crashed", command=command.name)
-                sentence = OUR_FAULT
+        """Run the command; what it has prepared to say counts only where it comes to its end."""
+
+        def run() -> Awaitable[Answer]:
             reply.parts = []
-            return Answer(text=sentence)
-        raise AssertionError("a backoff has no end")
+            return command.run(call)
+
+        try:
+            return await insist(run)
+        except Refused as refusal:
+            sentence = str(refusal)
+        except Exception:  # One command's bug must not end the daemon, nor the next one that finds it waiting.
+            log.exception("command_crashed", command=command.name)
+            sentence = OUR_FAULT
+        reply.parts = []
+        return Answer(text=sentence)
 
     async def stopped(self, job: Job, reason: str) -> None:
         """Tell that a command has come to nothing; when the daemon ends, it waits for the next start instead."""

@@ -1,5 +1,6 @@
 """Which agent answers a message, and which conversation it belongs to. Pure: settings and an address in, keys out."""
 
+from functools import lru_cache
 from typing import assert_never
 
 from msgspec import Struct
@@ -83,6 +84,7 @@ def _shared(settings: Settings, address: Address, sender: Sender) -> str:
     return ":".join(parts)
 
 
+@lru_cache(maxsize=4_096)
 def _encoded(platform_id: str) -> str:
     """Percent-encode all that could be read as structure. Lone surrogates are bytes too: distinct ids stay distinct."""
     data = platform_id.encode("utf-8", "surrogatepass")

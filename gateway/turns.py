@@ -16,13 +16,13 @@ from gateway.agent.using import use
 from gateway.allowance import Allowance
 from gateway.approvals import Approvals
 from gateway.asking import Asking
-from gateway.backoff import backoff
 from gateway.course import Course, as_asked
 from gateway.delivery import Delivery
 from gateway.dialogue import Message, ToolCall, ToolOutcome
 from gateway.drafting import Draft
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.outgoing import enclosure, sent_file
+from gateway.insisting import insist
 from gateway.jobs import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
@@ -41,7 +41,7 @@ from gateway.sessions import (
 )
 from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.messages import as_messages
-from gateway.spool import Begin, InboxState, Operation, Settle, SpoolFull
+from gateway.spool import Begin, InboxState, Operation, Settle
 from gateway.whole import whole
 
 __all__ = ["Turns"]
@@ -364,14 +364,8 @@ class Turns:
         job = course.jobs[0]
         stamped = [*(msgspec.structs.replace(step, turn=job.turn) for step in steps), *behind]
         due = course.due
-        for wait in backoff():
-            try:
-                await self._sessions.append(job.session, stamped, also=[*also, *due])
-            except SpoolFull:
-                await asyncio.sleep(wait)
-            else:
-                course.settled(due)
-                return
+        await insist(partial(self._sessions.append, job.session, stamped, also=[*also, *due]))
+        course.settled(due)
 
 
 def _opening(job: Job | None) -> tuple[list[Entry], list[Operation]]:

@@ -47,8 +47,7 @@ class Measures:
         """With the tools themselves, so that no others can get their identity."""
 
     def unknown(self, messages: Sequence[Message]) -> list[Message]:
-        found = map(self._known.get, map(id, messages))
-        return [message for message, known in zip(messages, found, strict=True) if known is None]
+        return [message for message in messages if id(message) not in self._known]
 
     def all_known(self, messages: Sequence[Message]) -> list[Measured]:
         """Return what is known of each message; as `known`, and much faster where all are."""
@@ -104,5 +103,5 @@ def chars(message: Message) -> int:
 
 def _held(message: Message) -> int:
     """Return what a message keeps in memory: one with pictures is made anew for each turn."""
-    pictures = message.pictures if isinstance(message, UserMessage) else ()
-    return chars(message) + sum(len(picture.data) for picture in pictures)
+    shown = sum(len(picture.data) for picture in message.pictures) if message.pictures else 0
+    return chars(message) + shown

@@ -88,7 +88,7 @@ def measure_message(message: Message) -> Measure:
 
 
 def _pictures(message: Message) -> int:
-    return sum(bool(each.data) for each in message.pictures) if isinstance(message, UserMessage) else 0
+    return sum(bool(each.data) for each in message.pictures) if message.pictures else 0
 
 
 def _texts(message: Message) -> list[str]:

@@ -119,6 +119,7 @@ class Toolbox:
         self, tools: Iterable[Tool], *, deadline: float = 60.0, more: Callable[[], Iterable[Tool]] = tuple
     ) -> None:
         self._own = {each.spec.name: each for each in tools}
+        self._own_specs = tuple(each.spec for each in self._own.values())
         self._more = more
         self._deadline = deadline
 
@@ -128,7 +129,8 @@ class Toolbox:
         return {**{each.spec.name: each for each in self._more()}, **self._own}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(each.spec for each in self._tools.values())
+        more = {each.spec.name: each.spec for each in self._more() if each.spec.name not in self._own}
+        return (*more.values(), *self._own_specs) if more else self._own_specs
 
     def at_hand(self) -> "Toolbox":
         """Return the tools as they are now: one that comes while a person is asked has not been asked about."""

@@ -147,8 +147,11 @@ class Ledger:
     def sessions(self, scope: str) -> dict[str, SessionState]:
         return self.scopes[scope].sessions
 
+    def find(self, key: str) -> SessionState | None:
+        return self.scopes[parse_key(key)[0]].sessions.get(key)
+
     def state(self, key: str) -> SessionState:
-        state = self.sessions(parse_key(key)[0]).get(key)
+        state = self.find(key)
         if state is None:
             raise Refused("That session does not exist any more. /session list shows what there is.")
         return state
@@ -206,11 +209,10 @@ class Ledger:
         `also` is committed with them, and `then` follows. Nothing has happened when that fails.
         """
         self._insist_on_room()
-        self.state(key)
         if not entries and not also:
             return []
         sealed = await self._append(key, lambda: entries, also, then, is_active=is_active)
-        written = self.sessions(parse_key(key)[0]).get(key)
+        written = self.find(key)
         if sealed and written is not None and _is_checkpoint_due(written):
             await self._write_checkpoint(key)
         return sealed
@@ -226,8 +228,9 @@ class Ledger:
     ) -> list[Entry]:
         """Append what `wanted` returns when its turn has come."""
         if self._journal is None:
-            sealed, lines = self._seal(wanted(), after=self.state(key).seq)
-            self._take(key, sealed, b"".join(lines), is_active=is_active)
+            state = self.state(key)
+            sealed, lines = self._seal(wanted(), after=state.seq)
+            self._take(key, state, sealed, b"".join(lines), is_active=is_active)
             await self._persist(key, b"".join(lines))
             then()
             return sealed
@@ -257,9 +260,10 @@ class Ledger:
         appending.release()
         if refusal is not None:
             return
-        if key in self.sessions(parse_key(key)[0]):  # It may have been deleted meanwhile.
+        state = self.find(key)
+        if state is not None:  # It may have been deleted meanwhile.
             data = b"".join(lines)
-            self._take(key, sealed, data, is_active=is_active)
+            self._take(key, state, sealed, data, is_active=is_active)
             if sealed:
                 self._persist_later(key, data, upto=sealed[-1].seq)
         then()
@@ -284,9 +288,11 @@ class Ledger:
 
     async def reach(self, key: str, messages: int) -> list[Entry]:
         """Have the end of a session in memory, as `load`; what is returned goes on growing."""
-        self.state(key)
         entries = self._hot.get(key, messages)
-        return await self._read(key, messages) if entries is None else entries
+        if entries is not None:
+            return entries
+        self.state(key)
+        return await self._read(key, messages)
 
     async def lines(self, key: str, limit: int, messages: int) -> list[Spoken]:
         entries: Sequence[Entry] = await self.load(key, messages)
@@ -383,9 +389,10 @@ class Ledger:
         if self.disk.waiting > _WAITING_LIMIT:
             raise Refused("The disk has not taken anything for too long, so nothing more can be accepted just now.")
 
-    def _take(self, key: str, sealed: Sequence[Entry], data: bytes, *, is_active: bool = False) -> None:
-        """Take entries into memory."""
-        state = self.state(key)
+    def _take(
+        self, key: str, state: SessionState, sealed: Sequence[Entry], data: bytes, *, is_active: bool = False
+    ) -> None:
+        """Take entries into memory, which have come since the session had that `state`."""
         for entry in sealed:
             state = fold.advance(state, entry)
         self.update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
@@ -408,7 +415,7 @@ class Ledger:
     def _persisted(self, key: str, writing: asyncio.Future[None]) -> None:
         """Forget a session that cannot be written; whoever comes next is told. Any other trouble is the disk's own."""
         trouble = None if writing.cancelled() else writing.exception()
-        if isinstance(trouble, FileNotFoundError) and key in self.sessions(parse_key(key)[0]):
+        if isinstance(trouble, FileNotFoundError) and self.find(key) is not None:
             self._gone(key, "is gone from the disk")
         elif trouble is not None:
             log.error("transcript_not_written", session=key, reason=str(trouble))
@@ -468,7 +475,7 @@ class Ledger:
     def _loaded(self, key: str, loading: _Loading, reading: asyncio.Future[_Found]) -> None:
         """Keep what was read. The disk thread works in order, so just what was appended `since` is not in it."""
         del self._loading[key]
-        state = self.sessions(parse_key(key)[0]).get(key)
+        state = self.find(key)
         if reading.cancelled() or reading.exception() or state is None:
             return
         found = reading.result().reading

@@ -1,0 +1,39 @@
+import pytest
+
+from gateway.errors import Refused
+from gateway.insisting import insist
+from gateway.spool import SpoolFull
+
+
+class Disk:
+    """Full for so many tries."""
+
+    def __init__(self, full_for: int) -> None:
+        self._full_for = full_for
+        self.tries = 0
+        self.waits: list[float] = []
+
+    async def write(self) -> str:
+        self.tries += 1
+        if self.tries <= self._full_for:
+            raise SpoolFull("no room")
+        return "written"
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+async def test_what_has_to_be_written_waits_for_room_longer_each_time() -> None:
+    disk = Disk(full_for=3)
+    assert await insist(disk.write, sleep=disk.sleep) == "written"
+    assert disk.tries == 4
+    assert len(disk.waits) == 3
+    assert disk.waits[2] > disk.waits[0]
+
+
+async def test_nothing_else_is_insisted_on() -> None:
+    async def refuse() -> None:
+        raise Refused("Never.")
+
+    with pytest.raises(Refused):
+        await insist(refuse)
