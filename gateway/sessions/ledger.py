@@ -409,15 +409,13 @@ class Ledger:
     def _persist_later(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
         """Write through to the transcript what the journal has; since it has it, nobody needs to wait."""
         self._journaled[key] = upto
-        writing = self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
-        writing.add_done_callback(partial(self._persisted, key))
+        self._thread.entrust(partial(self.disk.append, key, data, is_new=is_new), partial(self._not_persisted, key))
 
-    def _persisted(self, key: str, writing: asyncio.Future[None]) -> None:
+    def _not_persisted(self, key: str, trouble: Exception) -> None:
         """Forget a session that cannot be written; whoever comes next is told. Any other trouble is the disk's own."""
-        trouble = None if writing.cancelled() else writing.exception()
         if isinstance(trouble, FileNotFoundError) and self.find(key) is not None:
             self._gone(key, "is gone from the disk")
-        elif trouble is not None:
+        else:
             log.error("transcript_not_written", session=key, reason=str(trouble))
 
     async def _persist(self, key: str, data: bytes, *, is_new: bool = False) -> None:

@@ -60,3 +60,16 @@ async def test_what_was_asked_for_is_done_before_the_end() -> None:
         worker.submit(lambda: 1)
     with pytest.raises(RuntimeError, match="closed"):
         worker.call(lambda: 1)
+
+
+async def test_of_what_is_entrusted_only_trouble_is_told(worker: Worker) -> None:
+    done: list[int] = []
+    told: asyncio.Queue[Exception] = asyncio.Queue()
+    worker.entrust(lambda: done.append(1), told.put_nowait)
+    worker.entrust(partial(int, "x"), told.put_nowait)
+    worker.entrust(lambda: done.append(2), told.put_nowait)
+    async with asyncio.timeout(60):
+        assert isinstance(await told.get(), ValueError)
+        await worker.submit(lambda: done.append(3))
+    assert done == [1, 2, 3]
+    assert told.empty()
