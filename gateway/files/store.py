@@ -16,7 +16,7 @@ from tempfile import mkstemp
 import structlog
 
 from config.files import fsync_directory, make_private_directory
-from gateway.errors import Refused
+from gateway.errors import CannotStart, Refused
 from gateway.files.names import in_bytes
 from gateway.sessions.names import file_name
 from gateway.whole import whole
@@ -55,8 +55,17 @@ class FileStore:
         self._total = 0
 
     async def open(self) -> None:
-        """Make the folders, and throw away what was being written when the last run ended."""
-        self._total = await asyncio.to_thread(self._open)
+        """Make the folders, and throw away what was being written when the last run ended.
+
+        `CannotStart` when they cannot be used.
+        """
+        try:
+            self._total = await asyncio.to_thread(self._open)
+        except OSError as trouble:
+            raise CannotStart(
+                f"The folder {self._root} cannot be used for files ({trouble.strerror}). "
+                "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
+            ) from trouble
 
     def _open(self) -> int:
         shutil.rmtree(self._root / _INCOMING, ignore_errors=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import Refused
+from gateway.errors import CannotStart, Refused
 from gateway.files.store import FileStore, TooLarge
 
 
@@ -41,6 +41,12 @@ async def test_a_file_is_private_from_birth(tmp_path: Path) -> None:
     assert kept.path.parent.stat().st_mode & 0o777 == 0o700
     assert await store.read("s/a.txt", 3) == b"hel"
     assert left(tmp_path) == ["s/a.txt"]
+
+
+async def test_a_folder_that_cannot_be_used_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "files").write_bytes(b"")
+    with pytest.raises(CannotStart, match="files cannot be used for files"):
+        await opened(tmp_path)
 
 
 async def test_an_endless_file_ends_at_the_limit_and_leaves_nothing(tmp_path: Path) -> None:
