@@ -1,6 +1,6 @@
 """Albums: Telegram sends each picture of one as a message of its own, one right behind the other. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from aiogram.types import Update
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gateway.contract import Inbound
 
-__all__ = ["Album", "Arrived", "album_at_end", "album_of", "chat_of", "grouped", "merged"]
+__all__ = ["Album", "Arrived", "album_at_end", "album_of", "by_chat", "chat_of", "grouped", "merged"]
 
 Arrived = tuple[int, Update | None]
 """An update by its id; None where it could not be read."""
@@ -24,6 +24,14 @@ def grouped(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
             yield from ([alone] for alone in members)
         else:
             yield list(members)
+
+
+def by_chat(arrived: Sequence[Arrived]) -> Iterable[tuple[int | None, Sequence[Sequence[Arrived]]]]:
+    """Give each chat its own, grouped; within a chat the order stays."""
+    chats: dict[int | None, list[list[Arrived]]] = {}
+    for group in grouped(arrived):
+        chats.setdefault(chat_of(group[0]), []).append(group)
+    return chats.items()
 
 
 def album_at_end(arrived: Sequence[Arrived]) -> list[Arrived]:

@@ -1,9 +1,9 @@
-"""The polling loop: takes updates one by one, and acknowledges each only when the core has it."""
+"""The polling loop: has updates taken as they come, and acknowledges them only when the core has them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from channels.telegram.albums import Arrived, album_at_end, grouped
+from channels.telegram.albums import Arrived, album_at_end
 from channels.telegram.api import BotApi
 from channels.telegram.pauses import pauses
 from channels.telegram.taking import Taker
@@ -92,9 +92,13 @@ class Poller:
         return arrived
 
     async def _take(self, arrived: Sequence[Arrived], taker: Taker, bot: BotIdentity) -> None:
-        for group in grouped(arrived):
-            await taker.take(group, bot)
-            self._offset = group[-1][0] + 1
+        """Have all of it taken, and move the offset to the first that was not, if there is one."""
+        if not arrived:
+            return
+        left, trouble = await taker.take_all(arrived, bot)
+        self._offset = min(left, default=arrived[-1][0] + 1)
+        if trouble is not None:
+            raise trouble
 
     async def _acknowledge(self) -> None:
         """Acknowledge what was taken before the trouble, lest it come again after a restart."""

@@ -1,17 +1,18 @@
 """What is done with an update, however it came: it is handed to the core, and whoever pressed a button hears of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 from aiogram.types import Update
 
-from channels.telegram.albums import Arrived, merged
+from channels.telegram.albums import Arrived, by_chat, merged
 from channels.telegram.api import BotApi
 from channels.telegram.wire import BotIdentity, moved, read
 from gateway.contract import Deliver, Inbound, Relocate, Verdict
+from gateway.errors import ChannelError
 
 __all__ = ["Taker"]
 
@@ -40,6 +41,26 @@ class Taker:
         else:
             await self._tasks.__aexit__(kind, error, trace)
 
+    async def take_all(self, arrived: Sequence[Arrived], bot: BotIdentity) -> tuple[set[int], ChannelError | None]:
+        """Have each chat's updates taken in their order, and all chats at once: one commit then serves many of them.
+
+        Return the ids of those that were not taken, and why. Later ones of other chats may have been taken all the
+        same: when they come again, the core knows them.
+        """
+        left = {number for number, _ in arrived}
+        troubles: list[ChannelError] = []
+
+        async def take_in_order(groups: Sequence[Sequence[Arrived]]) -> None:
+            try:
+                for group in groups:
+                    await self.take(group, bot)
+                    left.difference_update(number for number, _ in group)
+            except ChannelError as trouble:
+                troubles.append(trouble)
+
+        await _side_by_side({f"telegram:chat:{chat}": take_in_order(groups) for chat, groups in by_chat(arrived)})
+        return left, next(iter(troubles), None)
+
     async def take(self, group: Sequence[Arrived], bot: BotIdentity) -> None:
         """Have one update taken, or the parts of an album as one. When it returns, they may be acknowledged."""
         parts: list[Inbound] = []
@@ -60,3 +81,13 @@ class Taker:
     def _release(self, update: Update | None, text: str | None) -> None:
         if update is not None and (query := update.callback_query) is not None:
             self._tasks.create_task(self._api.release_button(query.id, text), name=f"telegram:button:{query.id}")
+
+
+async def _side_by_side(works: Mapping[str, Coroutine[None, None, None]]) -> None:
+    """Do all at once, each under its name; one alone needs no task, which saves it a round of the event loop."""
+    if len(works) == 1:
+        await next(iter(works.values()))
+        return
+    async with asyncio.TaskGroup() as tasks:
+        for name, work in works.items():
+            tasks.create_task(work, name=name)

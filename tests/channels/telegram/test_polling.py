@@ -11,8 +11,8 @@ from channels.telegram.taking import Taker
 from channels.telegram.wire import BotIdentity
 from config import Secret
 from gateway.contract import Address, Inbound, Verdict
-from gateway.errors import AuthRejected
-from tests.channels.telegram.bot_api import BOB, CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
+from gateway.errors import AuthRejected, Transient
+from tests.channels.telegram.bot_api import ADA, BOB, CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
 from tests.channels.telegram.running import Beats
 
 REVOKED = refusal(401, "Unauthorized")
@@ -123,3 +123,71 @@ async def test_an_album_that_is_interrupted_is_not_waited_for(api: FakeBotApi) -
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
     assert [taken.text for taken in (await polling)[1:]] == ["and?", "the last"]
+
+
+async def test_the_chats_of_one_answer_do_not_wait_for_each_other(api: FakeBotApi) -> None:
+    """Ada's first is held up until all that Bob wrote behind it has been taken; her second waits for it."""
+    bob_is_done = asyncio.Event()
+    taken: list[str] = []
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        if inbound.text == "first":
+            await bob_is_done.wait()
+        taken.append(inbound.text)
+        if inbound.text == "fourth":
+            bob_is_done.set()
+        return Verdict.ACCEPTED
+
+    for text, sender in (("first", ADA), ("second", ADA), ("third", BOB), ("fourth", BOB)):
+        await api.say(text, sender=sender)
+    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot, Taker(bot, deliver, relocate) as taker:
+        left = await taker.take_all(await bot.updates(None, wait=0, slack=5), await identify())
+    assert taken == ["third", "fourth", "first", "second"]
+    assert left == (set(), None)
+
+
+async def test_the_offset_stops_at_the_first_that_could_not_be_taken(api: FakeBotApi) -> None:
+    """What others wrote behind it is taken, and comes again; what the same person wrote behind it is not."""
+    trouble = Transient("the disk is full")
+    taken: list[str] = []
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        if inbound.text == "second":
+            raise trouble
+        taken.append(inbound.text)
+        return Verdict.ACCEPTED
+
+    said = [("first", BOB), ("second", ADA), ("third", ADA), ("fourth", BOB)]
+    numbers = [(await api.say(text, sender=sender))["update_id"] for text, sender in said]
+    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot, Taker(bot, deliver, relocate) as taker:
+        left = await taker.take_all(await bot.updates(None, wait=0, slack=5), await identify())
+    assert taken == ["first", "fourth"]
+    assert left == ({numbers[1], numbers[2]}, trouble)
+
+
+async def test_what_was_not_taken_is_asked_for_again(api: FakeBotApi) -> None:
+    troubles = [Transient("the disk is full", retry_after=0)]
+    taken: list[str] = []
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        if inbound.text == "first" and troubles:
+            raise troubles.pop()
+        taken.append(inbound.text)
+        return Verdict.ACCEPTED
+
+    async def sleep(_: float) -> None:
+        assert [update["message"]["text"] for update in api.pending] == ["first", "second"], "it was forgotten"
+
+    await api.say("first")
+    await api.say("second", sender=BOB)
+    async with (
+        asyncio.timeout(PATIENCE),
+        BotApi(Secret(TOKEN), api.url) as bot,
+        asyncio.TaskGroup() as tasks,
+        Taker(bot, deliver, relocate) as taker,
+    ):
+        poller = Poller(bot, identify, Beats(), longest=50, sleep=sleep)
+        polling = tasks.create_task(poller.run(taker), name="poll")
+        await api.acknowledged()
+        polling.cancel()
+    assert taken == ["second", "first", "second"]
