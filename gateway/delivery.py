@@ -85,6 +85,8 @@ class Delivery:
         self._parked: list[OutboxRow] = []
         self._marked: set[str] = set()
         """Keys of parts that are about to be sent for the first time, and were committed as such."""
+        self._sent: set[str] = set()
+        """Chats in which something was sent just now, which is yet to be written down."""
         self.chats: Lanes[OutboxRow] = Lanes(self._deliver, name="chat")
 
     def compose(
@@ -103,7 +105,7 @@ class Delivery:
             limit, can = channel.text_limit, abilities_of(channel)
             texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
             buttons = buttons[: can.max_buttons]
-            is_first = not can.repeats_dropped_for and not self.chats.is_busy(_chat(message.address))
+            is_first = not can.repeats_dropped_for and self._is_clear(_chat(message.address))
         last = len(texts) - 1
         words = [
             Send(
@@ -116,6 +118,10 @@ class Delivery:
             for number, text in enumerate(texts)
         ]
         return [*words, *self._enclosed(message, key, turn, files)] if files else words
+
+    def _is_clear(self, chat: str) -> bool:
+        """Tell whether what is posted now is the next to be sent: nothing is before it that has not been sent."""
+        return not self.chats.is_busy(chat) or (chat in self._sent and not self.chats.has_waiting(chat))
 
     def compose_all(self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()) -> list[Send]:
         """Compose the end of `turn` for each chat that it concerns; the first has the key of the draft, if any."""
@@ -238,10 +244,19 @@ class Delivery:
             log.exception("delivery_crashed", channel=channel.name, key=row.key)
             await self._bury(row, "the channel failed with a bug; the log has it")
             return None
-        delivered = Delivered(key=row.key, receipt=receipt, at=self._now())
-        await self.record(delivered, *self._draft_done(row), patience=NOTED_WITHIN)
+        await self._note(row, receipt)
         self.tally.replied(channel.name, DELIVERED)
         return None
+
+    async def _note(self, row: OutboxRow, receipt: Receipt) -> None:
+        """Write down that a row has arrived."""
+        chat = _chat(row.message.address)
+        self._sent.add(chat)
+        try:
+            delivered = Delivered(key=row.key, receipt=receipt, at=self._now())
+            await self.record(delivered, *self._draft_done(row), patience=NOTED_WITHIN)
+        finally:
+            self._sent.discard(chat)
 
     def _are_repeats_dropped(self, channel: Channel, row: OutboxRow) -> bool:
         """Tell whether the platform still knows the key; where the clock was put back meanwhile, nobody can tell."""

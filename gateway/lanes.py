@@ -73,6 +73,9 @@ class Lanes(Generic[Item]):
     def is_busy(self, key: str) -> bool:
         return key in self._lanes
 
+    def has_waiting(self, key: str) -> bool:
+        return key in self._lanes and bool(self._lanes[key].waiting)
+
     def check_room(self, key: str) -> None:
         """Raise `LaneFull` when `put` would have no room; between the two there must be no pause."""
         lane = self._lanes.get(key)

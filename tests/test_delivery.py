@@ -537,3 +537,32 @@ async def test_what_is_known_to_be_another_message_is_named_to_who_looks(tmp_pat
         await post.say(HELLO, "l")
         await post.arrived()
     assert [len(known) for known in wire.asked] == [1]
+
+
+class Slow(Wire):
+    """Accepts when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_accept, self.has_accepted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        self.is_asked.set()
+        await self.may_accept.wait()
+        self.has_accepted.set()
+        return await super().send(message, key=key)
+
+
+async def test_what_follows_something_that_was_sent_is_committed_as_being_sent(tmp_path: Path) -> None:
+    """It needs no commit of its own for that, though the arrival before it is yet to be written down."""
+    slow = Slow()
+    async with posting(tmp_path, slow) as post:
+        await post.say(HELLO, "a")
+        await slow.is_asked.wait()
+        assert [part.is_sent_at_once for part in post.delivery.compose(HELLO, key="b")] == [False]
+        slow.may_accept.set()
+        await slow.has_accepted.wait()
+        assert [part.is_sent_at_once for part in post.delivery.compose(HELLO, key="b")] == [True]
+        await post.say(HELLO, "b")
+        await post.arrived()
+    assert slow.tried == ["a", "b"]
