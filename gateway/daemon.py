@@ -286,6 +286,7 @@ class Daemon:
         lanes.abandon()
         self._readings.abandon()
         chats.stop_all("")
+        suspended += self._answering.errands.suspended
         with suppress(SpoolFull, WrongState):  # Then this start counts as an attempt, of which there are some.
             await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
         await self._watch.flushes.flush()

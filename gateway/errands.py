@@ -14,7 +14,7 @@ from gateway.jobs import Job
 from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed
-from gateway.spool import InboxState, Settle
+from gateway.spool import Begin, InboxState, Settle
 from gateway.whole import whole
 
 __all__ = ["Errands"]
@@ -30,6 +30,8 @@ class Errands:
         self._delivery = delivery
         self._desk = desk
         self._is_suspending = is_suspending
+        self.suspended: list[str] = []
+        """Commands that were begun and wait for the next start."""
 
     async def run(self, job: Job, command: Command, argument: str) -> None:
         reply = _reply(self._delivery, job)
@@ -43,6 +45,8 @@ class Errands:
             settle=reply.operations,
         )
         try:
+            if command.can_be_stopped:  # It may take long enough to be what ends the daemon.
+                await self._delivery.record(Begin(turn=job.turn))
             answer = await self._obeyed(call, command, reply)
         except asyncio.CancelledError as stop:
             await self.stopped(job, str(stop))
@@ -70,7 +74,9 @@ class Errands:
 
     async def stopped(self, job: Job, reason: str) -> None:
         """Tell that a command has come to nothing; when the daemon ends, it waits for the next start instead."""
-        if not self._is_suspending():
+        if self._is_suspending():
+            self.suspended.append(job.turn)
+        else:
             await self.refused(job, reason or "Stopped. Nothing has changed.")
 
     async def refused(self, job: Job, reason: str) -> None:

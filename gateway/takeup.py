@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from gateway.approvals import Approvals, Question
-from gateway.commands import COMMANDS, RESTARTED_BY, Asked, Kind, read
+from gateway.commands import COMMANDS, RESTARTED_BY, RETRY, Asked, Kind, read
 from gateway.contract import Address, Outbound
 from gateway.delivery import Delivery
 from gateway.errors import Refused
@@ -138,8 +138,10 @@ def _notices(rows: list[InboxRow], sentence: str) -> list[Outbound]:
 
 
 def _end(row: InboxRow, sentence: str) -> list[Entry]:
-    """Say in the transcript how a turn has ended, if it has begun."""
-    if row.state is InboxState.RECEIVED:
+    """Say in the transcript how a turn has ended, if it has begun; most commands are not in there."""
+    asked = read(row.inbound.text, COMMANDS)
+    is_turn = not isinstance(asked, Asked) or asked.command is RETRY
+    if row.state is InboxState.RECEIVED or not is_turn:
         return []
     return [
         entries.Assistant(content=f"*{sentence}*", turn=row.turn),

@@ -24,6 +24,7 @@ __all__ = ["Answering", "open_answering"]
 class Answering:
     intake: Intake
     turns: Turns
+    errands: Errands
     work: Work
     alarm: Alarm
 
@@ -35,6 +36,7 @@ def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> 
     return Answering(
         intake=_intake(ground, chats, desk),
         turns=turns,
+        errands=errands,
         work=Work(turns, errands, chats.signs),
         alarm=Alarm(live, ground.spool, delivery, desk.reminders, now=ground.now),
     )

@@ -205,7 +205,7 @@ async def test_a_stranger_is_told_how_to_get_in_and_nothing_else(tmp_path: Path)
         ("/nwe", "Did you mean /new?"),
         ("/session resume two", "Send its number"),
         ("/session resume 7", "no session 7"),
-        ("/history " + "9" * 400, "Send its number"),
+        ("/history " + "9" * 400, "Send a number"),
     ],
 )
 async def test_bad_input_gets_a_sentence(tmp_path: Path, text: str, answer: str) -> None:

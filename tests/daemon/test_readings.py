@@ -11,7 +11,7 @@ from channels.loopback import LoopbackChannel
 from config import GatewaySettings
 from gateway.contract import Verdict
 from gateway.daemon import Daemon
-from gateway.spool import Spool
+from gateway.spool import Begin, InboxState, Spool
 from tests.daemon.test_commands import ask
 from tests.daemon.test_conversation import gateway, settings
 from tests.daemon.test_status import Slow
@@ -131,6 +131,31 @@ async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tm
         assert "1  hello · you" in (await chat.hear_message()).text
         model.may_answer.set()
         assert (await chat.hear_message()).text == "Done."
+
+
+async def test_a_reading_that_crashed_the_daemon_three_times_is_set_aside(tmp_path: Path) -> None:
+    await begin_a_session(tmp_path)
+    await leave(tmp_path, accepted("t1", SEARCH), *[Begin(turn="t1")] * 3)
+    async with quick(tmp_path) as chat:
+        assert "3 times" in (await chat.hear_message()).text
+        await chat.say("/history", peer="ada")
+        assert "3 times" not in (await chat.hear_message()).text
+    async with await Spool.open(tmp_path / "data") as spool:
+        assert [row.turn for row in (await spool.listing()).inbox] == ["t1"]
+
+
+async def test_a_reading_that_is_cut_by_a_shutdown_is_answered_by_the_next_start(tmp_path: Path) -> None:
+    """However often that is, it is not taken for what ends the daemon."""
+    async with searching(tmp_path, shutdown_timeout=0.01) as (chat, _):
+        await chat.say("hello", peer="ada")
+        await chat.hear_message()  # Whatever was accepted has begun by now.
+        await chat.say("/restart", peer="ada")
+        await asyncio.wait({task for task in asyncio.all_tasks() if task.get_name() == "daemon"})
+    async with await Spool.open(tmp_path / "data") as spool:
+        (row,) = (await spool.recover()).inbox
+        assert (row.inbound.text, row.state, row.attempts) == (SEARCH, InboxState.RUNNING, 0)
+    async with quick(tmp_path) as chat:
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"I am back.", "Nothing found for heron."}
 
 
 async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
