@@ -144,7 +144,7 @@ class Turns:
 
     async def _answer(self, course: Course, allowance: Allowance) -> None:
         job = course.jobs[0]
-        course.restored = await self._restored(job)
+        course.restored = self._restored(job)
         prepared = course.prepared = await self._preparing.prepare(job)
         agent = prepared.agent
         if not course.has_begun:
@@ -188,15 +188,15 @@ class Turns:
             timeout=self._live.settings.gateway.approval_timeout,
         )
 
-    async def _restored(self, job: Job) -> int:
+    def _restored(self, job: Job) -> int:
         """Return how many turns the session has from before our start, the first time that it is used since."""
         if job.session in self._known:
             return 0
         self._known[job.session] = None
         while len(self._known) > KNOWN_SESSIONS:
             del self._known[next(iter(self._known))]
-        session = await self._sessions.load(job.session)
-        return session.meta.turns if session.meta.created_at < self._started else 0
+        session = self._sessions.find(job.session)
+        return session.turns if session and session.created_at < self._started else 0
 
     async def _begin(self, course: Course) -> None:
         """Write down what was asked; in a turn that goes on after a crash, what has become of the tools that ran."""

@@ -12,6 +12,9 @@ __all__ = ["HotSessions"]
 _GROWTH = 1024
 """Entries that may be added to a tail, and as many again as it had, before it is worth reading a shorter one."""
 
+_SHORT = 32
+"""Entries that a short session has."""
+
 
 @dataclass(slots=True)
 class _Hot:
@@ -24,12 +27,16 @@ class _Hot:
 
 
 class HotSessions:
-    """Entries by session key; the least recently used go first, by count and by bytes of transcript."""
+    """Entries by session key; the least recently used go first, by count and by bytes of transcript.
+
+    While sessions are short, four times as many are kept: a rush of new ones is answered without reading any.
+    """
 
     def __init__(self, *, max_sessions: int = 256, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         self._bytes = 0
+        self._entries = 0
         self._sessions: OrderedDict[str, _Hot] = OrderedDict()
 
     def __len__(self) -> int:
@@ -55,6 +62,7 @@ class HotSessions:
         self.drop(key)
         self._sessions[key] = _Hot(entries, size, messages, 2 * len(entries) + _GROWTH)
         self._bytes += size
+        self._entries += len(entries)
         self._cool()
 
     def extend(self, key: str, entries: Sequence[Entry], size: int) -> None:
@@ -65,6 +73,7 @@ class HotSessions:
         hot.entries.extend(entries)
         hot.size += size
         self._bytes += size
+        self._entries += len(entries)
         self._sessions.move_to_end(key)
         if len(hot.entries) > hot.max_entries or _reaches_back(hot, entries):
             self.drop(key)
@@ -74,10 +83,16 @@ class HotSessions:
         hot = self._sessions.pop(key, None)
         if hot is not None:
             self._bytes -= hot.size
+            self._entries -= len(hot.entries)
 
     def _cool(self) -> None:
-        while self._sessions and (len(self._sessions) > self._max_sessions or self._bytes > self._max_bytes):
+        while self._sessions and (self._are_too_many() or self._bytes > self._max_bytes):
             self.drop(next(iter(self._sessions)))
+
+    def _are_too_many(self) -> bool:
+        if len(self._sessions) <= self._max_sessions:
+            return False
+        return self._entries > _SHORT * self._max_sessions or len(self._sessions) > 4 * self._max_sessions
 
 
 def _reaches_back(hot: _Hot, entries: Sequence[Entry]) -> bool:

@@ -293,6 +293,11 @@ class SessionManager:
         entries = await self._ledger.load(key, self._window)
         return Session(key=key, meta=meta_of(key, self._ledger.state(key)), entries=entries)
 
+    def find(self, key: str) -> SessionMeta | None:
+        """Return what is known of a session without reading it."""
+        state = self._ledger.find(key)
+        return None if state is None else meta_of(key, state)
+
     async def look_up(self, key: str) -> SessionMeta:
         """Return what is known of a session, once its end has been read; `Refused` as `load`."""
         await self._ledger.reach(key, self._window)

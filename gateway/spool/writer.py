@@ -26,6 +26,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Work = Callable[[sqlite3.Connection], Any]  # Any: a job's answer is as its caller's work has it.
 
+_AT_ONCE = 256
+"""Jobs in a transaction: in a rush, the first are told while the others are being stored."""
+
 _CHANGES_PER_CHECKPOINT = 1_000
 _LOG_LIMIT = 16 * 1024 * 1024
 """SQLite writes its log from the start again after a checkpoint; one that has grown beyond this is cut."""
@@ -113,7 +116,8 @@ class Writer:
                 self._busy_since = monotonic()
                 for alone, jobs in groupby(batch, key=lambda job: job.is_alone):
                     work = self._do_alone if alone else self._commit
-                    self._tell(self._resolve, work(connection, list(jobs)))
+                    for part in _parts(list(jobs)):
+                        self._tell(self._resolve, work(connection, part))
                 self._checkpoint(connection)
                 self._busy_since = None
 
@@ -240,6 +244,11 @@ class Writer:
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more, and what is stored is.
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _parts(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    for start in range(0, len(jobs), _AT_ONCE):
+        yield jobs[start : start + _AT_ONCE]
 
 
 def _runs(batch: Sequence[Job]) -> Iterator[list[Job]]:

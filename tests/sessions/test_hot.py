@@ -1,15 +1,32 @@
 from gateway.sessions import entries as e
 from gateway.sessions.hot import HotSessions
 
+LONG: list[e.Entry] = [e.Clear()] * 100
+
 
 def test_the_least_recently_used_go_first() -> None:
     hot = HotSessions(max_sessions=2)
-    hot.put("a", [], 1)
-    hot.put("b", [], 1)
+    hot.put("a", LONG, 1)
+    hot.put("b", LONG, 1)
     hot.get("a")
-    hot.put("c", [], 1)
+    hot.put("c", LONG, 1)
     assert hot.get("b") is None
-    assert hot.get("a") == []
+    assert hot.get("a") == LONG
+
+
+def test_of_short_sessions_more_are_kept() -> None:
+    hot = HotSessions(max_sessions=2)
+    for number in range(9):
+        hot.put(f"{number}", [e.Clear()], 1)
+    assert [number for number in range(9) if hot.get(f"{number}")] == list(range(1, 9))
+    hot.extend("8", LONG, 1)
+    assert len(hot) == 2
+    for key in ("7", "8"):
+        hot.drop(key)
+    hot.put("a", [e.Clear()], 1)
+    hot.put("b", [e.Clear()], 1)
+    hot.put("c", [e.Clear()], 1)
+    assert len(hot) == 3
 
 
 def test_the_bytes_are_bounded_too() -> None:

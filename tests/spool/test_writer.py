@@ -44,6 +44,25 @@ async def test_what_queues_up_is_one_transaction(spool: Spool) -> None:
     assert (await spool.stats()).seen == 100
 
 
+async def test_a_rush_is_stored_in_parts_and_the_first_are_told_before_the_last(spool: Spool) -> None:
+    told: list[int] = []
+
+    async def commit(number: int) -> None:
+        await spool.commit(take(f"e{number}"))
+        told.append(spool.transactions)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        gate = await held(spool, group)
+        before = spool.transactions
+        for number in range(1_000):
+            group.create_task(commit(number), name=f"commit:{number}")
+        await asyncio.sleep(0)
+        gate.opened.set()
+    assert spool.transactions == before + 1 + 4, "the gate's own, and one for each 256"
+    assert told == sorted(told)
+    assert (await spool.stats()).seen == 1_000
+
+
 async def test_one_refusal_does_not_hurt_the_others_of_the_batch(spool: Spool, crash: Crash) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
