@@ -26,7 +26,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Work = Callable[[sqlite3.Connection], Any]  # Any: a job's answer is as its caller's work has it.
 
-_AT_ONCE = 256
+_AT_ONCE = 128
 """Jobs in a transaction: in a rush, the first are told while the others are being stored."""
 
 _CHANGES_PER_CHECKPOINT = 1_000

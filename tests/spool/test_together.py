@@ -5,7 +5,7 @@ from gateway.spool.together import moves
 from tests.spool.samples import NOW, RECEIPT, accept, send, take
 from tests.spool.test_writer import held
 
-TURNS = [f"t{number:02}" for number in range(70)]
+TURNS = [f"t{number:02}" for number in range(30)]
 
 
 async def in_one_batch(spool: Spool, *calls: tuple[Operation, ...]) -> list[BaseException | None]:

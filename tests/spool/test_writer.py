@@ -58,7 +58,7 @@ async def test_a_rush_is_stored_in_parts_and_the_first_are_told_before_the_last(
             group.create_task(commit(number), name=f"commit:{number}")
         await asyncio.sleep(0)
         gate.opened.set()
-    assert spool.transactions == before + 1 + 4, "the gate's own, and one for each 256"
+    assert spool.transactions == before + 1 + 8, "the gate's own, and one for each 128"
     assert told == sorted(told)
     assert (await spool.stats()).seen == 1_000
 
