@@ -11,6 +11,7 @@ import structlog
 
 from channels.telegram.albums import Arrived
 from channels.telegram.api import BotApi
+from channels.telegram.breath import Breath
 from channels.telegram.channel import TEXT_LIMIT
 from channels.telegram.gathering import Gathering, gathering
 from channels.telegram.listening import Listener
@@ -38,7 +39,8 @@ class Connection:
         self._context = context
         self._api = api
         self.files = api.files
-        self.outlet = Outlet(api, TEXT_LIMIT)
+        self._breath = Breath()
+        self.outlet = Outlet(api, TEXT_LIMIT, on_sent=self._breath.answered)
         self._albums: Gathering | None = None
         self._bot: BotIdentity | None = None
 
@@ -55,7 +57,8 @@ class Connection:
         """Fetch updates until cancelled, in requests of so many seconds at most."""
         # What was kept of an album when the bot had a webhook was acknowledged, so it would not come again.
         async with Taker(self._api, deliver, self._context.relocate) as taker, self._gathering(taker):
-            await Poller(self._api, self._identify, self._context.pulse, longest=longest).run(taker)
+            poller = Poller(self._api, self._identify, self._context.pulse, longest=longest, breath=self._breath)
+            await poller.run(taker)
 
     async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:
         """Have Telegram call `url` until cancelled, and take what comes to `receive`."""

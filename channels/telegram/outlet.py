@@ -29,10 +29,20 @@ SHORT = 200
 
 
 class Outlet:
-    def __init__(self, api: BotApi, limit: TextLimit, *, clock: Callable[[], float] = monotonic) -> None:
+    """`on_sent` is called after each message that Telegram has taken."""
+
+    def __init__(
+        self,
+        api: BotApi,
+        limit: TextLimit,
+        *,
+        on_sent: Callable[[], None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._api = api
         self._limit = limit
         self._clock = clock
+        self._on_sent = on_sent
         self._sent: OrderedDict[str, Receipt] = OrderedDict()
         self.has_drafts = True
         """Until the server has refused one for good."""
@@ -44,6 +54,7 @@ class Outlet:
             return self._sent[key]
         letter, plain = await self._letters(message)
         chat, number = await self._post(place_of(message.address), letter, plain)
+        self._on_sent()
         return self._remember(key, Receipt(message_id=f"{chat}:{number}"))
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:

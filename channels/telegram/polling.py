@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from channels.telegram.albums import Arrived, album_at_end
 from channels.telegram.api import BotApi
+from channels.telegram.breath import Breath
 from channels.telegram.pauses import pauses
 from channels.telegram.taking import Taker
 from channels.telegram.wire import BotIdentity
@@ -15,8 +16,6 @@ __all__ = ["Poller"]
 
 LEAST_SLACK = 2
 """How many seconds later than agreed an answer may come at least; after that the connection is taken for dead."""
-BREATH = 0.003
-"""Seconds in which what was taken gets to work before more is asked for, which then comes by several at once."""
 ALBUM_PAUSE = 0.3
 """The parts of an album are sent in one go, but Telegram answers as soon as it has the first."""
 
@@ -35,12 +34,14 @@ class Poller:
         pulse: Pulse,
         *,
         longest: int,
+        breath: Breath,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._identify = identify
         self._pulse = pulse
         self._longest = longest
+        self._breath = breath
         self._sleep = sleep
         self._bot: BotIdentity | None = None
         self._offset: int | None = None
@@ -76,7 +77,7 @@ class Poller:
             await self._acknowledge()
             raise
         if arrived:
-            await asyncio.sleep(BREATH)
+            await self._breath.taken()
 
     async def _fetch(self, wait: int) -> list[Arrived]:
         return await self._api.updates(self._offset, wait=wait, slack=max(LEAST_SLACK, self._longest // 5))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from channels.telegram.api import BotApi
+from channels.telegram.breath import Breath
 from channels.telegram.polling import ALBUM_PAUSE, Poller
 from channels.telegram.taking import Taker
 from channels.telegram.wire import BotIdentity
@@ -45,7 +46,7 @@ async def poll(
     async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
             async with Taker(bot, deliver, relocate) as taker:
-                await Poller(bot, identify, beats, longest=50, sleep=sleep).run(taker)
+                await Poller(bot, identify, beats, longest=50, breath=Breath(), sleep=sleep).run(taker)
     return taken
 
 
@@ -186,7 +187,7 @@ async def test_what_was_not_taken_is_asked_for_again(api: FakeBotApi) -> None:
         asyncio.TaskGroup() as tasks,
         Taker(bot, deliver, relocate) as taker,
     ):
-        poller = Poller(bot, identify, Beats(), longest=50, sleep=sleep)
+        poller = Poller(bot, identify, Beats(), longest=50, breath=Breath(), sleep=sleep)
         polling = tasks.create_task(poller.run(taker), name="poll")
         await api.acknowledged()
         polling.cancel()
