@@ -21,7 +21,7 @@ from channels.telegram.taking import Taker
 from channels.telegram.wire import BotIdentity
 from config import Secret
 from gateway.contract import ChannelContext, CommandInfo, Deliver
-from gateway.errors import AuthRejected, ChannelError, Transient
+from gateway.errors import ChannelError, Transient
 from gateway.text import excerpt
 
 __all__ = ["Connection", "connect"]
@@ -57,7 +57,8 @@ class Connection:
         """Fetch updates until cancelled, in requests of so many seconds at most."""
         # What was kept of an album when the bot had a webhook was acknowledged, so it would not come again.
         async with Taker(self._api, deliver, self._context.relocate) as taker, self._gathering(taker):
-            poller = Poller(self._api, self._identify, self._context.pulse, longest=longest, breath=self._breath)
+            identify = partial(self._identify, taker)
+            poller = Poller(self._api, identify, self._context.pulse, longest=longest, breath=self._breath)
             await poller.run(taker)
 
     async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:
@@ -83,7 +84,7 @@ class Connection:
         return gathering(read=self._api.update, take=partial(self._take, taker), notebook=self._context.notebook)
 
     async def _take(self, taker: Taker, group: Sequence[Arrived]) -> None:
-        self._bot = self._bot or await self._identify()
+        self._bot = self._bot or await self._identify(taker)
         await taker.take(group, self._bot)
 
     async def own_name(self) -> str:
@@ -91,10 +92,10 @@ class Connection:
         me = await self._api.me()
         return f"@{me.username or me.id}"
 
-    async def _identify(self) -> BotIdentity:
-        """Ask who we are, and hang up the menu."""
+    async def _identify(self, taker: Taker) -> BotIdentity:
+        """Ask who we are, and have the menu hung up meanwhile."""
         me = await self._api.me()
-        await self._set_menu()
+        taker.aside(self._set_menu(), name="telegram:menu")
         return BotIdentity(
             channel=self._context.name,
             account=self._context.account,
@@ -106,9 +107,7 @@ class Connection:
     async def _set_menu(self) -> None:
         try:
             await self._api.set_menu(_menu(self._context.browser.commands()))
-        except AuthRejected:
-            raise
-        except ChannelError as trouble:  # The commands work without it.
+        except ChannelError as trouble:  # The commands work without it; a refused token is heard of elsewhere too.
             log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
 
 

@@ -21,7 +21,7 @@ NOT_FOR_YOU = "This button is not for you, or does nothing any more."
 
 
 class Taker:
-    """Used as a context, which it leaves once every pressed button has been released: that delays no update."""
+    """Used as a context, which it leaves once all that is done aside is done, like releasing pressed buttons."""
 
     def __init__(self, api: BotApi, deliver: Deliver, relocate: Relocate) -> None:
         self._api = api
@@ -40,6 +40,10 @@ class Taker:
             await self._tasks.__aexit__(None, None, None)
         else:
             await self._tasks.__aexit__(kind, error, trace)
+
+    def aside(self, work: Coroutine[None, None, None], *, name: str) -> None:
+        """Do something, which may not fail, that no update has to wait for."""
+        self._tasks.create_task(work, name=name)
 
     async def take_all(self, arrived: Sequence[Arrived], bot: BotIdentity) -> tuple[set[int], ChannelError | None]:
         """Have each chat's updates taken in their order, and all chats at once: one commit then serves many of them.
@@ -80,7 +84,7 @@ class Taker:
 
     def _release(self, update: Update | None, text: str | None) -> None:
         if update is not None and (query := update.callback_query) is not None:
-            self._tasks.create_task(self._api.release_button(query.id, text), name=f"telegram:button:{query.id}")
+            self.aside(self._api.release_button(query.id, text), name=f"telegram:button:{query.id}")
 
 
 async def _side_by_side(works: Mapping[str, Coroutine[None, None, None]]) -> None:

@@ -342,6 +342,14 @@ async def test_the_menu_is_hung_up(api: FakeBotApi) -> None:
     ]
 
 
+async def test_messages_do_not_wait_for_the_menu(api: FakeBotApi, core: Core, beats: Beats) -> None:
+    api.held.add("setMyCommands")
+    async with running(opened(api, beats), core.deliver, beats):
+        await api.called("setMyCommands")
+        await api.say("hello")
+        assert (await core.heard()).text == "hello"
+
+
 async def test_a_menu_that_is_refused_stops_nothing(api: FakeBotApi, core: Core, beats: Beats) -> None:
     api.scripted["setMyCommands"].append(refusal(400, "Bad Request: BOT_COMMAND_INVALID"))
     async with running(opened(api, beats), core.deliver, beats):
