@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.json import encode
+
 from config import ModelSettings, ProviderSettings
 from gateway.agent.anthropic_answer import AnthropicAnswer
 from gateway.agent.connection import http_client
@@ -81,7 +83,9 @@ class Messages:
     async def ask(self, client: AsyncAnthropic, body: Body) -> Events:
         from anthropic import AsyncStream  # noqa: PLC0415 - as above
 
-        return await client.post("/v1/messages", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
+        return await client.post(
+            "/v1/messages", cast_to=object, content=encode(body), stream=True, stream_cls=AsyncStream[object]
+        )
 
     def answer(self, name: str) -> AnthropicAnswer:
         return AnthropicAnswer(name)

@@ -55,7 +55,7 @@ class Dialect(Protocol[Client]):
     def body(self, prompt: Prompt) -> Body: ...
 
     async def ask(self, client: Client, body: Body) -> Events:
-        """Begin a stream: send `body` as it is, and take events as they are.
+        """Begin a stream: send `body` as it is, encoded, and take events as they are.
 
         The SDKs' typed way would take the one apart and put the other together field by field, on the event loop:
         tens of milliseconds for a long conversation, and half of the work for each event.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.json import encode
+
 from config import ProviderSettings
 from gateway.agent.connection import http_client
 from gateway.agent.endpoint import NO_KEY, Body, Endpoint, Events
@@ -92,5 +94,5 @@ async def _begun(client: AsyncOpenAI, body: Body) -> Events:
     from openai import AsyncStream  # noqa: PLC0415 - as above
 
     return await client.post(
-        "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+        "/chat/completions", cast_to=object, content=encode(body), stream=True, stream_cls=AsyncStream[object]
     )

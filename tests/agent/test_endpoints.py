@@ -89,6 +89,7 @@ async def test_the_system_prompt_the_tools_and_the_history_are_sent(api: Dialect
     assert len(second["messages"]) == len(first["messages"]) + 2
     assert made.id in str(second["messages"][-2])
     assert "blue" in str(second["messages"][-1])
+    assert server.requests[0].headers["Content-Type"] == "application/json"
 
 
 async def test_pictures_reach_a_model_that_sees_and_no_other(api: Dialect) -> None:
