@@ -109,11 +109,11 @@ class SessionManager:
 
     @property
     def scope_count(self) -> int:
-        return len(self._ledger.scopes)
+        return len(self._ledger.books.scopes)
 
     @property
     def session_count(self) -> int:
-        return self._ledger.scopes.sessions
+        return self._ledger.books.scopes.sessions
 
     async def recover(self) -> RecoveryReport:
         """Put back what only the journal has, and find out which sessions there are. Has to be done first, and once."""
@@ -146,7 +146,7 @@ class SessionManager:
 
     def active(self, scope: str) -> SessionMeta | None:
         """Return the scope's active session, whatever its status; creates nothing."""
-        found = self._ledger.scopes[scope]
+        found = self._ledger.books.scopes[scope]
         key = found.active_session_key
         return None if key is None else meta_of(key, found.sessions[key])
 
@@ -157,7 +157,7 @@ class SessionManager:
 
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
-        found = self._ledger.scopes[scope]
+        found = self._ledger.books.scopes[scope]
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
     async def resolve_active(
@@ -186,7 +186,7 @@ class SessionManager:
     ) -> SessionMeta:
         """Start a session and make it the active one."""
         self._ledger.insist_on_recovery()
-        found = self._ledger.scopes[scope]
+        found = self._ledger.books.scopes[scope]
         key = session_key(scope, found.highest_number + 1)
         begun = first_entries(
             key, epoch=found.epoch + 1, agent=agent, origin=origin, created=self._clock(), title=title or ""
@@ -202,21 +202,21 @@ class SessionManager:
         A completed or cancelled one is opened again. One in error can be read, and the next message starts another.
         """
         key = session_key(scope, number)
-        if number < 1 or key not in self._ledger.sessions(scope):
+        if number < 1 or key not in self._ledger.books.sessions(scope):
             raise Refused(f"There is no session {number} here. /session list shows what there is.")
         await self.load(key)
-        state = self._ledger.state(key)
+        state = self._ledger.books.state(key)
         steps: builtins.list[Entry] = []
         if state.status in _REOPENED:
             steps.append(e.Status(value=SessionStatus.ACTIVE, by="resume"))
-        found = self._ledger.scopes[scope]
+        found = self._ledger.books.scopes[scope]
         if found.active_session_key != key:
             steps.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
         operations = also(meta_of(key, state))
         await self._ledger.append(key, steps, is_active=True, also=operations)
         if found.active_session_key != key:
             await self._removal.rotated(scope, found.active_session_key)
-        return meta_of(key, self._ledger.state(key))
+        return meta_of(key, self._ledger.books.state(key))
 
     async def set_title(self, key: str, title: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         return await self._note(key, e.Title(value=title), also)
@@ -227,7 +227,7 @@ class SessionManager:
     async def set_agent(self, key: str, agent: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let another agent answer, with its own model, from the next turn on."""
         await self.append(key, [e.Agent(value=agent), e.Model(value="")], also=also)
-        return meta_of(key, self._ledger.state(key))
+        return meta_of(key, self._ledger.books.state(key))
 
     async def set_model(self, key: str, model: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let another model answer from the next turn on; an empty name means the agent's own."""
@@ -257,7 +257,7 @@ class SessionManager:
 
     async def _note(self, key: str, entry: Entry, also: Sequence[Operation]) -> SessionMeta:
         await self.append(key, [entry], also=also)
-        return meta_of(key, self._ledger.state(key))
+        return meta_of(key, self._ledger.books.state(key))
 
     async def delete(self, key: str) -> None:
         """Remove a session for good: file, memory and index. `Refused` when there is none.
@@ -265,7 +265,7 @@ class SessionManager:
         A turn that still runs in it cannot write to it any more. When it was the active one, the newest other of its
         scope becomes active.
         """
-        self._ledger.state(key)
+        self._ledger.books.state(key)
         await self._removal.remove(key, Leaving.DELETED)
 
     async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy | None = None) -> builtins.list[str]:
@@ -290,18 +290,18 @@ class SessionManager:
 
         `Refused` when it is not there or cannot be read.
         """
-        entries = await self._ledger.load(key, self._window)
-        return Session(key=key, meta=meta_of(key, self._ledger.state(key)), entries=entries)
+        entries = await self._ledger.ends.load(key, self._window)
+        return Session(key=key, meta=meta_of(key, self._ledger.books.state(key)), entries=entries)
 
     def find(self, key: str) -> SessionMeta | None:
         """Return what is known of a session without reading it."""
-        state = self._ledger.find(key)
+        state = self._ledger.books.find(key)
         return None if state is None else meta_of(key, state)
 
     async def look_up(self, key: str) -> SessionMeta:
         """Return what is known of a session, once its end has been read; `Refused` as `load`."""
-        await self._ledger.reach(key, self._window)
-        return meta_of(key, self._ledger.state(key))
+        await self._ledger.ends.reach(key, self._window)
+        return meta_of(key, self._ledger.books.state(key))
 
     @property
     def _window(self) -> int:
@@ -317,11 +317,11 @@ class SessionManager:
         self, key: str, *, turn: str | None = None
     ) -> tuple[builtins.list[Message], builtins.list[Message]]:
         """Return the two parts of `history`: what was said before the turn `turn`, and that turn."""
-        return await self._ledger.divided(key, self._window, turn=turn, max_chars=self.settings.context_chars)
+        return await self._ledger.ends.divided(key, self._window, turn=turn, max_chars=self.settings.context_chars)
 
     async def lines(self, key: str, limit: int) -> builtins.list[Spoken]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""
-        return await self._ledger.lines(key, limit, self._window)
+        return await self._ledger.ends.lines(key, limit, self._window)
 
     async def append(
         self,
@@ -341,7 +341,7 @@ class SessionManager:
 
     def scopes(self) -> Iterator[str]:
         """Return the names of all scopes that there are now; `list` tells the sessions of each."""
-        return iter(tuple(self._ledger.scopes))
+        return iter(tuple(self._ledger.books.scopes))
 
     async def search(
         self,
@@ -353,7 +353,7 @@ class SessionManager:
         max_seconds: float = 3.0,
     ) -> SearchResult:
         """Find lines of this scope's sessions that hold all of `words`, whatever their case, newest first."""
-        states = sorted(self._ledger.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
+        states = sorted(self._ledger.books.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
         path = self._ledger.disk.path
         files = [Searched(path=path(key), number=state.number, title=state.title) for key, state in states]
         if not files:

@@ -25,12 +25,12 @@ class Removal:
 
     async def rotated(self, scope: str, before: str | None) -> None:
         """Tell the archiver that another session took the place of `before`."""
-        state = self._ledger.sessions(scope).get(before) if before else None
+        state = self._ledger.books.sessions(scope).get(before) if before else None
         if before and state:
             await self._on_leaving(meta_of(before, state), Leaving.ROTATED)
 
     async def prune(self, scope: str, limit: int, is_busy: IsBusy) -> list[str]:
-        victims = upkeep.surplus(self._ledger.scopes[scope], limit, is_busy)
+        victims = upkeep.surplus(self._ledger.books.scopes[scope], limit, is_busy)
         for key in victims:
             await self.remove(key, Leaving.PRUNED)
         return victims
@@ -38,18 +38,18 @@ class Removal:
     async def remove(self, key: str, why: Leaving) -> None:
         """Remove a session for good; `Refused` when there is none."""
         name, _ = parse_key(key)
-        await self._on_leaving(meta_of(key, self._ledger.state(key)), why)
-        if key not in self._ledger.sessions(name):
+        await self._on_leaving(meta_of(key, self._ledger.books.state(key)), why)
+        if key not in self._ledger.books.sessions(name):
             return
-        was = self._ledger.scopes[name]
-        self._ledger.forget(key)
+        was = self._ledger.books.scopes[name]
+        self._ledger.ends.forget(key)
         heir = await self._pass_on(name, was)
         await self._ledger.delete_file(key, heir)
         log.info("session_removed", session=key, why=why)
 
     async def _pass_on(self, name: str, was: Scope) -> str | None:
         """Let a session that stays know the highest number, and be the active one if there is none; return its key."""
-        left = self._ledger.scopes[name]
+        left = self._ledger.books.scopes[name]
         heir = left.active_session_key or next(iter(left.ordered_sessions), None)
         if heir is None:
             return None
@@ -65,5 +65,5 @@ class Removal:
 
     async def delete_doomed(self) -> None:
         """Try again to delete the files of removed sessions that the disk would not let go."""
-        for key in [key for key in self._ledger.doomed if key not in self._ledger.sessions(parse_key(key)[0])]:
+        for key in [key for key in self._ledger.doomed if key not in self._ledger.books.sessions(parse_key(key)[0])]:
             await self._ledger.delete_file(key)

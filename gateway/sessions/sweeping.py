@@ -40,8 +40,8 @@ class Sweeping:
                 await asyncio.sleep(0)
             removed += await self._expire(name, settings, is_busy) if expires else []
             completed += await self._complete(name, settings, is_busy)
-            if expires and upkeep.is_forgotten(self._ledger.scopes[name], settings, self._clock()):
-                self._ledger.drop_scope(name)
+            if expires and upkeep.is_forgotten(self._ledger.books.scopes[name], settings, self._clock()):
+                self._ledger.books.drop_scope(name)
         await self._removal.delete_doomed()
         return SweepReport(
             expired=tuple(removed),
@@ -52,17 +52,17 @@ class Sweeping:
 
     def _next_to_sweep(self) -> list[str]:
         if not self._to_sweep:
-            self._to_sweep = list(self._ledger.scopes)
+            self._to_sweep = list(self._ledger.books.scopes)
         names = self._to_sweep[-_SWEPT_PER_CALL:]
         del self._to_sweep[-_SWEPT_PER_CALL:]
         return names
 
     async def _expire(self, name: str, settings: SessionSettings, is_busy: IsBusy) -> list[str]:
-        old = upkeep.expired(self._ledger.scopes[name], settings, self._clock(), is_busy)
+        old = upkeep.expired(self._ledger.books.scopes[name], settings, self._clock(), is_busy)
         return [key for key in old if await _managed(self._removal.remove(key, Leaving.EXPIRED), key)]
 
     async def _complete(self, name: str, settings: SessionSettings, is_busy: IsBusy) -> list[str]:
-        idle = upkeep.idle(self._ledger.scopes[name], settings, self._clock(), is_busy)
+        idle = upkeep.idle(self._ledger.books.scopes[name], settings, self._clock(), is_busy)
         step = e.Status(value=SessionStatus.COMPLETED, by=fold.IDLE, why="Nobody wrote for a while.")
         return [key for key in idle if await _managed(self._ledger.append(key, [step]), key)]
 

@@ -21,7 +21,7 @@ class Transfer:
 
     async def lines_out(self, key: str) -> AsyncIterator[bytes]:
         """Yield what the transcript holds and what waits to be appended to it, as of the first line."""
-        self._ledger.state(key)
+        self._ledger.books.state(key)
         size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
         if size:
             departure = await self._reader.do(Departure, self._ledger.disk.path(key), size)
@@ -43,29 +43,29 @@ class Transfer:
                 await self._reader.do(arrival.write, data)
             header, state = await self._reader.do(arrival.finish)
             self._insist_on_place(scope, header)
-            was = self._ledger.scopes[header.scope]
-            self._ledger.update(header.key, state, is_active=was.active_session_key is None)
+            was = self._ledger.books.scopes[header.scope]
+            self._ledger.books.update(header.key, state, is_active=was.active_session_key is None)
             await self._place(arrival, header.key, was)
         finally:
             await self._reader.do(arrival.close)
-        return meta_of(header.key, self._ledger.state(header.key))
+        return meta_of(header.key, self._ledger.books.state(header.key))
 
     def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
         if scope is not None and header.scope != scope:
             raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
-        if header.key in self._ledger.sessions(header.scope) or header.key in self._ledger.doomed:
+        if header.key in self._ledger.books.sessions(header.scope) or header.key in self._ledger.doomed:
             raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
 
     async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
         try:
             await self._ledger.on_disk(self._ledger.disk.place, key, arrival)
         except OSError as trouble:
-            self._ledger.forget(key)
+            self._ledger.ends.forget(key)
             raise Refused(f"The session could not be stored: {trouble.strerror}.") from trouble
         active = was.active_session_key
-        if active is not None and self._ledger.state(key).epoch > was.epoch:
+        if active is not None and self._ledger.books.state(key).epoch > was.epoch:
             # By its epoch the arrival would pass for the active one, should the index ever be lost.
-            found = self._ledger.scopes[parse_key(key)[0]]
+            found = self._ledger.books.scopes[parse_key(key)[0]]
             step = e.Activated(key=active, epoch=found.epoch + 1, highest_number=found.highest_number)
             await self._ledger.append(active, [step])
 
