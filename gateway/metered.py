@@ -9,6 +9,7 @@ from time import monotonic
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.agent.calibrations import Calibrations
 from gateway.agent.fitting import fit
@@ -36,7 +37,6 @@ _SECOND_TRY = 0.5
 _LEAST = 0.2
 _MOST_OUTPUT = 0.25
 """How much of its context a model is left for its answer, at most."""
-_measure_of = attrgetter("measure")
 _sent_of = attrgetter("sent")
 
 _BIG = 200_000
@@ -132,32 +132,32 @@ class Metered:
 
     async def _request(self, prompt: Prompt) -> _Request:
         """Make `prompt` fit; what has been summed up meanwhile stands in place of what was said before the turn."""
-        messages = prompt.messages
+        messages = list(prompt.messages)
         if self._instead is not None:
             messages = [*self._instead, *messages[self.before :]]
         await self._measure(messages)
         calibration = self._calibrations[self._info.name]
         frame = self._measures.frame(prompt.system, prompt.tools)
         fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
-        known = self._measures.all_known(messages)
-        measured = total([frame, *map(_measure_of, known)])
+        counted = self._measures.counted(messages)
+        measured = total([frame, counted.measure])
         tokens = calibration.estimate(measured)
         room = min(budget - fixed, self._room or budget)
         if tokens > fixed + room:
-            known = self._measures.all_known(self._fitting(messages, calibration, room))
-            measured = total([frame, *map(_measure_of, known)])
+            counted = self._measures.counted(self._fitting(messages, calibration, room))
+            measured = total([frame, counted.measure])
             tokens = calibration.estimate(measured)
-        sent = Prompt(system=prompt.system, messages=list(map(_sent_of, known)), tools=prompt.tools, model=prompt.model)
+        sent = replace(prompt, messages=list(map(_sent_of, counted.known)))
         return _Request(prompt=sent, measured=measured, tokens=tokens, fixed=fixed)
 
-    def _fitting(self, messages: Sequence[Message], calibration: Calibration, room: int) -> Sequence[Message]:
+    def _fitting(self, messages: Sequence[Message], calibration: Calibration, room: int) -> list[Message]:
         def size(message: Message) -> int:
             return calibration.estimate(self._measures.known(message).measure)
 
         before = self.before if self._instead is None else len(self._instead)
         return fit(messages[:before], messages[before:], size=size, budget=room)
 
-    async def _measure(self, messages: Sequence[Message]) -> None:
+    async def _measure(self, messages: list[Message]) -> None:
         """Measure what is new, in a thread where it is much."""
         new = self._measures.unknown(messages)
         if sum(map(chars, new)) > _BIG:

@@ -16,6 +16,7 @@ from gateway.dialogue import AssistantMessage, Message, ToolMessage, UserMessage
 
 __all__ = [
     "DEFAULT_WEIGHTS",
+    "NOTHING",
     "ONE_REQUEST",
     "Calibration",
     "Measure",
@@ -52,6 +53,7 @@ _LIMITS = (0.2, 5.0)
 _CREDIBLE = (0.1, 10.0)
 """A report further than this from what was expected says nothing about text: it is left out."""
 
+NOTHING: Measure = (0,) * 11
 ONE_REQUEST: Measure = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
