@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from time import monotonic
+from types import TracebackType
+from typing import Self
 
 import structlog
 from msgspec import Struct
@@ -63,14 +66,19 @@ def budget_of(info: ModelInfo, calibration: Calibration) -> int:
 
 @dataclass(slots=True)
 class _Heard:
-    """What has come back of one request so far."""
+    """What has come back of one request so far. Inside it something may come; after it, all is accounted for.
 
+    Also a step that was stopped has been read by the model, so it is paid for; one that failed before its first word
+    is not.
+    """
+
+    on_end: Callable[["_Heard"], None]
     asked_at: float = field(default_factory=monotonic)
     first_word: float | None = None
     """Seconds until something came."""
     usage: Usage | None = None
     written: list[str] = field(default_factory=list)
-    outcome: str = "failed"
+    outcome: str = "answered"
     is_owed: bool = True
     """Whether it has to be paid for."""
 
@@ -81,6 +89,19 @@ class _Heard:
             self.usage = chunk
         else:
             self.written.append(_written(chunk))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self.outcome = "stopped"
+        elif error is not None:
+            self.outcome = "failed"
+            self.is_owed = self.first_word is not None or not isinstance(error, ProviderFailed)
+        self.on_end(self)
 
 
 class Metered:
@@ -114,21 +135,31 @@ class Metered:
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         await self._bill.check()
-        request = await self._request(prompt)
-        try:
-            async with aclosing(self._ask(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+        for may_shorten in (True, False):
+            request = await self._request(prompt)
+            try:
+                with _Heard(partial(self._close, request)) as heard:
+                    async with aclosing(self._provider.stream(request.prompt)) as chunks:
+                        async for chunk in chunks:
+                            heard.take(chunk)
+                            if not isinstance(chunk, Usage):
+                                yield chunk
+            except ContextTooLong:
+                if not may_shorten:
+                    raise
+                await self._make_shorter(request)
+            else:
+                if heard.usage is not None:
+                    yield heard.usage
                 return
-        except ContextTooLong:
-            log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
-            self._calibrations[self._info.name].too_long(request.tokens)
-            self._room = round((request.tokens - request.fixed) * _SECOND_TRY)
-            if self._shorten is not None:
-                self._instead = await self._shorten()
-        async with aclosing(self._ask(await self._request(prompt))) as chunks:
-            async for chunk in chunks:
-                yield chunk
+
+    async def _make_shorter(self, request: _Request) -> None:
+        """Have the next request fit, after one that was too long."""
+        log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
+        self._calibrations[self._info.name].too_long(request.tokens)
+        self._room = round((request.tokens - request.fixed) * _SECOND_TRY)
+        if self._shorten is not None:
+            self._instead = await self._shorten()
 
     async def _request(self, prompt: Prompt) -> _Request:
         """Make `prompt` fit; what has been summed up meanwhile stands in place of what was said before the turn."""
@@ -167,32 +198,12 @@ class Metered:
         for each in measured:
             self._measures.keep(each)
 
-    async def _ask(self, request: _Request) -> AsyncGenerator[Chunk, None]:
-        """Pass on one step, and account for it however it ends: also a step that was stopped has been read."""
-        heard = _Heard()
-        try:
-            async with aclosing(self._provider.stream(request.prompt)) as chunks:
-                async for chunk in chunks:
-                    heard.take(chunk)
-                    if not isinstance(chunk, Usage):
-                        yield chunk
-            heard.outcome = "answered"
-        except ProviderFailed:
-            heard.is_owed = heard.first_word is not None
-            raise
-        except (asyncio.CancelledError, GeneratorExit):
-            heard.outcome = "stopped"
-            raise
-        finally:
-            usage = self._close(request, heard)
-        if usage is not None:
-            yield usage
-
-    def _close(self, request: _Request, heard: _Heard) -> Usage | None:
+    def _close(self, request: _Request, heard: _Heard) -> None:
         model = (heard.usage and heard.usage.model) or self._info.name
         seconds = monotonic() - heard.asked_at
         self._tally.asked(model, heard.outcome, seconds=seconds, first_word=heard.first_word)
-        return self._account(request, heard.usage, "".join(heard.written)) if heard.is_owed else heard.usage
+        if heard.is_owed:
+            heard.usage = self._account(request, heard.usage, "".join(heard.written))
 
     def _account(self, request: _Request, usage: Usage | None, written: str) -> Usage | None:
         """Pay for a step by what the provider has counted, or else by the estimate, but for models that are free."""
