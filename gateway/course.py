@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -54,6 +55,12 @@ class Course:
     """What takes the files that its tools send."""
     following: Job | None = None
     """The message that is answered next, and whose turn began when this one ended."""
+
+    @classmethod
+    def of(cls, job: Job, begins_with: Sequence[Entry] = ()) -> Self:
+        """Start with `job`, and with what it asks, if that is not its own text."""
+        has_begun = job.has_begun or job.is_resumed
+        return cls(jobs=[job, *job.collected], asked=list(begins_with), has_begun=has_begun)
 
     @property
     def opening(self) -> list[Entry]:

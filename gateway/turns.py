@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import structlog
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from gateway.agent.loop import converse
 from gateway.agent.tools import ToolContext
@@ -90,36 +90,40 @@ class Turns:
         Return the message that is next in its lane, if its turn has begun with the end of this one.
         """
         address = job.inbound.address
-        with bound_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn):
-            course = Course(
-                jobs=[job, *job.collected], asked=list(begins_with), has_begun=job.has_begun or job.is_resumed
-            )
-            self._running.add(job.turn)
-            limit = self._live.settings.gateway.turn_timeout
-            try:
-                async with Allowance(limit, *self._places(job)) as allowance:
-                    self._meanwhile.begun(job)
-                    await self._answer(course, allowance)
-            except asyncio.CancelledError as stop:
-                if not self._is_suspending:
-                    self._running.discard(job.turn)
-                    course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
-                    await whole(self._ending.finish(course, may_go_on=False))
-                raise
-            except TimeoutError:
-                course.ended(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds and was stopped.")
-            except (ProviderFailed, Refused) as failure:
-                course.ended(TurnOutcome.FAILED, str(failure))
-            except Exception:  # One turn's bug must not end the others, nor leave its sender in silence.
-                log.exception("turn_crashed")
-                course.ended(TurnOutcome.FAILED, OUR_FAULT)
-            finally:
-                self._running.discard(job.turn)
+        bound = bind_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn)
+        try:
+            return await self._run(Course.of(job, begins_with))
+        finally:
+            reset_contextvars(**bound)
+
+    async def _run(self, course: Course) -> Job | None:
+        job = course.jobs[0]
+        self._running.add(job.turn)
+        limit = self._live.settings.gateway.turn_timeout
+        try:
+            async with Allowance(limit, *self._places(job)) as allowance:
                 self._meanwhile.begun(job)
-                if job.is_waiting:  # It may have been stopped before it came to its question.
-                    self._approvals.close_all(job.turn)
-            await self._end(course)
-            return course.following
+                await self._answer(course, allowance)
+        except asyncio.CancelledError as stop:
+            if not self._is_suspending:
+                self._running.discard(job.turn)
+                course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                await whole(self._ending.finish(course, may_go_on=False))
+            raise
+        except TimeoutError:
+            course.ended(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds and was stopped.")
+        except (ProviderFailed, Refused) as failure:
+            course.ended(TurnOutcome.FAILED, str(failure))
+        except Exception:  # One turn's bug must not end the others, nor leave its sender in silence.
+            log.exception("turn_crashed")
+            course.ended(TurnOutcome.FAILED, OUR_FAULT)
+        finally:
+            self._running.discard(job.turn)
+            self._meanwhile.begun(job)
+            if job.is_waiting:  # It may have been stopped before it came to its question.
+                self._approvals.close_all(job.turn)
+        await self._end(course)
+        return course.following
 
     def _places(self, job: Job) -> list[asyncio.Semaphore]:
         return [self._suspects, self._slots] if job.is_suspect else [self._slots]
@@ -225,6 +229,6 @@ class Turns:
             del self._finishing[turn]
 
     async def _stop(self, job: Job, reason: str) -> None:
-        course = Course(jobs=[job], asked=[], has_begun=job.has_begun)
+        course = Course.of(job)
         course.ended(TurnOutcome.STOPPED, reason or "Stopped.")
         await whole(self._ending.finish(course, may_go_on=False))
