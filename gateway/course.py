@@ -1,10 +1,10 @@
 """What has become of a turn so far: what was asked, what has been said, and the answer that it adds up to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Self
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.commands.grammar import spoken
@@ -20,8 +20,7 @@ from gateway.spool import Spend
 __all__ = ["Course", "as_asked"]
 
 
-@dataclass(slots=True, kw_only=True)
-class Course:
+class Course(Struct, kw_only=True):
     """What has become of a turn so far."""
 
     jobs: list[Job]

@@ -89,7 +89,8 @@ class Easel:
         """In no group, which would have to be entered for each answer: most that come at once need no sign."""
 
     async def __aenter__(self) -> Draft:
-        self._later.append(asyncio.get_running_loop().call_later(AT_ONCE, self._start_typing))
+        if (typing := self.abilities.typing) is not None:
+            self._later.append(asyncio.get_running_loop().call_later(AT_ONCE, self._start_typing, typing))
         return self._draft
 
     async def __aexit__(
@@ -113,9 +114,8 @@ class Easel:
         elif can.edits is not None:
             self._start("draft", partial(self._edit, can.edits, self._draft))
 
-    def _start_typing(self) -> None:
-        if self.abilities.typing is not None:
-            self._start("typing", partial(self._type, self.abilities.typing, self._draft))
+    def _start_typing(self, typing: ShowsTyping) -> None:
+        self._start("typing", partial(self._type, typing, self._draft))
 
     def _start(self, name: str, sign: Callable[[], Awaitable[None]]) -> None:
         self._signs.append(asyncio.create_task(self._safely(sign), name=f"{name}:{self.key}"))

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from time import monotonic
@@ -11,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.agent.calibrations import Calibrations
@@ -64,8 +63,7 @@ def budget_of(info: ModelInfo, calibration: Calibration) -> int:
     return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _LEAST)))
 
 
-@dataclass(slots=True)
-class _Heard:
+class _Heard(Struct):
     """What has come back of one request so far. Inside it something may come; after it, all is accounted for.
 
     Also a step that was stopped has been read by the model, so it is paid for; one that failed before its first word
