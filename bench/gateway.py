@@ -4,7 +4,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -65,6 +65,7 @@ class NoSpool:
     def __init__(self) -> None:
         self.broken = asyncio.Event()
         self.trouble = None
+        self.transactions = 0
 
     def busy_for(self) -> float:
         return 0.0
@@ -204,11 +205,12 @@ async def _hear(chat: LoopbackChannel, messages: int) -> None:
         await _hear_one(chat)
 
 
-async def _hear_one(chat: LoopbackChannel) -> None:
-    """Hear an answer, and not that something went wrong, which might be faster."""
+async def _hear_one(chat: LoopbackChannel) -> str:
+    """Hear an answer, and not that something went wrong, which might be faster; return whose it is."""
     answer = await chat.hear_message()
     if answer.text != ANSWER:
         raise RuntimeError(f"this was to be measured, but the answer was: {answer.text}")
+    return answer.address.peer
 
 
 async def _latencies(*, with_spool: bool = True) -> list[float]:
@@ -252,9 +254,25 @@ async def _levels() -> tuple[float, float, float]:
         async with _gateway(Path(folder), flush_interval=FLUSH_INTERVAL) as chat:
             levels = [memory_mb(os.getpid())]
             for _ in range(MANY_MESSAGES // MANY_CHATS):
-                await _say(chat, MANY_CHATS, MANY_CHATS)
+                await _converse(chat, MANY_CHATS)
                 levels.append(await _settled_mb())
             return levels[0], levels[1], levels[-1]
+
+
+async def _converse(chat: LoopbackChannel, chats: int) -> None:
+    """Say one thing in each chat, in 50 of them at a time, and wait for each answer: no queue adds to the memory."""
+    answered = {f"peer{number}": asyncio.Event() for number in range(chats)}
+    async with asyncio.TaskGroup() as tasks:
+        for first in range(CHATS):
+            tasks.create_task(_ask_each(chat, list(answered.items())[first::CHATS]), name=f"ask:{first}")
+        for _ in range(chats):
+            answered[await _hear_one(chat)].set()
+
+
+async def _ask_each(chat: LoopbackChannel, answered: Sequence[tuple[str, asyncio.Event]]) -> None:
+    for peer, answer in answered:
+        await chat.say("hello", peer=peer, event_id=str(next(_EVENTS)))
+        await answer.wait()
 
 
 async def _settled_mb() -> float:

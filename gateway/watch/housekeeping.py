@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from gateway.files.uploads import FileRoutes
+from gateway.garbage import give_back
 from gateway.live import Live
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
@@ -14,6 +15,9 @@ from gateway.watch.free_space import FreeSpace
 from gateway.watch.steadiness import Steadiness
 
 __all__ = ["Housekeeping"]
+
+_WORTH_IT = 100
+"""Transactions of the spool after which there may be memory to be given back."""
 
 
 class Housekeeping:
@@ -36,6 +40,8 @@ class Housekeeping:
         self._uploads = uploads
         self._now = now
         self._steadiness = Steadiness()
+        self._given_back_at = 0
+        """How much had been stored by then."""
 
     async def run(self) -> None:
         """Go round until cancelled: sooner than usual while flushes fail."""
@@ -46,6 +52,14 @@ class Housekeeping:
             with suppress(SpoolFull):  # There is more room some other time.
                 await self._tidy_up()
             await self._uploads.tidy()
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Give memory back after some work; without any there is none."""
+        stored = self._spool.transactions
+        if stored - self._given_back_at >= _WORTH_IT:
+            self._given_back_at = stored
+            await asyncio.to_thread(give_back)
 
     async def _tidy_up(self) -> None:
         is_steady = self._steadiness.look(self._now(), asyncio.get_running_loop().time())
