@@ -255,7 +255,7 @@ async def _levels() -> tuple[float, float, float]:
             levels = [memory_mb(os.getpid())]
             for _ in range(MANY_MESSAGES // MANY_CHATS):
                 await _converse(chat, MANY_CHATS)
-                levels.append(await _settled_mb())
+                levels.append(await _settled_mb(Path(folder) / "sessions" / "index.json"))
             return levels[0], levels[1], levels[-1]
 
 
@@ -275,9 +275,11 @@ async def _ask_each(chat: LoopbackChannel, answered: Sequence[tuple[str, asyncio
         await answer.wait()
 
 
-async def _settled_mb() -> float:
+async def _settled_mb(index: Path) -> float:
     """Measure when everything was answered and has been flushed: what is on its way is no growth."""
-    await asyncio.sleep(3 * FLUSH_INTERVAL)
+    written = None
+    while written != (written := index.stat().st_mtime_ns):  # noqa: ASYNC110, ASYNC240 - nobody tells; nothing else runs
+        await asyncio.sleep(3 * FLUSH_INTERVAL)
     gc.collect()
     return memory_mb(os.getpid())
 
