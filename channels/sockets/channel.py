@@ -40,6 +40,8 @@ class SocketChannel:
     draft_pace = 0.03
     repeats_dropped_for = math.inf
     """A client shows each key once."""
+    keeps_replies = False
+    """Whether a reply waits for whoever is away, as a notice does; clients that read transcripts need not be told."""
 
     def __init__(self, context: ChannelContext, *, render: Render | None = None, heartbeat: float = HEARTBEAT) -> None:
         self.name = context.name
@@ -82,7 +84,7 @@ class SocketChannel:
             restored=message.restored,
         )
         is_anybody_there = self._hub.broadcast(message.address.peer, frame)
-        if is_notice and not is_anybody_there:
+        if not is_anybody_there and (is_notice or self.keeps_replies):
             await self._mail.leave(message.address.peer, frame)
         return Receipt(message_id=key)
 

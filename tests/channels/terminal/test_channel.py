@@ -6,7 +6,17 @@ from msgspec.structs import replace
 from channels.terminal import open_channel
 from channels.terminal.channel import TerminalChannel
 from channels.terminal.wire import PATH
-from gateway.contract import Access, Caller, Drafts, HasRoutes, OffersButtons, Outbound, OutboundKind
+from gateway.contract import (
+    Access,
+    Address,
+    Caller,
+    Drafts,
+    HasRoutes,
+    OffersButtons,
+    Outbound,
+    OutboundKind,
+    PeerKind,
+)
 from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, say, serving
 
 ADA = Caller(name="ada", is_owner=True)
@@ -47,6 +57,17 @@ async def test_the_unix_user_is_the_peer_and_answers_find_the_way_back_as_plain_
         message = await frame(ada, "message")
     assert (message["text"], message["reply_to"]) == ("*hi*", "m1")
     assert "html" not in message
+
+
+async def test_an_answer_waits_for_a_client_that_has_lost_the_gateway() -> None:
+    """It sends its message again, learns that this is known, and would wait for ever."""
+    pulse, core = StubPulse(), Core()
+    channel = _channel(pulse)
+    ada = Address(channel="terminal", kind=PeerKind.DIRECT, peer="ada")
+    await channel.send(Outbound(address=ada, text="hi", kind=OutboundKind.REPLY, reply_to="m1"), key="t1")
+    async with running(channel, core, pulse), serving(channel.routes(), ADA) as client, client.ws_connect(PATH) as back:
+        message = await frame(back, "message")
+    assert (message["text"], message["reply_to"]) == ("hi", "m1")
 
 
 def test_the_daemon_does_not_pay_for_line_editing() -> None:
