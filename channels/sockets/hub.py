@@ -54,12 +54,13 @@ class Hub:
         return list(self._mailboxes.get(peer, ()))
 
     def leave_note(self, peer: str, note: Message) -> list[str]:
-        """Keep `note` for the next connection of `peer`; when full, the oldest note or mailbox makes room.
+        """Keep `note` for the next connection of `peer`; when full, an old note or mailbox makes room.
 
         Return whose mailboxes have made room.
         """
         mailbox = self._mailboxes.setdefault(peer, deque(maxlen=MAX_NOTES))
         if all(waiting.key != note.key for waiting in mailbox):
+            _make_room(mailbox)
             mailbox.append(note)
         self._mailboxes.move_to_end(peer)
         dropped: list[str] = []
@@ -76,3 +77,10 @@ class Hub:
         for frame in outlet.unsent():
             if isinstance(frame, Message) and frame.kind == OutboundKind.NOTICE:
                 self.leave_note(peer, frame)
+
+
+def _make_room(mailbox: deque[Message]) -> None:
+    """In a full mailbox the oldest reply gives way, which is in the transcript too; else the oldest note will."""
+    reply = next((note for note in mailbox if note.kind == OutboundKind.REPLY), None)
+    if reply is not None and len(mailbox) == MAX_NOTES:
+        mailbox.remove(reply)

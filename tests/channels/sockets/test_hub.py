@@ -61,6 +61,16 @@ async def test_a_mailbox_keeps_the_newest_notes() -> None:
         assert reader.unsent() == [notice(f"n{number}") for number in range(5, MAX_NOTES + 5)]
 
 
+async def test_in_a_full_mailbox_replies_give_way_to_notices() -> None:
+    """They are in the transcript too; a reminder is nowhere else."""
+    hub, reader = Hub(), outlet()
+    hub.leave_note("a", notice("reminder"))
+    for number in range(MAX_NOTES + 5):
+        hub.leave_note("a", reply(f"r{number}"))
+    with hub.joined("a", reader):
+        assert reader.unsent() == [notice("reminder"), *(reply(f"r{each}") for each in range(6, MAX_NOTES + 5))]
+
+
 async def test_the_number_of_mailboxes_is_bounded() -> None:
     hub, first, last = Hub(), outlet(), outlet()
     for number in range(MAX_MAILBOXES + 1):
