@@ -50,7 +50,7 @@ class SocketChannel:
         self._render = render
         self._heartbeat = heartbeat
         self._rests_until = 0.0
-        self._hub = Hub()
+        self._hub = Hub(keeps_replies=self.keeps_replies)
         self._mail = Mail(self._hub, context.notebook)
         self._desk = Desk(
             channel=context.name, account=context.account, browser=context.browser, hub=self._hub, render=render

@@ -23,7 +23,8 @@ class TooManyConnections(Exception):
 class Hub:
     """Everybody who is connected, by peer; all of it bounded. For use within one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_replies: bool = False) -> None:
+        self._keeps_replies = keeps_replies
         self._outlets: dict[str, list[Outlet]] = {}
         self._mailboxes: OrderedDict[str, deque[Message]] = OrderedDict()
 
@@ -75,7 +76,7 @@ class Hub:
             return
         del self._outlets[peer]
         for frame in outlet.unsent():
-            if isinstance(frame, Message) and frame.kind == OutboundKind.NOTICE:
+            if isinstance(frame, Message) and (frame.kind == OutboundKind.NOTICE or self._keeps_replies):
                 self.leave_note(peer, frame)
 
 

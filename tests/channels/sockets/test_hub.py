@@ -53,6 +53,14 @@ async def test_a_notice_that_did_not_get_out_waits_for_the_next_connection() -> 
         assert next_one.unsent() == [notice("n1")]
 
 
+async def test_a_reply_that_did_not_get_out_waits_too_where_replies_are_kept() -> None:
+    hub, gone, reader = Hub(keeps_replies=True), outlet(), outlet()
+    with hub.joined("a", gone):
+        hub.broadcast("a", reply("r"))
+    with hub.joined("a", reader):
+        assert reader.unsent() == [reply("r")]
+
+
 async def test_a_mailbox_keeps_the_newest_notes() -> None:
     hub, reader = Hub(), outlet()
     for number in range(MAX_NOTES + 5):
