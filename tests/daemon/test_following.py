@@ -5,6 +5,7 @@ import json
 import threading
 from pathlib import Path
 
+from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
 from tests.daemon.test_conversation import gateway, settings
 from tests.daemon.test_edits import Parrot, message, replies
@@ -16,12 +17,16 @@ def transcript(folder: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+async def one_waits_for_another(chat: LoopbackChannel, parrot: Parrot) -> None:
+    await chat.submit(message("first", "1"))
+    await parrot.is_asked.wait()
+    await chat.submit(message("second", "2"))
+
+
 async def test_what_waits_begins_in_the_commit_that_ends_what_it_waited_for(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
+        await one_waits_for_another(chat, parrot)
         parrot.may_answer.set()
         assert await replies(chat, 2) == ["heard: first", "heard: second"]
     entries = [entry for entry in transcript(tmp_path) if "turn" in entry]
@@ -33,9 +38,7 @@ async def test_what_waits_begins_in_the_commit_that_ends_what_it_waited_for(tmp_
 async def test_a_stop_while_a_turn_ends_stops_the_one_that_begins_with_it(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
+        await one_waits_for_another(chat, parrot)
         await _stop_while_it_ends(daemon, parrot)
         assert await replies(chat, 2) == ["heard: first", "*Stopped.*"]
         await chat.submit(message("third", "3"))
@@ -48,9 +51,7 @@ async def test_a_stop_while_a_turn_ends_stops_the_one_that_begins_with_it(tmp_pa
 async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
+        await one_waits_for_another(chat, parrot)
         sessions = daemon._sessions  # noqa: SLF001 - a command would take out what waits
         await sessions.delete("agent:main:loopback:direct:ada")
         parrot.may_answer.set()
@@ -62,9 +63,7 @@ async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path
 async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_restart(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
+        await one_waits_for_another(chat, parrot)
         silent = Parrot()
         silent.installed(daemon)
         parrot.may_answer.set()
