@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import structlog
+from aiohttp import SocketTimeoutError
 
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from gateway.text import excerpt
@@ -74,13 +75,22 @@ def translated(provider: str, model: str, *kinds: type[Exception]) -> Iterator[N
     except ProviderFailed:
         raise
     except TimeoutError as late:
-        log.warning("model_silent", provider=provider, model=model)
-        raise ProviderBusy(_SILENT.format(model=model)) from late
+        raise _silent(provider, model) from late
     except kinds as error:
-        raise _told(error, provider, model) from error
+        raise (_silent(provider, model) if _is_silence(error) else _told(error, provider, model)) from error
     except (ValueError, TypeError, AttributeError, LookupError) as garbled:
         log.warning("model_garbled", provider=provider, model=model, exc_info=garbled)
         raise ProviderBusy(_GARBLED.format(model=model)) from garbled
+
+
+def _is_silence(error: BaseException | None) -> bool:
+    """Tell whether the connection's clock has struck, which runs beside our own and may be the first to do so."""
+    return isinstance(error, SocketTimeoutError) or (error is not None and _is_silence(error.__cause__))
+
+
+def _silent(provider: str, model: str) -> ProviderFailed:
+    log.warning("model_silent", provider=provider, model=model)
+    return ProviderBusy(_SILENT.format(model=model))
 
 
 def _told(error: Exception, provider: str, model: str) -> ProviderFailed:

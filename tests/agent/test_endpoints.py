@@ -139,6 +139,14 @@ async def test_a_stream_that_is_cut_again_and_again_is_given_up(api: Dialect) ->
     assert len(server.requests) == 4
 
 
+async def test_silence_without_headers_is_noticed(api: Dialect) -> None:
+    never = asyncio.Event()
+    async with model(api, never, idle_timeout=0.2) as (provider, _), asyncio.timeout(PATIENCE):
+        with pytest.raises(ProviderBusy, match="not said anything for too long"):
+            await step(provider)
+        never.set()
+
+
 async def test_headers_and_then_silence_is_noticed(api: Dialect) -> None:
     never = asyncio.Event()
     async with model(api, [never], idle_timeout=0.2) as (provider, _), asyncio.timeout(PATIENCE):

@@ -24,7 +24,8 @@ class _Cut:
 CUT: Final = _Cut()
 
 Chunk = bytes | asyncio.Event | _Cut
-Reply = Sequence[Chunk] | Refusal
+Reply = Sequence[Chunk] | Refusal | asyncio.Event
+"""The pieces of a stream, an answer that is none, or no answer at all until the event is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,18 @@ class WireServer:
         self._open += 1
         self.idle.clear()
         try:
-            return await (_refuse(reply) if isinstance(reply, Refusal) else _play(reply, request))
+            return await _reply(reply, request)
         finally:
             self._open -= 1
             if not self._open:
                 self.idle.set()
+
+
+async def _reply(reply: Reply, request: web.Request) -> web.StreamResponse:
+    if isinstance(reply, asyncio.Event):
+        await reply.wait()
+        return web.Response()
+    return await (_refuse(reply) if isinstance(reply, Refusal) else _play(reply, request))
 
 
 async def _refuse(refusal: Refusal) -> web.StreamResponse:
