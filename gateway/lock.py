@@ -8,7 +8,11 @@ from typing import Self
 
 from gateway.errors import CannotStart
 
-__all__ = ["DataDirLock", "prepare_data_dir"]
+__all__ = ["DataDirLock", "DataDirTaken", "prepare_data_dir"]
+
+
+class DataDirTaken(CannotStart):
+    """Another process holds the lock."""
 
 
 def prepare_data_dir(directory: Path) -> None:
@@ -43,7 +47,7 @@ class DataDirLock:
         except BlockingIOError as taken:
             holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
             os.close(self._descriptor)
-            raise CannotStart(
+            raise DataDirTaken(
                 f"The data directory {self._path.parent} is in use by process {holder or '(unknown)'}. "
                 "Stop that one first, or give this one its own `gateway.data_dir`.",
             ) from taken

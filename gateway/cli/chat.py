@@ -5,7 +5,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -18,7 +18,7 @@ from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_TERMINATED, complai
 from gateway.cli.settings import load_settings
 from gateway.control import Control, is_running
 from gateway.errors import CannotStart, GatehouseError
-from gateway.lock import prepare_data_dir
+from gateway.lock import DataDirTaken, prepare_data_dir
 from gateway.logs import configure, secrets_in
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ log = structlog.get_logger()
 CLIENT = "terminal"
 """The name of the client's entry point, and of the channel that it talks to."""
 TIMEOUT = 600.0
+STARTS_WITHIN = 15.0
+"""How long a gateway that is just starting is waited for."""
 LONGEST_LOG = 1024 * 1024
+
+_ATTACHED = "Attached to the gateway that is running on {}."
+_ALONE = "No gateway is running on {}, so this chat runs its own until you leave."
 
 Talk = Callable[[Control, str], Awaitable[int]]
 """Runs the client on a connection, of which the sentence tells where it leads; returns the exit code."""
@@ -45,7 +50,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         # A gateway that runs has its secrets already, and this shell may not.
         settings = load_settings(options.config, resolves=False).settings
         _check_channel(settings)
-        return asyncio.run(_chat(settings, _client(settings, options), options.config))
+        return asyncio.run(_chat(settings, _client(settings, options), options))
     except (ConfigError, CannotStart) as refusal:
         return complain(refusal, EXIT_CONFIG)
     except GatehouseError as trouble:
@@ -110,34 +115,47 @@ def _client(settings: Settings, options: argparse.Namespace) -> Talk:
     return talk
 
 
-async def _chat(settings: Settings, talk: Talk, config: Path | None) -> int:
+async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> int:
     directory = settings.gateway.data_dir
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one.
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     if await asyncio.to_thread(is_running, directory):
-        return await _attached(directory, talk, f"Attached to the gateway that is running on {directory}.")
-    settings = (await asyncio.to_thread(load_settings, config)).settings  # Our own needs them.
+        return await _attached(directory, talk, _ATTACHED)
+    settings = (await asyncio.to_thread(load_settings, options.config)).settings  # Our own needs them.
     prepare_data_dir(directory)
     with _log_file(directory / "chat.log") as file:
         configure(settings.gateway.log_level, LogFormat.JSON, secrets_in(settings), file)
-        return await _with_own_daemon(settings, talk)
+        try:
+            return await _with_own_daemon(settings, talk)
+        except DataDirTaken as taken:
+            await _until_it_listens(directory, taken, min(options.timeout, STARTS_WITHIN))
+        return await _attached(directory, talk, _ATTACHED)
+
+
+async def _until_it_listens(directory: Path, taken: DataDirTaken, patience: float) -> None:
+    """Wait for whoever was quicker: a service that is being started, or the chat in the next window."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            while not await asyncio.to_thread(is_running, directory):  # noqa: ASYNC110 - it is another process's
+                await asyncio.sleep(0.1)
+            return
+    raise taken
 
 
 async def _attached(directory: Path, talk: Talk, where: str) -> int:
     async with Control(directory) as control:
-        return await talk(control, where)
+        return await talk(control, where.format(directory))
 
 
 async def _with_own_daemon(settings: Settings, talk: Talk) -> int:
     from gateway.daemon import opened  # noqa: PLC0415 - a chat that attaches does not pay for the whole gateway.
 
     directory = settings.gateway.data_dir
-    where = f"No gateway is running on {directory}, so this chat runs its own until you leave."
     async with opened(_alone(settings), listen=False) as daemon:
         try:
-            return await _beside(daemon, lambda: _attached(directory, talk, where))
+            return await _beside(daemon, lambda: _attached(directory, talk, _ALONE))
         except Exception:  # Whatever broke, the person gets a sentence, and the log the rest.
             log.exception("chat_crashed")
             return complain(f"Something went wrong inside Gatehouse; {directory / 'chat.log'} says what.", EXIT_FAILED)

@@ -3,13 +3,16 @@
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gateway.lock import DataDirLock
 from tests.channels.terminal.pseudo import in_terminal
-from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config
+from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, environment, gatehouse, running, write_config
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 LONG = " ".join(f"word{number}" for number in range(250))
@@ -19,6 +22,15 @@ LONG = " ".join(f"word{number}" for number in range(250))
 def home(tmp_path: Path) -> Path:
     write_config(tmp_path)
     return tmp_path
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    while not is_true():
+        time.sleep(0.001)
+
+
+def has_words(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def test_a_message_from_a_pipe_is_answered_and_nothing_else_is_printed(home: Path) -> None:
@@ -53,6 +65,19 @@ def test_attaches_to_the_running_gateway(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "It is" in done.stdout
     assert not (tmp_path / "data" / "chat.log").exists()
+
+
+def test_waits_for_a_gateway_that_is_just_starting(home: Path) -> None:
+    with Running(home) as daemon, ThreadPoolExecutor() as pool:
+        until(lambda: has_words(daemon.data / "gatehouse.lock"))
+        daemon.signal(signal.SIGSTOP)
+        chat = pool.submit(gatehouse, "chat", "--once", "what time is it", home=home)
+        until(lambda: (daemon.data / "chat.log").exists() or (daemon.data / "control.sock").exists())
+        daemon.signal(signal.SIGCONT)
+        done = chat.result()
+        daemon.wait_for("message_handled", channel="terminal")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "It is" in done.stdout
 
 
 def test_every_file_of_its_own_gateway_is_private(home: Path) -> None:
@@ -151,7 +176,7 @@ def test_a_disabled_channel_is_named(tmp_path: Path) -> None:
 def test_a_data_directory_held_by_somebody_who_does_not_answer_is_left_alone(home: Path) -> None:
     (home / "data").mkdir(mode=0o700)
     with DataDirLock(home / "data"):
-        done = gatehouse("chat", "--once", "hi", home=home)
+        done = gatehouse("chat", "--timeout", "0.5", "--once", "hi", home=home)
     assert (done.returncode, done.stdout) == (78, "")
     assert f"in use by process {os.getpid()}" in done.stderr
     assert done.stderr.count("\n") == 1
