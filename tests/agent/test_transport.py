@@ -95,7 +95,7 @@ async def test_an_answer_that_is_none_is_an_error_of_the_client(answer: bytes, k
 async def test_silence_is_noticed() -> None:
     async with peer(b"") as (other, client):
         with pytest.raises(httpx2.ReadTimeout):
-            await client.get(other.url, timeout=0.05)
+            await client.get(other.url, timeout=httpx2.Timeout(30, read=0.05))
 
 
 async def test_a_peer_that_never_shakes_hands_is_given_up() -> None:

@@ -130,7 +130,7 @@ async def test_buttons_answer_the_question_they_hang_on(tmp_path: Path) -> None:
 async def test_no_answer_in_time_is_no_and_the_model_is_told(tmp_path: Path) -> None:
     rocket, provider = Rocket(), scripted([launch("Mars")])
     # A turn's own time does not run while it waits.
-    async with gateway(house(tmp_path, approval_timeout=1.0, turn_timeout=0.9), agent(provider, rocket)) as (_, chat):
+    async with gateway(house(tmp_path, approval_timeout=3.0, turn_timeout=2.9), agent(provider, rocket)) as (_, chat):
         await chat.say("go", sender=ADA, peer="ada")
         question = await asked(chat)
         assert (await chat.hear_message()).text == "Done."
@@ -139,7 +139,7 @@ async def test_no_answer_in_time_is_no_and_the_model_is_told(tmp_path: Path) -> 
     assert rocket.launched == []
     outcome = provider.prompts[1].messages[-1]
     assert isinstance(outcome, ToolMessage)
-    assert outcome.outcomes[0].output == "Nobody answered within 1 s whether this may be run, so it was not run."
+    assert outcome.outcomes[0].output == "Nobody answered within 3 s whether this may be run, so it was not run."
 
 
 async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path: Path) -> None:
