@@ -12,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import structlog
-from aiohttp import SocketTimeoutError
 
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from gateway.text import excerpt
@@ -85,6 +84,8 @@ def translated(provider: str, model: str, *kinds: type[Exception]) -> Iterator[N
 
 def _is_silence(error: BaseException | None) -> bool:
     """Tell whether the connection's clock has struck, which runs beside our own and may be the first to do so."""
+    from aiohttp import SocketTimeoutError  # noqa: PLC0415 - it is here when there is an error, and else not needed.
+
     return isinstance(error, SocketTimeoutError) or (error is not None and _is_silence(error.__cause__))
 
 
