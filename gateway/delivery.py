@@ -185,11 +185,11 @@ class Delivery:
             return nullcontext(Draft())
         return Easel(
             channel=channel,
-            abilities=abilities_of(channel),
             template=template,
             key=turn,
             keep=lambda receipt: self._keep_draft(turn, receipt),
             receipt=self._drafts.get(turn),
+            is_clear=lambda: self._is_clear(_chat(template.address)),
             sleep=self._sleep,
         )
 

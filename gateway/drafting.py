@@ -9,7 +9,7 @@ from types import TracebackType
 import structlog
 from msgspec.structs import replace
 
-from gateway.abilities import Abilities
+from gateway.abilities import abilities_of
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
 from gateway.errors import ChannelError, Transient
 from gateway.whole import whole
@@ -26,6 +26,9 @@ SETTLING = 0.3
 
 AT_ONCE = 0.02
 """Seconds within which an answer needs no sign that somebody is at it."""
+
+IN_LINE = 0.1
+"""Seconds between two looks at whether a chat has heard all that was said before."""
 
 TYPING_INTERVAL = 4.0
 """Platforms show "typing" for about five seconds."""
@@ -62,26 +65,28 @@ class Easel:
     """Where one answer is drafted: while inside, the draft is shown, and a sign of life; leaving stops both.
 
     Where a draft is a message that gets edited, `keep` is awaited before that message is sent, and then with its
-    receipt, so that it can be brought to its final text whatever happens; `receipt` is one kept before a crash.
+    receipt, so that it can be brought to its final text whatever happens; `receipt` is one kept before a crash. Such a
+    message keeps its place in the chat, so it is sent only when that `is_clear` of what is still to be sent before.
     """
 
     def __init__(
         self,
         *,
         channel: Channel,
-        abilities: Abilities,
         template: Outbound,
         key: str,
         keep: Callable[[Receipt | None], Awaitable[None]],
         receipt: Receipt | None,
+        is_clear: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self.channel = channel
-        self.abilities = abilities
+        self.abilities = abilities_of(channel)
         self.template = template
         self.key = key
         self.keep = keep
         self.receipt = receipt
+        self.is_clear = is_clear
         self.sleep = sleep
         self._draft = Draft(self._begin)
         self._later: list[asyncio.Handle] = []
@@ -145,6 +150,8 @@ class Easel:
         limit = self.channel.text_limit
         await self._settled(draft, edits.edit_pace)
         while True:
+            while receipt is None and not self.is_clear():
+                await self.sleep(IN_LINE)
             text = (await draft.next()).rstrip()
             if text == shown or limit.measure(text) > limit.size:
                 continue

@@ -455,6 +455,23 @@ async def test_an_answer_that_is_done_before_its_first_words_arrived_is_one_mess
     assert slate.edits == [("t.draft", "hello")]
 
 
+async def test_what_is_streamed_takes_its_place_behind_all_that_was_said_before(tmp_path: Path) -> None:
+    """The next turn may begin while a long answer is still on its way, part by part."""
+    slate, time = SlowSlate(), Time()
+    long_one = replace(HELLO, text="hello " * 12)
+    async with posting(tmp_path, slate, time=time) as post:
+        await post.say(long_one, "k")
+        await slate.change()
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("he")
+            while not time.naps and len(slate.tried) == 1:  # noqa: ASYNC110 - nobody tells of waiting in line.
+                await asyncio.sleep(0)
+            slate.may_answer.set()
+            while "t.draft" not in slate.tried:
+                await slate.change()
+    assert slate.tried == ["k", "k.1", "t.draft"]
+
+
 class Watched(Time):
     def __init__(self) -> None:
         super().__init__()
