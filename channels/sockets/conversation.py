@@ -148,6 +148,9 @@ class Conversation:
         if verdict is Verdict.ACCEPTED:
             echo = Echo(id=said.id, text=_shown(said), at=inbound.sent_at)
             self._desk.hub.broadcast(self._sender.id, echo, besides=self._outlet)
+        elif verdict is Verdict.DUPLICATE:  # It may have lost the connection before its answer came.
+            for answer in self._desk.hub.answers(self._sender.id, said.id):
+                self._outlet.offer(answer)
 
     def _inbound(self, said: Say) -> Inbound:
         return Inbound(

@@ -1,4 +1,4 @@
-"""Who is connected: the open outlets of each peer, and the notices that wait for a peer who is away."""
+"""Who is connected: the open outlets of each peer, what waits for a peer who is away, and what was said last."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -14,6 +14,9 @@ MAX_CONNECTIONS = 16
 """For one peer: a person with many tabs, not a leak."""
 MAX_NOTES = 20
 MAX_MAILBOXES = 1000
+MAX_SAID = 20
+MAX_LISTENERS = 1000
+"""How many peers are remembered with what was said to them last."""
 
 
 class TooManyConnections(Exception):
@@ -27,6 +30,7 @@ class Hub:
         self._keeps_replies = keeps_replies
         self._outlets: dict[str, list[Outlet]] = {}
         self._mailboxes: OrderedDict[str, deque[Message]] = OrderedDict()
+        self._said: OrderedDict[str, deque[Message]] = OrderedDict()
 
     @contextmanager
     def joined(self, peer: str, outlet: Outlet) -> Iterator[None]:
@@ -37,6 +41,7 @@ class Hub:
         outlets.append(outlet)
         try:
             for note in self._mailboxes.pop(peer, ()):
+                self._remember(peer, note)
                 outlet.offer(note)
             yield
         finally:
@@ -45,10 +50,19 @@ class Hub:
     def broadcast(self, peer: str, frame: ServerFrame, *, besides: Outlet | None = None) -> bool:
         """Offer `frame` to every connection of `peer`, or say that there is none."""
         outlets = self._outlets.get(peer, ())
+        if isinstance(frame, Message):
+            self._remember(peer, frame)
         for outlet in tuple(outlets):
             if outlet is not besides:
                 outlet.offer(frame)
         return bool(outlets)
+
+    def answers(self, peer: str, name: str) -> list[Message]:
+        """Return what was said lately to the message `name` of `peer`, maybe to another connection than that it is of.
+
+        Where replies are not kept, nothing is: a client finds them in the transcript.
+        """
+        return [said for said in self._said.get(peer, ()) if said.reply_to == name]
 
     def waiting(self, peer: str) -> list[Message]:
         """Return what is in the mailbox of `peer`."""
@@ -68,6 +82,16 @@ class Hub:
         while len(self._mailboxes) > MAX_MAILBOXES:
             dropped.append(self._mailboxes.popitem(last=False)[0])
         return dropped
+
+    def _remember(self, peer: str, said: Message) -> None:
+        if not self._keeps_replies:
+            return
+        known = self._said.setdefault(peer, deque(maxlen=MAX_SAID))
+        if all(other.key != said.key for other in known):
+            known.append(said)
+        self._said.move_to_end(peer)
+        while len(self._said) > MAX_LISTENERS:
+            self._said.popitem(last=False)
 
     def _leave(self, peer: str, outlet: Outlet) -> None:
         outlets = self._outlets[peer]

@@ -1,8 +1,9 @@
 from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
-from channels.sockets.hub import MAX_CONNECTIONS, MAX_MAILBOXES, MAX_NOTES, Hub, TooManyConnections
+from channels.sockets.hub import MAX_CONNECTIONS, MAX_MAILBOXES, MAX_NOTES, MAX_SAID, Hub, TooManyConnections
 from channels.sockets.outlet import Outlet
 from channels.sockets.wire import Message
 from tests.channels.sockets.serving import NOON
@@ -97,3 +98,14 @@ async def test_a_peer_has_a_bounded_number_of_connections() -> None:
         stack.enter_context(hub.joined("b", outlet()))
     with hub.joined("a", outlet()):
         pass
+
+
+async def test_what_was_said_is_remembered_where_replies_are_kept_and_only_so_much_of_it() -> None:
+    keeping, hub = Hub(keeps_replies=True), Hub()
+    for number in range(MAX_SAID + 1):
+        for each in (keeping, hub):
+            each.broadcast("a", replace(reply(f"k{number}"), reply_to=f"m{number}"))
+    assert [said.key for said in keeping.answers("a", "m1")] == ["k1"]
+    assert not keeping.answers("a", "m0")
+    assert not keeping.answers("b", "m1")
+    assert not hub.answers("a", "m1")

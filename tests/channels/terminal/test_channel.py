@@ -16,6 +16,7 @@ from gateway.contract import (
     Outbound,
     OutboundKind,
     PeerKind,
+    Verdict,
 )
 from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, say, serving
 
@@ -68,6 +69,25 @@ async def test_an_answer_waits_for_a_client_that_has_lost_the_gateway() -> None:
     async with running(channel, core, pulse), serving(channel.routes(), ADA) as client, client.ws_connect(PATH) as back:
         message = await frame(back, "message")
     assert (message["text"], message["reply_to"]) == ("hi", "m1")
+
+
+async def test_an_answer_finds_its_client_also_where_another_of_the_same_person_came_back_first() -> None:
+    """Two terminals lose the gateway at the same moment; the one that has asked nothing empties the mailbox."""
+    pulse, core = StubPulse(), Core(verdict=Verdict.DUPLICATE)
+    channel = _channel(pulse)
+    ada = Address(channel="terminal", kind=PeerKind.DIRECT, peer="ada")
+    await channel.send(Outbound(address=ada, text="hi", kind=OutboundKind.REPLY, reply_to="m1"), key="t1")
+    async with (
+        running(channel, core, pulse),
+        serving(channel.routes(), ADA) as client,
+        client.ws_connect(PATH) as other,
+    ):
+        assert (await frame(other, "message"))["key"] == "t1"
+        async with client.ws_connect(PATH) as asking:
+            await say(asking, "hello")
+            assert (await frame(asking, "ack"))["verdict"] == "duplicate"
+            message = await frame(asking, "message")
+    assert (message["key"], message["reply_to"]) == ("t1", "m1")
 
 
 def test_the_daemon_does_not_pay_for_line_editing() -> None:
