@@ -1,6 +1,6 @@
 """Albums: Telegram sends each picture of one as a message of its own, one right behind the other. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from aiogram.types import Update
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gateway.contract import Inbound
 
-__all__ = ["Album", "Arrived", "album_at_end", "album_of", "by_chat", "chat_of", "grouped", "merged"]
+__all__ = ["Album", "Arrived", "album_of", "by_chat", "chat_of", "grouped", "growing", "merged"]
 
 Arrived = tuple[int, Update | None]
 """An update by its id; None where it could not be read."""
@@ -26,20 +26,22 @@ def grouped(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
             yield list(members)
 
 
-def by_chat(arrived: Sequence[Arrived]) -> Iterable[tuple[int | None, Sequence[Sequence[Arrived]]]]:
-    """Give each chat its own, grouped; within a chat the order stays."""
-    chats: dict[int | None, list[list[Arrived]]] = {}
-    for group in grouped(arrived):
-        chats.setdefault(chat_of(group[0]), []).append(group)
-    return chats.items()
+def by_chat(arrived: Sequence[Arrived]) -> Mapping[int | None, Sequence[Sequence[Arrived]]]:
+    """Give each chat its own, grouped: what others say in between cuts no album. Within a chat the order stays."""
+    chats: dict[int | None, list[Arrived]] = {}
+    for each in arrived:
+        chats.setdefault(chat_of(each), []).append(each)
+    return {chat: list(grouped(own)) for chat, own in chats.items()}
 
 
-def album_at_end(arrived: Sequence[Arrived]) -> list[Arrived]:
-    """Return the parts of the album that comes last, to which the next to come may belong; empty where none does."""
-    if not arrived or album_of(arrived[-1]) is None:
-        return []
-    *_, last = grouped(arrived)
-    return last
+def growing(arrived: Sequence[Arrived], seen: Container[int]) -> set[int]:
+    """Name the parts of albums to which the next to come may belong: they come last in their chat.
+
+    An album whose parts were all `seen` before has stopped growing.
+    """
+    last = [groups[-1] for groups in by_chat(arrived).values()]
+    albums = [parts for parts in last if album_of(parts[0]) and any(number not in seen for number, _ in parts)]
+    return {number for parts in albums for number, _ in parts}
 
 
 def merged(parts: Sequence[Inbound]) -> Inbound:

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 
-from channels.telegram.albums import Arrived, album_at_end
+from channels.telegram.albums import Arrived, growing
 from channels.telegram.api import BotApi
 from channels.telegram.breath import Breath
 from channels.telegram.pauses import pauses
@@ -45,6 +46,8 @@ class Poller:
         self._sleep = sleep
         self._bot: BotIdentity | None = None
         self._offset: int | None = None
+        self._ahead: set[int] = set()
+        """What lies behind the offset and was taken all the same; it comes again, and is passed over."""
         self._wait = 0
 
     async def run(self, taker: Taker) -> None:
@@ -68,11 +71,8 @@ class Poller:
     async def _round(self, taker: Taker) -> None:
         self._bot = self._bot or await self._identify()
         arrived = await self._fetch(self._wait)
-        if not arrived:
-            # All before it is acknowledged by now. After a quiet week the next id may be lower: ask for any.
-            self._offset = None
         try:
-            await self._take(await self._with_whole_album(arrived, taker, self._bot), taker, self._bot)
+            await self._take(await self._with_whole_albums(arrived, taker, self._bot), taker, self._bot)
         except Transient:
             await self._acknowledge()
             raise
@@ -80,24 +80,32 @@ class Poller:
             await self._breath.taken()
 
     async def _fetch(self, wait: int) -> list[Arrived]:
-        return await self._api.updates(self._offset, wait=wait, slack=max(LEAST_SLACK, self._longest // 5))
+        arrived = await self._api.updates(self._offset, wait=wait, slack=max(LEAST_SLACK, self._longest // 5))
+        if not arrived:
+            # All before it is acknowledged by now. After a quiet week the next id may be lower: ask for any.
+            self._offset = None
+            self._ahead.clear()
+        return [each for each in arrived if each[0] not in self._ahead]
 
-    async def _with_whole_album(self, arrived: list[Arrived], taker: Taker, bot: BotIdentity) -> list[Arrived]:
-        """When an album comes last, ask for it again until no more of it comes. What stands before it does not wait."""
-        while album := album_at_end(arrived):
-            await self._take(arrived[: -len(album)], taker, bot)
+    async def _with_whole_albums(self, arrived: list[Arrived], taker: Taker, bot: BotIdentity) -> list[Arrived]:
+        """Where an album comes last in its chat, ask for it again until it stops growing. Nothing else waits for it."""
+        seen: set[int] = set()
+        while parts := growing(arrived, seen):
+            await self._take([each for each in arrived if each[0] not in parts], taker, bot, spared=parts)
             await self._sleep(ALBUM_PAUSE)
+            seen |= parts
             arrived = await self._fetch(wait=0)
-            if len(arrived) <= len(album):
-                break
         return arrived
 
-    async def _take(self, arrived: Sequence[Arrived], taker: Taker, bot: BotIdentity) -> None:
-        """Have all of it taken, and move the offset to the first that was not, if there is one."""
-        if not arrived:
-            return
+    async def _take(
+        self, arrived: Sequence[Arrived], taker: Taker, bot: BotIdentity, *, spared: AbstractSet[int] = frozenset()
+    ) -> None:
+        """Have all of it taken, and move the offset to the first that was not or was `spared`, if there is one."""
         left, trouble = await taker.take_all(arrived, bot)
-        self._offset = min(left, default=arrived[-1][0] + 1)
+        taken = self._ahead.union(number for number, _ in arrived) - left
+        if taken or left or spared:
+            self._offset = min(left | spared, default=max(taken, default=0) + 1)
+            self._ahead = {number for number in taken if number > self._offset}
         if trouble is not None:
             raise trouble
 

@@ -49,7 +49,7 @@ class Taker:
         """Have each chat's updates taken in their order, and all chats at once: one commit then serves many of them.
 
         Return the ids of those that were not taken, and why. Later ones of other chats may have been taken all the
-        same: when they come again, the core knows them.
+        same.
         """
         left = {number for number, _ in arrived}
         troubles: list[ChannelError] = []
@@ -62,7 +62,9 @@ class Taker:
             except ChannelError as trouble:
                 troubles.append(trouble)
 
-        await _side_by_side({f"telegram:chat:{chat}": take_in_order(groups) for chat, groups in by_chat(arrived)})
+        await _side_by_side(
+            {f"telegram:chat:{chat}": take_in_order(groups) for chat, groups in by_chat(arrived).items()}
+        )
         return left, next(iter(troubles), None)
 
     async def take(self, group: Sequence[Arrived], bot: BotIdentity) -> None:
