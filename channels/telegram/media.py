@@ -68,6 +68,20 @@ def _notes(message: Message) -> Iterator[str]:
         yield f"[poll: {_line(message.poll.question, *(option.text for option in message.poll.options))}]"
     if message.dice is not None:
         yield f"[dice {message.dice.emoji}: {message.dice.value}]"
+    if message.checklist is not None:
+        yield f"[checklist: {_line(message.checklist.title, *(task.text for task in message.checklist.tasks))}]"
+    if message.game is not None:
+        yield f"[game: {_line(message.game.title)}]"
+    if message.invoice is not None:
+        yield f"[invoice: {_line(message.invoice.title, message.invoice.description)}]"
+    yield from (note for is_there, note in _unseen(message) if is_there)
+
+
+def _unseen(message: Message) -> Iterator[tuple[bool, str]]:
+    """For each thing that Telegram shows to people but not to bots, tell whether it is there."""
+    yield message.story is not None, "[story]"
+    yield message.paid_media is not None, "[paid media]"
+    yield message.giveaway is not None, "[giveaway]"
 
 
 def _point(location: Location) -> str:

@@ -21,6 +21,7 @@ from aiogram.types import (
 from msgspec.structs import replace
 
 from channels.telegram.media import media
+from channels.telegram.rich import words_of
 from gateway.contract import Address, Button, Inbound, PeerKind, Sender
 from gateway.text import excerpt
 
@@ -97,7 +98,7 @@ def _pressed(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound |
 
 def _edited(message: Message, bot: BotIdentity, number: int) -> Inbound | None:
     """Read an edit. Telegram also calls it one when a live location moves, which says nothing."""
-    if not (message.text or message.caption):
+    if not _words(message):
         return None
     inbound = _said(message, bot)
     return inbound and replace(inbound, event_id=f"{inbound.event_id}:{number}", edits=inbound.event_id)
@@ -106,7 +107,7 @@ def _edited(message: Message, bot: BotIdentity, number: int) -> Inbound | None:
 def _said(message: Message, bot: BotIdentity) -> Inbound | None:
     address = _address(message.chat, _thread(message), bot)
     sender = _sender(message)
-    text = message.text or message.caption or ""
+    text = _words(message)
     attachments, notes = media(message)
     is_something = text or notes or attachments
     if address is None or sender is None or not is_something or _is_for_another(message, bot):
@@ -199,7 +200,14 @@ def _is_for_another(message: Message, bot: BotIdentity) -> bool:
     return False
 
 
+def _words(message: Message) -> str:
+    rich = message.rich_message
+    return message.text or message.caption or (words_of(rich) if rich is not None else "")
+
+
 def _entities(message: Message) -> Iterator[tuple[MessageEntity, str]]:
-    text = message.text or message.caption or ""
+    """Yield each entity with its words. Telegram counts UTF-16 units; one may be said to begin inside a character."""
+    units = (message.text or message.caption or "").encode("utf-16-le")
     for entity in message.entities or message.caption_entities or ():
-        yield entity, entity.extract_from(text)
+        found = units[2 * entity.offset : 2 * (entity.offset + entity.length)]
+        yield entity, found.decode("utf-16-le", "replace")

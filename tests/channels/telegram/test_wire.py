@@ -109,6 +109,31 @@ def test_in_a_group_it_must_be_called(content: Json, is_addressed: bool) -> None
     assert taken(content).is_addressed is is_addressed
 
 
+def test_an_entity_that_begins_inside_a_character_stops_nothing() -> None:
+    assert taken(in_group("😀 hi", ("mention", 1, 1), ("bot_command", 0, 1))).text == "😀 hi"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"checklist": {"title": "Trip", "tasks": [{"id": 1, "text": "pack"}]}}, "[checklist: Trip, pack]"),
+        ({"story": {"chat": PRIVATE, "id": 1}}, "[story]"),
+        ({"paid_media": {"star_count": 5, "paid_media": [{"type": "preview"}]}}, "[paid media]"),
+        ({"game": {"title": "Chess", "description": "d", "photo": []}}, "[game: Chess]"),
+    ],
+)
+def test_what_bots_are_not_shown_is_a_note(content: Json, text: str) -> None:
+    assert taken(message(**content)).text == text
+
+
+def test_the_words_of_a_rich_message_are_read() -> None:
+    paragraph = {"type": "paragraph", "text": ["see ", {"type": "bold", "text": "this"}]}
+    item = {"label": "1.", "blocks": [{"type": "pre", "text": "code"}]}
+    table = {"type": "table", "cells": [[{"align": "left", "valign": "top", "text": "cell"}]]}
+    blocks = [paragraph, {"type": "list", "items": [item]}, {"type": "divider"}, table]
+    assert taken(message(rich_message={"blocks": blocks})).text == "see this\n1.\ncode\ncell"
+
+
 def test_a_topic_that_the_bot_opened_does_not_make_every_word_a_reply() -> None:
     opening = {"message_id": 4, "date": 1, "chat": GROUP, "from": BOT}
     opening["forum_topic_created"] = {"name": "t", "icon_color": 1}
