@@ -4,13 +4,10 @@ https://support.discord.com/hc/en-us/articles/210298617
 """
 
 import re
-from collections.abc import Iterator, Sequence
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-from gateway.text import draw_table
+from gateway.text.parsing import Parser, drawn_table
 
 __all__ = ["escape", "render"]
 
@@ -19,13 +16,15 @@ _URL = re.compile(r"(https?://\S+)")
 _SPECIAL = re.compile(r"([\\*_`~|\[\]])|^([ \t]*)([#>-])", re.MULTILINE)
 """What has a meaning anywhere, and what has one where a line begins."""
 _IMAGE = re.compile(r"!(?=\[[^\]\n]*\]\()")
-_FENCE = "```"
+_FENCE, _NO_FENCE = "```", "'''"
+_NEWLINE = re.compile("\r\n?|\n")
+"""What the parser takes for the end of a line."""
 
 
 def render(markdown: str) -> str:
     """Draw what Discord has no form for: tables, deep headings, rules, images. All else stays as it is written."""
-    lines = markdown.split("\n")
-    for node in reversed(SyntaxTreeNode(_parser.parse(markdown)).children):
+    lines = _NEWLINE.split(markdown)
+    for node in reversed(SyntaxTreeNode(_parser.parse(markdown) or []).children):
         if node.map is not None and (drawn := _drawn(node)) is not None:
             lines[node.map[0] : node.map[1]] = drawn.split("\n")
     return "\n".join(lines)
@@ -47,7 +46,7 @@ def _drawn(node: SyntaxTreeNode) -> str | None:
     """Return how a block is shown; None where Discord shows it by itself."""
     match node.type:
         case "table":
-            return f"{_FENCE}\n{_table(node)}\n{_FENCE}"
+            return f"{_FENCE}\n{drawn_table(node).replace(_FENCE, _NO_FENCE)}\n{_FENCE}"
         case "heading" if int(node.tag[1:]) > _DEEPEST_HEADING:
             return f"**{node.children[0].content.strip()}**"
         case "hr":
@@ -57,28 +56,4 @@ def _drawn(node: SyntaxTreeNode) -> str | None:
     return None
 
 
-def _table(node: SyntaxTreeNode) -> str:
-    rows = [[_plain(cell) for cell in row.children] for part in node.children for row in part.children]
-    return draw_table(rows).replace(_FENCE, "'''")
-
-
-def _plain(cell: SyntaxTreeNode) -> str:
-    inline = cell.children[0].token if cell.children else None
-    return "".join(_texts(inline.children or ())) if inline is not None else ""
-
-
-def _texts(tokens: Sequence[Token]) -> Iterator[str]:
-    for token in tokens:
-        if token.type in {"text", "code_inline", "image"}:
-            yield token.content
-        elif token.type in {"softbreak", "hardbreak"}:
-            yield " "
-
-
-def _build_parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False})
-    parser.enable(["table"])
-    return parser
-
-
-_parser = _build_parser()
+_parser = Parser(bool)

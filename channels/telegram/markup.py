@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from gateway.text import draw_table, utf16_length
+from gateway.text import utf16_length
+from gateway.text.parsing import Parser, drawn_table
 
 __all__ = ["Formatted", "render"]
 
@@ -30,7 +30,8 @@ class Formatted:
 
 def render(markdown: str) -> Formatted:
     """Render CommonMark with tables and strikethrough; HTML in it is shown as text."""
-    return Formatted(_blocks(SyntaxTreeNode(_parser.parse(markdown)).children))
+    tokens = _parser.parse(markdown)
+    return Formatted(html.escape(markdown) if tokens is None else _blocks(SyntaxTreeNode(tokens).children))
 
 
 def _blocks(nodes: Sequence[SyntaxTreeNode], *, is_quoted: bool = False) -> str:
@@ -49,7 +50,7 @@ def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:  # noqa: PLR0911 - 
         case "fence" | "code_block":
             return _code(node)
         case "table":
-            return f"<pre>{html.escape(_table(node))}</pre>"
+            return f"<pre>{html.escape(drawn_table(node))}</pre>"
         case "hr":
             return "———"
         case _:
@@ -82,15 +83,6 @@ def _code(node: SyntaxTreeNode) -> str:
     return f"<pre>{code}</pre>"
 
 
-def _table(node: SyntaxTreeNode) -> str:
-    rows = [[_plain(cell) for cell in row.children] for part in node.children for row in part.children]
-    return draw_table(rows)
-
-
-def _plain(node: SyntaxTreeNode) -> str:
-    return html.unescape(_TAG.sub("", _inlines(node))).replace("\n", " ")
-
-
 def _inlines(node: SyntaxTreeNode) -> str:
     return "".join(_inline(child) for child in node.children)
 
@@ -116,18 +108,11 @@ def _inline(node: SyntaxTreeNode) -> str:  # noqa: PLR0911 - one case for each k
 
 
 def _link(target: str, label: str) -> str:
-    return f'<a href="{html.escape(target)}">{label}</a>'
+    return f'<a href="{html.escape(target)}">{label or html.escape(target)}</a>'
 
 
 def _is_safe_link(url: str) -> bool:
     return url.strip().lower().startswith(_SCHEMES)
 
 
-def _build_parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False})
-    parser.enable(["table", "strikethrough"])
-    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # The documented way to choose the schemes.
-    return parser
-
-
-_parser = _build_parser()
+_parser = Parser(_is_safe_link)

@@ -55,3 +55,12 @@ def test_only_what_has_a_meaning_is_escaped(text: str, escaped: str) -> None:
 @given(st.text().filter(lambda text: "http" not in text))
 def test_what_was_escaped_shows_as_it_was(text: str) -> None:
     assert re.sub(r"\\([\\*_`~|>\[\]#-])", r"\1", escape(text)) == text
+
+
+def test_what_a_table_has_no_column_for_is_shown() -> None:
+    assert render("|a|\n|-|\n|1|2|") == "```\n|a|\n|-|\n|1|2|\n```"
+    assert "b (https://c.d)" in render("|a|\n|-|\n|[b](https://c.d)|")
+
+
+def test_lines_that_end_in_another_way_are_counted_as_the_parser_does() -> None:
+    assert render("first\rsecond\r\n\r\n#### a\rlast") == "first\nsecond\n\n**a**\nlast"

@@ -45,6 +45,12 @@ PIECES = st.sampled_from(
         ("| a | long |\n|---|---|\n| `1` | 2 |", "<pre>a  long\n─  ────\n1  2</pre>"),
         ("<script>x</script> & y", "&lt;script&gt;x&lt;/script&gt; &amp; y"),
         ("a\nb  \nc\n\n---", "a\nb\nc\n\n———"),
+        ("[a][1]\n\n[1]: https://b.c", '<a href="https://b.c">a</a>'),
+        ("a\n\n[1]: https://b.c", "a\n\n[1]: https://b.c"),
+        ("[](https://a.b)", '<a href="https://a.b">https://a.b</a>'),
+        ("|a|b|\n|-|-|\n|1|2|3|", "<pre>|a|b|\n|-|-|\n|1|2|3|</pre>"),
+        ("|a|\n|-|\n|[b](https://c.d)|", f"<pre>a\n{'─' * 15}\nb (https://c.d)</pre>"),
+        (">" * 30 + " a", "&gt;" * 30 + " a"),
         ("", ""),
     ],
 )
@@ -57,6 +63,31 @@ def test_whatever_the_agent_writes_is_html_that_telegram_parses(markdown: str) -
     formatted = render(markdown)
     assert is_html(formatted.html)
     assert all(link.startswith(("http://", "https://", "mailto:", "tg://")) for link in links(formatted.html))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *("{} ", "**{}** ", "`{}`", "\n", "\n\n", "\n> ", "\n- ", "\n  - ", "\n1. ", "\n# ", "\n---\n", "    "),
+                *(
+                    "\n[{}]: https://{}.org\n",
+                    "[{}]",
+                    "[{}](https://{}.org)",
+                    "[](https://{}.org)",
+                    "![](https://{}.org)",
+                ),
+                *("\n```\n{}\n```\n", "\n\n| {} | {} |\n|--|--|\n| {} | {} | {} |\n| [{}](https://{}.org) |\n", "<{}>"),
+            ]
+        ),
+        max_size=25,
+    )
+)
+def test_no_word_is_dropped(pieces: list[str]) -> None:
+    markdown = "".join(pieces)
+    words = [f"word{number}x" for number in range(markdown.count("{}"))]
+    shown = render(markdown.format(*words)).html
+    assert [word for word in words if word not in shown] == []
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))
