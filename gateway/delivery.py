@@ -1,10 +1,9 @@
 """Delivery: brings what is in the outbox to its chat, in order, trying again while that can help."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -13,27 +12,16 @@ from msgspec.structs import replace
 
 from gateway.abilities import abilities_of
 from gateway.backoff import backoff
-from gateway.contract import Address, Button, Channel, Enclosure, Outbound, Receipt
+from gateway.composing import Composer
+from gateway.contract import Address, Channel, Enclosure, Outbound, Receipt
+from gateway.courier import Courier
 from gateway.drafting import Draft, Easel
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
-from gateway.files.names import in_bytes
 from gateway.insisting import insist
 from gateway.lanes import Lanes
 from gateway.metrics.tally import DEAD, DELIVERED, Tally
-from gateway.spool import (
-    Bury,
-    Delivered,
-    DropDraft,
-    KeepDraft,
-    Operation,
-    OutboxRow,
-    OutboxState,
-    Postpone,
-    Send,
-    Sending,
-    Spool,
-)
-from gateway.text import split
+from gateway.sketches import Sketches
+from gateway.spool import Bury, Delivered, Operation, OutboxRow, OutboxState, Postpone, Send, Sending, Spool
 
 __all__ = ["Delivery"]
 
@@ -45,14 +33,6 @@ NOTED_WITHIN = 0.002
 """Seconds for which a delivery waits to be written down with something else, such as the next message."""
 GIVE_UP_AFTER = 24 * 3600.0
 """Seconds of waiting after which a reply is set aside; `gatehouse spool retry` sends it all the same."""
-
-CLOCKS_DIFFER_BY = timedelta(minutes=15)
-"""How much the platform's clock may be behind ours."""
-KNOWN_FOR = timedelta(days=1)
-"""How long before a message another may have been delivered that stands behind the same question in its chat."""
-
-POSSIBLY_REPEATED = "(possibly repeated)\n"
-"""Stands before a message whose first send had no known outcome."""
 
 
 async def _nowhere(ref: str) -> Path:
@@ -75,13 +55,10 @@ class Delivery:
         self._channels = channels
         self._spool = spool
         self._now = now
-        self._file_path = file_path
         self._sleep = sleep
         self.tally = tally or Tally()
-        self._drafts: dict[str, Receipt | None] = {}
-        """Of turns that are being drafted by editing a message; None until the platform has named it."""
-        self._lost_drafts: set[str] = set()
-        """Turns of an earlier run whose draft may be in the chat, and cannot be named."""
+        self._sketches = Sketches(spool, now)
+        self._courier = Courier(spool, self._sketches, now=now, file_path=file_path)
         self._parked: list[OutboxRow] = []
         self._marked: set[str] = set()
         """Keys of parts that are about to be sent for the first time, and were committed as such."""
@@ -92,32 +69,10 @@ class Delivery:
     def compose(
         self, message: Outbound, *, key: str, turn: str | None = None, files: Sequence[Enclosure] = ()
     ) -> list[Send]:
-        """Cut `message` to the platform's measure; the buttons hang on the last part. Each of `files` is one more."""
-        channel = self._channel(message)
-        if channel is not None and files:
-            sendable = [file for file in files if _can_send(channel, file)]
-            told = [_unsendable(file) for file in files if file not in sendable]
-            message, files = replace(message, text="\n\n".join(filter(None, [message.text, *told]))), sendable
-        texts = [message.text]
-        buttons = message.buttons
-        is_first = False
-        if channel is not None:
-            limit, can = channel.text_limit, abilities_of(channel)
-            texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
-            buttons = buttons[: can.max_buttons]
-            is_first = not can.repeats_dropped_for and self._is_clear(_chat(message.address))
-        last = len(texts) - 1
-        words = [
-            Send(
-                key=f"{key}.{number}" if number else key,
-                turn=turn,
-                message=_part(message, text, buttons if number == last else ()),
-                at=self._now(),
-                is_sent_at_once=is_first and number == 0,
-            )
-            for number, text in enumerate(texts)
-        ]
-        return [*words, *self._enclosed(message, key, turn, files)] if files else words
+        """Make the parts in which `message` goes out, the files behind its words."""
+        is_clear = self._is_clear(_chat(message.address))
+        composer = Composer(self._channel(message), at=self._now(), is_clear=is_clear)
+        return composer.compose(message, key=key, turn=turn, files=files)
 
     def _is_clear(self, chat: str) -> bool:
         """Tell whether what is posted now is the next to be sent: nothing is before it that has not been sent."""
@@ -130,13 +85,6 @@ class Delivery:
             self.compose(message, key=key, turn=turn, files=files) for message, key in zip(messages, keys, strict=True)
         ]
         return [part for parts in composed for part in parts]
-
-    def _enclosed(self, message: Outbound, key: str, turn: str | None, files: Sequence[Enclosure]) -> list[Send]:
-        bare = replace(message, text="", buttons=(), restored=0)
-        return [
-            Send(key=f"{key}.file{number}", turn=turn, message=replace(bare, file=file), at=self._now())
-            for number, file in enumerate(files, start=1)
-        ]
 
     def post(self, parts: Sequence[Send]) -> None:
         """Deliver parts that have been committed, behind what their chat still waits for."""
@@ -175,8 +123,7 @@ class Delivery:
 
     def remember_drafts(self, drafts: Mapping[str, Receipt | None]) -> None:
         """Take over what was half streamed when the daemon ended."""
-        self._drafts.update(drafts)
-        self._lost_drafts.update(turn for turn, receipt in drafts.items() if receipt is None)
+        self._sketches.remember(drafts)
 
     def drafting(self, template: Outbound, *, turn: str) -> AbstractAsyncContextManager[Draft]:
         """While inside, show the answer to `turn` as it grows."""
@@ -187,15 +134,11 @@ class Delivery:
             channel=channel,
             template=template,
             key=turn,
-            keep=lambda receipt: self._keep_draft(turn, receipt),
-            receipt=self._drafts.get(turn),
+            keep=partial(self._sketches.keep, turn),
+            receipt=self._sketches.of_turn(turn),
             is_clear=lambda: self._is_clear(_chat(template.address)),
             sleep=self._sleep,
         )
-
-    async def _keep_draft(self, turn: str, receipt: Receipt | None) -> None:
-        self._drafts[turn] = receipt
-        await self._spool.commit(KeepDraft(turn=turn, receipt=receipt, at=self._now()))
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send until it has arrived, cannot arrive, or is too old. Cancelled, it stays in the outbox as it is."""
@@ -220,7 +163,7 @@ class Delivery:
 
     async def _try(self, channel: Channel, row: OutboxRow, *, is_doubtful: bool) -> Transient | None:
         """Send once and write down how it went; return why it should be tried again, if it should."""
-        repeats_are_dropped = self._are_repeats_dropped(channel, row)
+        repeats_are_dropped = self._courier.are_repeats_dropped(channel, row)
         if row.key in self._marked:
             self._marked.discard(row.key)
         elif not repeats_are_dropped:
@@ -228,7 +171,7 @@ class Delivery:
         may_repeat = is_doubtful and not repeats_are_dropped
         try:
             async with asyncio.timeout(SEND_DEADLINE if row.message.file is None else FILE_DEADLINE):
-                receipt = await self._send_or_edit(channel, row, may_repeat=may_repeat)
+                receipt = await self._courier.bring(channel, row, may_repeat=may_repeat)
         except Undeliverable as refusal:
             await self._bury(row, str(refusal))
             return None
@@ -254,81 +197,14 @@ class Delivery:
         self._sent.add(chat)
         try:
             delivered = Delivered(key=row.key, receipt=receipt, at=self._now())
-            await self.record(delivered, *self._draft_done(row), patience=NOTED_WITHIN)
+            await self.record(delivered, *self._sketches.done(row), patience=NOTED_WITHIN)
         finally:
             self._sent.discard(chat)
-
-    def _are_repeats_dropped(self, channel: Channel, row: OutboxRow) -> bool:
-        """Tell whether the platform still knows the key; where the clock was put back meanwhile, nobody can tell."""
-        window = abilities_of(channel).repeats_dropped_for
-        age = (self._now() - row.created_at).total_seconds()
-        return window == math.inf or 0 <= age < window
-
-    async def _send_or_edit(self, channel: Channel, row: OutboxRow, *, may_repeat: bool) -> Receipt:
-        """Bring a half-streamed draft to its final text; otherwise send anew."""
-        edits = abilities_of(channel).edits
-        draft = self._drafts.get(row.turn or "") if row.key == row.turn else None
-        if draft is None or edits is None:
-            return await self._send(channel, row, may_repeat=may_repeat)
-        try:
-            await edits.edit(draft, self._marked_if_lost(channel, row))
-        except Undeliverable:  # The draft is gone or too old to be edited.
-            return await self._send(channel, row, may_repeat=may_repeat)
-        return draft
-
-    async def _send(self, channel: Channel, row: OutboxRow, *, may_repeat: bool) -> Receipt:
-        """Send, unless the chat shows that it has arrived; mark it where nobody can tell."""
-        message = self._marked_if_lost(channel, row)
-        if may_repeat:
-            try:
-                found = await self._find(channel, row)
-            except Undeliverable:
-                message = _possibly_repeated(row.message)
-            else:
-                if found is not None:
-                    return found
-        if message.file is not None:
-            return await self._send_file(channel, row.key, message, message.file)
-        return await channel.send(message, key=row.key)
-
-    async def _find(self, channel: Channel, row: OutboxRow) -> Receipt | None:
-        """Look for a message in its chat; None when it is not there, `Undeliverable` when that cannot be told."""
-        back = abilities_of(channel).back
-        if back is None or row.message.file is not None:
-            raise Undeliverable("The platform cannot be asked.")
-        known = await self._spool.receipts(row.created_at - KNOWN_FOR)
-        since = min(row.created_at, self._now()) - CLOCKS_DIFFER_BY
-        return await back.look_back(row.message, since=since, known=known)
-
-    async def _send_file(self, channel: Channel, key: str, message: Outbound, file: Enclosure) -> Receipt:
-        """Send a file; where that cannot be, say so in its place."""
-        sends = abilities_of(channel).sends_files
-        reason = "files cannot be sent here"
-        if sends is not None:
-            try:
-                return await sends.send_file(message, await self._file_path(file.ref), key=key)
-            except (Undeliverable, Refused) as refusal:
-                reason = str(refusal)
-        log.warning("file_not_sent", channel=channel.name, key=key, reason=reason)
-        text = f"{message.text}(The file {file.name}, {in_bytes(file.size)}, could not be sent: {reason})"
-        return await channel.send(replace(message, text=text, file=None), key=key)
-
-    def _marked_if_lost(self, channel: Channel, row: OutboxRow) -> Outbound:
-        """Mark what may stand in the chat for ever by half; one sent anew under its key may be the same message."""
-        has_lost_its_draft = row.key in self._lost_drafts and not abilities_of(channel).repeats_dropped_for
-        return _possibly_repeated(row.message) if has_lost_its_draft else row.message
-
-    def _draft_done(self, row: OutboxRow) -> list[Operation]:
-        if row.key != row.turn or row.key not in self._drafts:
-            return []
-        del self._drafts[row.key]
-        self._lost_drafts.discard(row.key)
-        return [DropDraft(turn=row.key)]
 
     async def _bury(self, row: OutboxRow, reason: str) -> None:
         self.tally.replied(row.message.address.channel, DEAD)
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
-        await self.record(Bury(key=row.key, reason=reason), *self._draft_done(row))
+        await self.record(Bury(key=row.key, reason=reason), *self._sketches.done(row))
 
     async def record(self, *operations: Operation, patience: float = 0.0) -> None:
         """Write down what has happened; on a full disk, wait for room, since it cannot be undone."""
@@ -338,23 +214,5 @@ class Delivery:
         return self._channels.get((message.address.channel, message.address.account))
 
 
-def _part(message: Outbound, text: str, buttons: tuple[Button, ...]) -> Outbound:
-    is_whole = text == message.text and buttons == message.buttons
-    return message if is_whole else replace(message, text=text, buttons=buttons)
-
-
-def _can_send(channel: Channel, file: Enclosure) -> bool:
-    sends = abilities_of(channel).sends_files
-    return sends is not None and file.size <= sends.max_file_bytes
-
-
-def _unsendable(file: Enclosure) -> str:
-    return f"(There is a file for you, {file.name}, {in_bytes(file.size)}, but this chat cannot take it.)"
-
-
 def _chat(address: Address) -> str:
     return f"{address.channel}:{address.account}:{address.kind}:{address.peer}:{address.thread}"
-
-
-def _possibly_repeated(message: Outbound) -> Outbound:
-    return replace(message, text=POSSIBLY_REPEATED + message.text)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Enclosure, Outbound, Receipt
-from gateway.delivery import POSSIBLY_REPEATED
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
 from tests.test_delivery import HELLO, Post, Wire, posting
 

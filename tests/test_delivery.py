@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Address, Button, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
-from gateway.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED, Delivery
+from gateway.delivery import GIVE_UP_AFTER, Delivery
 from gateway.errors import AuthRejected, ChannelError, Refused, Transient, Undeliverable
 from gateway.spool import OutboxState, Sending, Spool
 
@@ -146,7 +147,7 @@ async def test_an_adapters_bug_costs_that_message_only(tmp_path: Path) -> None:
 
 
 async def test_gives_up_after_a_day(tmp_path: Path) -> None:
-    time, wire = Time(), Wire(*[Transient("down")] * 100_000)
+    time, wire = Time(), Wire(*[Transient("down", retry_after=3_600.0)] * 100)
     async with posting(tmp_path, wire, time=time) as post:
         await post.say(HELLO, "k")
         await post.arrived()

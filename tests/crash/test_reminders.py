@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Address, PeerKind, Sender
-from gateway.delivery import POSSIBLY_REPEATED
 from gateway.lock import prepare_data_dir
 from gateway.spool import About, Appoint, Spool
 from tests.crash.checks import rows
