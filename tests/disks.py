@@ -3,12 +3,19 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-__all__ = ["small_disk"]
+__all__ = ["fill", "small_disk"]
+
+
+def fill(ballast: Path) -> None:
+    """Take all the room there is, also what was freed since."""
+    with ballast.open("ab", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4_096)):
+            pass
 
 
 @contextmanager

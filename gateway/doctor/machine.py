@@ -1,5 +1,6 @@
 """The machine under the gateway: room and speed of the disk, and whether the clock can be believed. It blocks."""
 
+import errno
 import os
 import shutil
 import statistics
@@ -22,6 +23,7 @@ FEW_FILES = 1000
 SLOW_FSYNC = 0.1
 """Every accepted message waits for one, though many share it."""
 _PROBES = 9
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _SKEW = 120.0
 _UNSAFE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"}
 _FLEETING = {"tmpfs", "ramfs", "overlay"}
@@ -46,9 +48,8 @@ def fsync_speed(directory: Path, *, slow: float = SLOW_FSYNC, clock: Callable[[]
     try:
         took = statistics.median(_synced(directory, clock))
     except OSError as trouble:
-        return wrong(
-            "fsync", f"Nothing can be written to {directory}: {trouble.strerror}.", "Give it to the gateway's user."
-        )
+        fix = "Make room." if trouble.errno in _FULL else "Give it to the gateway's user."
+        return wrong("fsync", f"Nothing can be written to {directory}: {trouble.strerror}.", fix)
     said = f"A write is safe on disk after {took * 1000:.1f} ms."
     if took < slow:
         return fine("fsync", said)

@@ -1,7 +1,6 @@
 """Readiness tells the truth: in /readyz, in status and in metrics alike."""
 
 import asyncio
-import contextlib
 import threading
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from gateway.contract import Verdict
 from gateway.control import Control
 from gateway.daemon import opened
 from tests.daemon.test_conversation import PATIENCE, gateway, settings
-from tests.disks import small_disk
+from tests.disks import fill, small_disk
 from tests.metrics.scraping import scraped
 
 SIZE = 24 * 1024 * 1024
@@ -47,12 +46,6 @@ async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) 
 async def until(place: Path, metric: str, *, is_set: bool = True) -> None:
     async with asyncio.timeout(60):
         while bool((await scraped(place / "data")).value(metric)) is not is_set:
-            pass
-
-
-def fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 65_536):
             pass
 
 

@@ -11,10 +11,9 @@ import pytest
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
 from gateway.spool import Spool, SpoolFull
-from tests.crash.test_full_disk import fill
 from tests.daemon.test_conversation import gateway, settings
 from tests.daemon.test_status import Slow
-from tests.disks import small_disk
+from tests.disks import fill, small_disk
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.doctor.finding import Level
 from gateway.doctor.machine import clock, disk, file_system, fsync_speed
+from tests.disks import fill, small_disk
 
 MIB = 1024 * 1024
 
@@ -27,6 +28,13 @@ def test_a_slow_disk_is_told(tmp_path: Path) -> None:
     assert fsync_speed(tmp_path, clock=lambda: float(next(ticks))).level is Level.ODD
     assert fsync_speed(tmp_path / "gone").level is Level.WRONG
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_not_taken_for_a_foreign_one(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64 * 1024) as place:
+        fill(place / "ballast")
+        found = fsync_speed(place)
+    assert (found.level, found.fix) == (Level.WRONG, "Make room.")
 
 
 @pytest.mark.parametrize(("kind", "said"), [("nfs4", "locks"), ("tmpfs", "outlive"), ("ext4", "")])
