@@ -12,7 +12,10 @@ import msgspec
 
 from tests.crash.agent import END
 
-__all__ = ["Event", "FarSide", "Shown"]
+__all__ = ["PATIENCE", "Event", "FarSide", "Shown"]
+
+PATIENCE = 120.0
+"""Seconds; a machine that runs much else takes ten times as long as an idle one."""
 
 STOPPED = ".*"
 """How a sentence ends that tells why there is no answer."""
@@ -116,12 +119,12 @@ class FarSide:
         self.events += events
         self._stir()
 
-    async def until_settled(self, patience: float = 20.0) -> None:
+    async def until_settled(self, patience: float = PATIENCE) -> None:
         """Wait until everything was acknowledged and has its whole answer."""
         async with asyncio.timeout(patience):
             await self.until(lambda: not self.unsettled())
 
-    async def until_arrival(self, number: int, patience: float = 20.0) -> None:
+    async def until_arrival(self, number: int, patience: float = PATIENCE) -> None:
         """Wait until daemons have come to fetch events `number` times."""
         async with asyncio.timeout(patience):
             await self.until(lambda: self.arrivals >= number)

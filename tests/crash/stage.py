@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.crash.checks import Allowed, check
 from tests.crash.daemons import Daemons, daemons
-from tests.crash.far_side import FarSide
+from tests.crash.far_side import PATIENCE, FarSide
 from tests.crash.order import Order
 
 __all__ = ["Stage", "staged"]
@@ -38,7 +38,7 @@ class Stage:
         """End a daemon in good order."""
         assert await self.daemons.stop(pid) == 0
 
-    async def finish(self, patience: float = 60.0) -> None:
+    async def finish(self, patience: float = PATIENCE) -> None:
         """Have everything answered by one more daemon, end it, and look whether all is as it must be."""
         pid = await self.start()
         await self.far.until_settled(patience)
