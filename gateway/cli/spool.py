@@ -67,6 +67,7 @@ def _lines(answer: dict[str, Json]) -> list[str]:
         f"outbox: {_counts(answer['outbox'])}",
         *(_line("set aside", row["turn"], row) for row in _rows(answer["set_aside"])),
         *(_line(row["state"], row["key"], row) for row in _rows(answer["undelivered"])),
+        *(f"unreadable {name}  only another version of Gatehouse can read it" for name in _names(answer["unreadable"])),
     ]
 
 
@@ -76,6 +77,10 @@ def _line(state: Json, name: Json, row: dict[str, Json]) -> str:
 
 def _rows(rows: Json) -> list[dict[str, Json]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _names(names: Json) -> list[Json]:
+    return names if isinstance(names, list) else []
 
 
 def _counts(counts: Json) -> str:

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -11,19 +13,27 @@ from tests.running import gatehouse, running, write_config
 REPLY = Outbound(address=Address(channel="web", kind=PeerKind.DIRECT, peer="owner"), text="hello\x1b[31m there")
 
 
-async def leave_a_dead_reply(data: Path) -> None:
+async def leave_dead_replies(data: Path) -> None:
     async with await Spool.open(data) as spool:
-        send = Send(key="k1", turn=None, message=REPLY, at=datetime.now(UTC))
-        await spool.commit(send, Bury(key="k1", reason="blocked by the user"))
+        for key in ("k1", "k2"):
+            send = Send(key=key, turn=None, message=REPLY, at=datetime.now(UTC))
+            await spool.commit(send, Bury(key=key, reason="blocked by the user"))
+
+
+def make_unreadable(data: Path, key: str) -> None:
+    with closing(sqlite3.connect(data / "spool.db")) as database, database:
+        database.execute("UPDATE outbox SET message = '{\"newer\": true}' WHERE key = ?", [key])
 
 
 def test_what_was_given_up_is_listed_and_can_be_sent_again(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "data").mkdir(mode=0o700)
-    asyncio.run(leave_a_dead_reply(tmp_path / "data"))
+    asyncio.run(leave_dead_replies(tmp_path / "data"))
+    make_unreadable(tmp_path / "data", "k2")
     listed = gatehouse("spool", home=tmp_path)
     assert "dead" in listed.stdout
     assert "blocked by the user" in listed.stdout
+    assert "unreadable k2" in listed.stdout
     assert "\x1b" not in listed.stdout
     with running(tmp_path):
         (row,) = json.loads(gatehouse("spool", "--json", home=tmp_path).stdout)["undelivered"]
