@@ -2,7 +2,9 @@
 
 import json
 import logging
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -25,6 +27,9 @@ SHORTEST_SECRET = 6
 """Shorter values hide nothing from anybody, and blotting them would leave holes in half of the words."""
 SHORTEST_OPTION = 8
 """A channel's options may hold secrets that are not marked as such; shorter texts are words like `polling`."""
+REPEATS_AFTER = 1.0
+"""Seconds after which a library is heard again that says the same; out of files, one says so without end."""
+MOST_REMEMBERED = 100
 
 
 def configure(
@@ -157,7 +162,12 @@ def _encodable(text: str) -> str:
 
 
 class _Forward(logging.Handler):
-    """Hands the records of the standard library's logging to structlog."""
+    """Hands the records of the standard library's logging to structlog; what is said again and again, once a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told_at: dict[tuple[str, str], float] = {}
+        self._untold: Counter[tuple[str, str]] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
@@ -165,4 +175,18 @@ class _Forward(logging.Handler):
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - a library's slip in a log call must not become its failure.
             message = str(record.msg)
-        log.log(record.levelno, "library_logged", library=record.name, message=message, exc_info=record.exc_info)
+        said = (record.name, message)
+        if 0 <= record.created - self._told_at.get(said, -math.inf) < REPEATS_AFTER:
+            self._untold[said] += 1
+            return
+        self._remember(said, record.created)
+        again = {"repeats": self._untold.pop(said)} if said in self._untold else {}
+        log.log(
+            record.levelno, "library_logged", library=record.name, message=message, **again, exc_info=record.exc_info
+        )
+
+    def _remember(self, said: tuple[str, str], at: float) -> None:
+        if len(self._told_at) >= MOST_REMEMBERED:
+            self._told_at.clear()
+            self._untold.clear()
+        self._told_at[said] = at

@@ -134,6 +134,25 @@ def test_a_library_that_logs_badly_is_heard_all_the_same() -> None:
     assert lines(out.getvalue())[0]["message"] == "%d apples"
 
 
+def test_a_library_that_repeats_itself_is_heard_once_a_second() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+    for number, word in enumerate(["no files left", "and so on"] * 500):
+        record = {"name": "some.library", "msg": word, "levelno": logging.ERROR, "created": 1000 + number / 250}
+        logging.getLogger("some.library").handle(logging.makeLogRecord(record))
+    heard = [line.get("repeats", 0) for line in lines(out.getvalue()) if line["message"] == "no files left"]
+    assert heard == [0, 124, 124, 124]
+
+
+def test_a_clock_that_is_put_back_silences_no_library() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+    for created in (5_000.0, 1_000.0):
+        record = {"name": "some.library", "msg": "gone", "levelno": logging.ERROR, "created": created}
+        logging.getLogger("some.library").handle(logging.makeLogRecord(record))
+    assert len(lines(out.getvalue())) == 2
+
+
 def test_secrets_are_found_wherever_they_stand() -> None:
     settings = Settings(
         channels={"telegram": ChannelSettings(token=Secret("one"), options={"deep": [{"er": Secret("two")}]})},
