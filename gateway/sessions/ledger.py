@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -15,10 +15,11 @@ import structlog
 
 from gateway.errors import Refused
 from gateway.sessions import entries as e
-from gateway.sessions import flushing, fold, recovery
+from gateway.sessions import fold, recovery
 from gateway.sessions.books import Books
 from gateway.sessions.counting import standing_summary
 from gateway.sessions.disk import Disk
+from gateway.sessions.durability import Durability
 from gateway.sessions.encoding import seal
 from gateway.sessions.ends import Ends, too_new
 from gateway.sessions.entries import Entry
@@ -41,9 +42,6 @@ _WAITING_LIMIT = 64 * 1024 * 1024
 _CHECKPOINT_ENTRIES = 256
 _CHECKPOINT_BYTES = 256 * 1024
 """After so many entries or bytes the state is written down, so that nobody ever has to read further back."""
-
-_ALL = 2**62
-"""More than any seq."""
 
 _T = TypeVar("_T")
 
@@ -71,48 +69,37 @@ class Ledger:
     def __init__(self, disk: Disk, clock: Callable[[], datetime], journal: Journal | None = None) -> None:
         self.disk = disk
         self._journal = journal
-        self._journaled: dict[str, int] = {}
-        """The highest seq of each session that the journal holds, and that was handed to the disk."""
         self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held while entries of a session are on their way to the journal; if it refuses them, their seq is free."""
         self.books = Books()
-        self.doomed: set[str] = set()
-        """Keys of deleted sessions whose files are still there."""
-        self.failures = 0
-        """Flushes that failed since the last one that worked."""
         self._clock = clock
         self._thread = Worker("sessions")
-        self._syncing = Worker("sessions-sync")
         self.ends = Ends(self.books, disk, self._thread)
-        self._index_is_behind = False
+        self.durability = Durability(disk, self.books, self._thread, journal)
         self._is_recovered = False
-        self._flushing = asyncio.Lock()
 
     async def close(self) -> None:
         if self._journal is not None:
             with suppress(SpoolFull, SpoolBroken):
                 await self._journal.commit()  # Behind all that is on its way.
         if self._is_recovered:
-            await self.flush()
-            if not self.books.scopes.is_changed and not self._index_is_behind:
-                await self._syncing.submit(partial(flushing.mark_clean, self.disk, self.books.scopes.sessions))
+            await self.durability.end()
         await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
         """End the threads once they have done what they were asked for."""
-        self._syncing.stop()
+        self.durability.stop()
         self._thread.stop()
         self.disk.close()
 
     async def recover(self) -> RecoveryReport:
         if self._journal is not None:
             async for key, noted in self._journal.noted():
-                self._journaled[key] = noted[-1][0]
+                self.durability.owe(key, noted[-1][0])
                 await self.on_disk(catch_up, self.disk, key, noted)
         recovered = await self.on_disk(recovery.recover, self.disk, self._clock())
         self.books.scopes = Scopes(recovered.members, recovered.report.sessions)
-        self.doomed = set(recovered.doomed)
-        self._index_is_behind = recovered.is_news
+        self.durability.recovered(recovered.doomed, is_news=recovered.is_news)
         self._is_recovered = True
         return recovered.report
 
@@ -235,65 +222,10 @@ class Ledger:
         elif operations:
             await self._journal.commit(*operations, then=partial(_follow, then))
 
-    async def delete_file(self, key: str, heir: str | None = None) -> None:
-        """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
-        try:
-            if self._journal is not None:
-                await self._journal.forget({key: _ALL})
-            await asyncio.to_thread(self._delete_file, key, heir)
-        except (OSError, SpoolFull) as trouble:
-            self.doomed.add(key)
-            self._index_is_behind = True
-            log.error("transcript_not_deleted", session=key, reason=str(trouble))  # noqa: TRY400 - says it all
-        else:
-            self._index_is_behind |= key in self.doomed
-            self.doomed.discard(key)
-
-    def _delete_file(self, key: str, heir: str | None) -> None:
-        if heir is not None:
-            flushing.sync_heir(self.disk, heir)
-        self._thread.call(partial(self.disk.delete, key))
-
     async def flush(self) -> None:
-        """Make everything durable, and write the index if it has changed."""
-        if not self._is_recovered:
-            return
-        async with self._flushing:
-            journaled, self._journaled = self._journaled, {}
-            self._index_is_behind |= self.books.scopes.is_changed
-            listing = self._listing() if self._index_is_behind else None
-            flushed = await self._syncing.submit(partial(flushing.flush, self.disk, self._thread.call, listing))
-            if listing is not None:
-                self.books.scopes.settle(flushed.encoded, listing.changed, listing.dropped)
-            self._index_is_behind &= not flushed.is_written
-            self.failures = self.failures + 1 if flushed.trouble else 0
-            await self._forget_journaled(journaled, is_durable=flushed.trouble is None)
-
-    @asynccontextmanager
-    async def held_still(self) -> AsyncIterator[Mapping[str, int]]:
-        """Keep flushes waiting; give the sizes of the transcripts. The journal has all that they may lack by then."""
-        async with self._flushing:
-            yield await self.on_disk(self.disk.sizes)
-
-    async def _forget_journaled(self, journaled: dict[str, int], *, is_durable: bool) -> None:
-        """Drop from the journal what a flush has made durable, or keep it in mind for the next one."""
-        if self._journal is None or not journaled:
-            return
-        try:
-            if is_durable:
-                await self._journal.forget(journaled)
-                return
-        except SpoolFull:
-            log.debug("journal_not_shortened", sessions=len(journaled))
-        self._journaled = {**journaled, **self._journaled}
-
-    def _listing(self) -> flushing.Listing:
-        return flushing.Listing(
-            members=self.books.scopes.members(),
-            changed=self.books.scopes.changed(),
-            dropped=self.books.scopes.dropped(),
-            doomed=frozenset(self.doomed),
-        )
+        """Make everything durable; before the recovery there is nothing to be."""
+        if self._is_recovered:
+            await self.durability.flush()
 
     async def on_disk(self, work: Callable[..., _T], *arguments: object) -> _T:
         """Do `work` in the thread that owns the files. It is done even when the one who waits for it is cancelled."""
@@ -323,7 +255,7 @@ class Ledger:
 
     def _persist_later(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
         """Write through to the transcript what the journal has; since it has it, nobody needs to wait."""
-        self._journaled[key] = upto
+        self.durability.owe(key, upto)
         self._thread.entrust(partial(self.disk.append, key, data, is_new=is_new), partial(self._not_persisted, key))
 
     def _not_persisted(self, key: str, trouble: Exception) -> None:

@@ -137,11 +137,11 @@ class SessionManager:
 
         What the journal holds inside, on top of the transcripts up to these sizes, is one moment of all sessions.
         """
-        return self._ledger.held_still()
+        return self._ledger.durability.held_still()
 
     def next_flush(self, interval: float) -> float:
         """Return the seconds to wait before the next flush: `interval`, or less and ever more while flushes fail."""
-        failures = self._ledger.failures
+        failures = self._ledger.durability.failures
         return interval if failures == 0 else min(interval, 2.0 ** min(failures - 1, 16))
 
     def active(self, scope: str) -> SessionMeta | None:

@@ -44,7 +44,7 @@ class Removal:
         was = self._ledger.books.scopes[name]
         self._ledger.ends.forget(key)
         heir = await self._pass_on(name, was)
-        await self._ledger.delete_file(key, heir)
+        await self._ledger.durability.delete_file(key, heir)
         log.info("session_removed", session=key, why=why)
 
     async def _pass_on(self, name: str, was: Scope) -> str | None:
@@ -65,5 +65,7 @@ class Removal:
 
     async def delete_doomed(self) -> None:
         """Try again to delete the files of removed sessions that the disk would not let go."""
-        for key in [key for key in self._ledger.doomed if key not in self._ledger.books.sessions(parse_key(key)[0])]:
-            await self._ledger.delete_file(key)
+        for key in [
+            key for key in self._ledger.durability.doomed if key not in self._ledger.books.sessions(parse_key(key)[0])
+        ]:
+            await self._ledger.durability.delete_file(key)

@@ -46,7 +46,7 @@ class Sweeping:
         return SweepReport(
             expired=tuple(removed),
             completed=tuple(completed),
-            undeletable=len(self._ledger.doomed),
+            undeletable=len(self._ledger.durability.doomed),
             is_done=not self._to_sweep,
         )
 

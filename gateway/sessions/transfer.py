@@ -53,7 +53,7 @@ class Transfer:
     def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
         if scope is not None and header.scope != scope:
             raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
-        if header.key in self._ledger.books.sessions(header.scope) or header.key in self._ledger.doomed:
+        if header.key in self._ledger.books.sessions(header.scope) or header.key in self._ledger.durability.doomed:
             raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
 
     async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
