@@ -15,7 +15,7 @@ from gateway.backoff import backoff
 from gateway.composing import Composer
 from gateway.contract import Address, Channel, Enclosure, Outbound, Receipt
 from gateway.courier import Courier
-from gateway.drafting import Draft, Easel
+from gateway.drafting import Draft, Easel, Memory
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.insisting import insist
 from gateway.lanes import Lanes
@@ -134,8 +134,11 @@ class Delivery:
             channel=channel,
             template=template,
             key=turn,
-            keep=partial(self._sketches.keep, turn),
-            receipt=self._sketches.of_turn(turn),
+            memory=Memory(
+                keep=partial(self._sketches.keep, turn),
+                lose=partial(self._sketches.lose, turn),
+                receipt=self._sketches.of_turn(turn),
+            ),
             is_clear=lambda: self._is_clear(_chat(template.address)),
             sleep=self._sleep,
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -14,7 +15,7 @@ from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyp
 from gateway.errors import ChannelError, Transient
 from gateway.whole import whole
 
-__all__ = ["Draft", "Easel"]
+__all__ = ["Draft", "Easel", "Memory"]
 
 log = structlog.get_logger()
 
@@ -61,12 +62,24 @@ class Draft:
         return self.text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is known of a draft that is a message, so that it can be brought to its final text whatever happens.
+
+    `keep` is awaited before that message is sent, and then with its receipt; `receipt` is one kept before a crash.
+    `lose` is called when it may be in the chat, and nobody can name it.
+    """
+
+    keep: Callable[[Receipt | None], Awaitable[None]]
+    lose: Callable[[], None]
+    receipt: Receipt | None
+
+
 class Easel:
     """Where one answer is drafted: while inside, the draft is shown, and a sign of life; leaving stops both.
 
-    Where a draft is a message that gets edited, `keep` is awaited before that message is sent, and then with its
-    receipt, so that it can be brought to its final text whatever happens; `receipt` is one kept before a crash. Such a
-    message keeps its place in the chat, so it is sent only when that `is_clear` of what is still to be sent before.
+    A draft that is a message which gets edited keeps its place in the chat, so it is sent only when that `is_clear` of
+    what is still to be sent before.
     """
 
     def __init__(
@@ -75,8 +88,7 @@ class Easel:
         channel: Channel,
         template: Outbound,
         key: str,
-        keep: Callable[[Receipt | None], Awaitable[None]],
-        receipt: Receipt | None,
+        memory: Memory,
         is_clear: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -84,10 +96,10 @@ class Easel:
         self.abilities = abilities_of(channel)
         self.template = template
         self.key = key
-        self.keep = keep
-        self.receipt = receipt
+        self.memory = memory
         self.is_clear = is_clear
         self.sleep = sleep
+        self._is_lost = False
         self._draft = Draft(self._begin)
         self._later: list[asyncio.Handle] = []
         self._signs: list[asyncio.Task[None]] = []
@@ -146,7 +158,7 @@ class Easel:
             await self.sleep(SETTLING)
 
     async def _edit(self, edits: Edits, draft: Draft) -> None:
-        receipt, shown = self.receipt, ""
+        receipt, shown = self.memory.receipt, ""
         limit = self.channel.text_limit
         await self._settled(draft, edits.edit_pace)
         while True:
@@ -165,6 +177,8 @@ class Easel:
                     await whole(edits.edit(receipt, message), patience=LAST_REQUEST)
                 shown = text
             except Transient as trouble:
+                if self._is_lost:
+                    return  # Another might stand in the chat beside it.
                 pause = max(pause, trouble.retry_after or 0.0)
             except ChannelError as refusal:  # As above.
                 log.debug("draft_lost", channel=self.channel.name, reason=str(refusal))
@@ -176,19 +190,39 @@ class Easel:
         Where repeats are dropped, the answer's own key finds the message again when its receipt is lost in a crash;
         elsewhere it is noted before that there may be one.
         """
-        key = self.key if self.abilities.repeats_dropped_for else f"{self.key}.draft"
-        if not self.abilities.repeats_dropped_for:
-            await self.keep(None)
-        receipt = await self.channel.send(message, key=key)
-        await self.keep(receipt)
+        if self.abilities.repeats_dropped_for:
+            receipt = await self.channel.send(message, key=self.key)
+        else:
+            await self.memory.keep(None)
+            receipt = await self._send_once(message)
+        await self.memory.keep(receipt)
+        return receipt
+
+    async def _send_once(self, message: Outbound) -> Receipt:
+        """Send what must not be sent again unless it has certainly not arrived."""
+        self._is_lost = True
+        try:
+            receipt = await self.channel.send(message, key=f"{self.key}.draft")
+            self._is_lost = False
+        except ChannelError as trouble:
+            self._is_lost = isinstance(trouble, Transient) and trouble.may_have_arrived
+            raise
+        finally:  # It may also have been given up, by whoever waits for it.
+            if self._is_lost:
+                self.memory.lose()
         return receipt
 
     async def _type(self, typing: ShowsTyping, draft: Draft) -> None:
         while True:
+            pause = TYPING_INTERVAL
             if not draft.is_resting:
-                with contextlib.suppress(ChannelError):  # As above.
+                try:
                     await typing.show_typing(self.template.address)
-            await self.sleep(TYPING_INTERVAL)
+                except Transient as trouble:
+                    pause = max(pause, trouble.retry_after or 0.0)
+                except ChannelError as refusal:  # As above.
+                    log.debug("sign_lost", channel=self.channel.name, reason=str(refusal))
+            await self.sleep(pause)
 
 
 async def _ended(signs: Sequence[asyncio.Task[None]]) -> None:

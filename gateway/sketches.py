@@ -18,7 +18,7 @@ class Sketches:
         self._receipts: dict[str, Receipt | None] = {}
         """None until the platform has named the message."""
         self._lost: set[str] = set()
-        """Turns of an earlier run whose draft may be in the chat, and cannot be named."""
+        """Turns whose draft may be in the chat, and cannot be named: after a crash, or when its outcome was lost."""
 
     def remember(self, found: Mapping[str, Receipt | None]) -> None:
         """Take over what was half streamed when the daemon ended."""
@@ -28,6 +28,10 @@ class Sketches:
     async def keep(self, turn: str, receipt: Receipt | None) -> None:
         self._receipts[turn] = receipt
         await self._spool.commit(KeepDraft(turn=turn, receipt=receipt, at=self._now()))
+
+    def lose(self, turn: str) -> None:
+        """Note that a message may be in the chat which nobody can name."""
+        self._lost.add(turn)
 
     def of_turn(self, turn: str) -> Receipt | None:
         return self._receipts.get(turn)

@@ -443,6 +443,63 @@ async def test_an_answer_whose_draft_a_crash_has_made_unknown_says_so(tmp_path: 
     assert anew.edits == [("t.draft", f"{POSSIBLY_REPEATED}hello")]
 
 
+class Tried(Slate):
+    """Tells when something was sent to it, whatever became of that."""
+
+    def __init__(self, *failures: ChannelError) -> None:
+        super().__init__(*failures)
+        self.was_tried = asyncio.Event()
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        self.was_tried.set()
+        return await super().send(message, key=key)
+
+
+async def test_an_answer_whose_draft_has_no_known_outcome_says_so(tmp_path: Path) -> None:
+    """The beginning may stay in the chat; another one beside it would be a second reply too many."""
+    slate = Tried(Transient("the answer was lost", may_have_arrived=True))
+    async with posting(tmp_path, slate) as post:
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("he")
+            await slate.was_tried.wait()
+            for text in ("hel", "hell"):
+                draft.show(text)
+                await asyncio.sleep(0)
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+        assert (await post.spool.recover()).drafts == {}
+    assert slate.texts == [f"{POSSIBLY_REPEATED}hello"]
+
+
+async def test_a_draft_that_was_refused_for_now_leaves_no_doubt(tmp_path: Path) -> None:
+    slate = Tried(Transient("slow down", retry_after=3.0))
+    async with posting(tmp_path, slate) as post:
+        async with post.delivery.drafting(HELLO, turn="t") as draft:
+            draft.show("he")
+            await slate.was_tried.wait()
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+    assert slate.texts == ["hello"]
+
+
+async def test_typing_pauses_as_long_as_the_platform_asks(tmp_path: Path) -> None:
+    class Typist(Wire):
+        async def show_typing(self, _address: Address) -> None:
+            raise Transient("slow down", retry_after=30.0)
+
+    class Watched(Time):
+        has_slept = asyncio.Event()
+
+        async def sleep(self, seconds: float) -> None:
+            self.has_slept.set()
+            await super().sleep(seconds)
+
+    time = Watched()
+    async with posting(tmp_path, Typist(), time=time) as post, post.delivery.drafting(HELLO, turn="t"):
+        await time.has_slept.wait()
+    assert set(time.naps) == {30.0}
+
+
 async def test_an_answer_that_is_done_before_its_first_words_arrived_is_one_message(tmp_path: Path) -> None:
     slate = SlowSlate()
     async with posting(tmp_path, slate) as post:
