@@ -3,13 +3,14 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 
 from config import LimitSettings, Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Usage
 from gateway.contract import Inbound
 from gateway.errors import Refused
+from gateway.insisting import insist
 from gateway.metrics.tally import Tally
 from gateway.sessions import entries
 from gateway.spool import Spend, Spent, Spool
@@ -46,7 +47,8 @@ class Spending:
     async def today(self, person: str) -> Spent:
         key = (day_of(self._now()), person)
         if key not in self._known:
-            await self._look_up(*key)
+            # On a full disk even reading fails, together with what others could not write.
+            await insist(partial(self._look_up, *key))
         self._known.move_to_end(key)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

@@ -1,8 +1,10 @@
 """A meter on a model whose tokeniser is its own secret."""
 
+import asyncio
 import random
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from gateway.dialogue import AssistantMessage, Message, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metered import Metered
 from gateway.metrics.tally import Tally
-from gateway.spool import Spend, Spool
+from gateway.spool import Spend, Spool, SpoolFull
 from gateway.usage import Bill, Spending, day_of
 from tests.agent.scripted import ScriptedProvider
 
@@ -227,3 +229,21 @@ async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Pat
         before = spool.transactions
         assert [(await spending.today(name)).tokens for name in ("ann", "bob", "cyd")] == [7, 0, 0]
         assert spool.transactions == before
+
+
+async def test_what_somebody_has_used_is_known_also_on_a_full_disk(tmp_path: Path) -> None:
+    """What is read fails with what is written in the same transaction; a turn must not fail with it."""
+
+    def find_no_room(_: sqlite3.Connection) -> None:
+        no_room = sqlite3.OperationalError("database or disk is full")
+        no_room.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise no_room
+
+    async def write() -> None:
+        with suppress(SpoolFull):
+            await spool._do(find_no_room)  # noqa: SLF001 - no disk is full at just that moment
+
+    async with await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:
+        used = tasks.create_task(Spending(spool, lambda: NOW).today("ann"), name="used")
+        tasks.create_task(write(), name="write")
+        assert (await used).tokens == 0
