@@ -1,5 +1,6 @@
 """Queueing: an accepted message is committed to the spool, bound to a session, and put into that session's lane."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -31,7 +32,10 @@ INTERRUPTED = "Interrupted by your next message."
 
 
 class Queueing:
-    """Whoever calls may be cancelled at any time: what the spool has is in its lane all the same."""
+    """Whoever calls may be cancelled at any time: what the spool has is in its lane all the same.
+
+    They leave only once that is known, so that whoever comes behind them finds it there.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,9 @@ class Queueing:
             return
         try:
             await self._begin(inbound, routed, session)
+        except asyncio.CancelledError:
+            await self._spool.caught_up()
+            raise
         finally:
             self._lanes.release(session.key)
 
@@ -100,13 +107,17 @@ class Queueing:
             accepted.append(self._acceptance(inbound, routed, session))
             return [taken(inbound, accepted[0].at), *accepted, *note]
 
-        await self._sessions.resolve_active(
-            routed.scope,
-            agent=routed.agent,
-            origin=inbound.address,
-            also=accept,
-            then=lambda: self._put(_job(accepted[0]), note),
-        )
+        try:
+            await self._sessions.resolve_active(
+                routed.scope,
+                agent=routed.agent,
+                origin=inbound.address,
+                also=accept,
+                then=lambda: self._put(_job(accepted[0]), note),
+            )
+        except asyncio.CancelledError:
+            await self._spool.caught_up()
+            raise
 
     async def aside(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
         """Queue a command that reads transcripts, beside the turns; it is about `session`, and starts none."""

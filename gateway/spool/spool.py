@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Self, TypeVar
 from gateway.contract import Address
 from gateway.spool import reading, reminding, tidying
 from gateway.spool.applying import apply
+from gateway.spool.errors import SpoolBroken, SpoolFull
 from gateway.spool.file import copy
 from gateway.spool.operations import Accept, Operation, Take
 from gateway.spool.rows import Found, InboxRow, Listing, ReminderRow, Spent, Stats
@@ -98,6 +100,11 @@ class Spool:
         is_intake = Accept in map(type, operations)
         work = partial(apply, operations=operations)
         await (await self._put(work, operations, is_intake=is_intake, then=then, patience=patience))
+
+    async def caught_up(self) -> None:
+        """Return once all that was asked for before has been stored or refused, and `then` has heard of it."""
+        with suppress(SpoolFull, SpoolBroken):
+            await self._do(lambda _: None)
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
