@@ -47,22 +47,24 @@ class Interactions:
         self._tasks = tasks
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
-    def acknowledge(self, interaction: Frame) -> None:
+    def acknowledge(self, interaction: Frame) -> bool:
+        """Answer at once, and tell whether there is something to `take`, which may be much later."""
         if len(self._under_way) >= AT_ONCE:
             log.warning("interaction_dropped", reason="too many at once")
-            return
+            return False
         match interaction.get("type"):
             case Kind.COMMAND:
                 self._start(interaction, self._api.answer(interaction, DEFERRED_MESSAGE, {"flags": EPHEMERAL}))
+                return True
             case Kind.PRESS:
                 self._start(interaction, self._api.answer(interaction, DEFERRED_UPDATE))
+                return True
             case Kind.COMPLETION:
                 self._start(interaction, self._complete(interaction))
+        return False
 
     async def take(self, interaction: Frame, deliver: Deliver) -> None:
         """Hand the command to the core, and the person what there is to say if it was not taken."""
-        if interaction.get("type") not in {Kind.COMMAND, Kind.PRESS} or interaction["id"] not in self._under_way:
-            return
         inbound = self._read(interaction)
         if inbound is None:
             self._finish(interaction, UNREADABLE)

@@ -65,9 +65,8 @@ class Reader:
             log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
             self._has_gap = True
             return
-        self._events.put_nowait((event, data))
-        if event == "INTERACTION_CREATE":
-            self._interactions.acknowledge(data)
+        if event != "INTERACTION_CREATE" or self._interactions.acknowledge(data):
+            self._events.put_nowait((event, data))
 
     async def run(self, deliver: Deliver) -> None:
         """Take events until cancelled."""

@@ -364,6 +364,27 @@ async def test_a_slash_command_is_acknowledged_before_the_core_has_it(discord: F
         await discord.called("clear_interaction")
 
 
+async def test_a_slash_command_is_taken_however_long_the_core_is_busy(discord: FakeDiscord, beats: Beats) -> None:
+    """Its acknowledgement is long over when the message before it has been taken."""
+    gate, taken = asyncio.Event(), asyncio.Queue[str]()
+
+    async def slow(inbound: Inbound) -> Verdict:
+        await gate.wait()
+        taken.put_nowait(inbound.text)
+        return Verdict.ACCEPTED
+
+    async with running(opened(discord, beats), slow, beats):
+        await discord.say("first")
+        await discord.act(2, {"name": "new"})
+        await discord.called("answer_interaction")
+        answering = {task for task in asyncio.all_tasks() if task.get_name().startswith("interaction:")}
+        if answering:
+            await asyncio.wait(answering)
+        gate.set()
+        assert [await taken.get(), await taken.get()] == ["first", "/new"]
+        await discord.called("clear_interaction")
+
+
 @pytest.mark.usefixtures("channel")
 async def test_a_slash_command_is_what_would_have_been_typed(discord: FakeDiscord, core: Core) -> None:
     await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
