@@ -86,6 +86,13 @@ async def supervise(
         except Exception as bug:  # One adapter's bug must not silence the others.
             pulse.down(f"it crashed ({type(bug).__name__})")
             log.exception("channel_crashed", channel=channel.name, account=channel.account)
+        if _is_cancelled():  # And it has failed on its way out.
+            raise asyncio.CancelledError
         if clock() - started > STEADY_AFTER:
             waits = backoff()
         await sleep(asked if asked is not None else next(waits))
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -102,3 +102,17 @@ async def test_a_channel_that_was_up_for_long_starts_its_backoff_anew() -> None:
 
     await until_settled(LongLived(pulse, *[Transient("gone")] * 6), pulse, clock)
     assert clock.naps[5] <= 0.5 < clock.naps[4]
+
+
+async def test_a_channel_that_fails_while_it_ends_is_not_started_anew() -> None:
+    class Clumsy(Scripted):
+        async def run(self, deliver: Deliver) -> None:
+            try:
+                await super().run(deliver)
+            finally:
+                raise Transient("the disk is full")
+
+    pulse = ChannelPulse("scripted", "default")
+    clumsy = Clumsy(pulse)
+    await until_settled(clumsy, pulse, Clock())
+    assert clumsy.runs == 1

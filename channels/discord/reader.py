@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -78,7 +79,8 @@ class Reader:
                     self._has_gap = False
                     await self._insist("READY", {}, deliver)
         finally:
-            await asyncio.shield(self._chats.save())
+            with suppress(Transient):  # What is not written down now comes again after the next start, to no effect.
+                await asyncio.shield(self._chats.save())
 
     async def _insist(self, event: str, data: Frame, deliver: Deliver) -> None:
         """Take an event, as often as it needs; those behind it wait, since their order counts."""

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -383,6 +383,22 @@ async def test_a_slash_command_is_taken_however_long_the_core_is_busy(discord: F
         gate.set()
         assert [await taken.get(), await taken.get()] == ["first", "/new"]
         await discord.called("clear_interaction")
+
+
+async def test_a_full_disk_does_not_keep_it_from_ending(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+    class Full(LooseLeaf):
+        async def write(self, facts: Mapping[str, str | None]) -> None:
+            raise Transient(f"There is no room for {len(facts)} facts.")
+
+    channel = opened(discord, beats, notebook=Full())
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(channel.run(core.deliver), name="channel")
+        await beats.wait_for("up".__eq__)
+        await discord.say("hello")
+        await beats.wait_for(lambda beat: "no room" in beat)
+        task.cancel()
+        await asyncio.wait({task})
+    assert task.cancelled()
 
 
 @pytest.mark.usefixtures("channel")
