@@ -28,6 +28,10 @@ class _Lane(Generic[Item]):
     is_parked: bool = False
     is_held: bool = False
     """For an item that is yet to come: nothing is started before."""
+    first: Item | None = None
+    """The item that it was held for: that waits for nobody, and runs as soon as the loop comes round."""
+    stopped_for: str | None = None
+    """Why that one is to be cancelled as soon as it runs."""
 
 
 class Lanes(Generic[Item]):
@@ -108,13 +112,12 @@ class Lanes(Generic[Item]):
         return True
 
     def put_first(self, key: str, item: Item) -> None:
-        """Put in the item that the lane of `key` was held for."""
+        """Put in the item that the lane of `key` was held for. It counts as one that runs: it can be stopped only."""
         lane = self._lanes.get(key)
-        if lane is None or self._is_closed:
+        if lane is None or not lane.is_held or self._is_closed:
             self.put(key, item)
             return
-        self.waiting += 1
-        lane.waiting.appendleft(item)
+        lane.first = item
         self.release(key)
 
     def release(self, key: str) -> None:
@@ -123,7 +126,7 @@ class Lanes(Generic[Item]):
         if lane is None or not lane.is_held:
             return
         lane.is_held = False
-        if lane.waiting:
+        if lane.waiting or lane.first is not None:
             self._start(key, lane)
         else:
             del self._lanes[key]
@@ -175,6 +178,9 @@ class Lanes(Generic[Item]):
     def stop(self, key: str, reason: str = "") -> bool:
         """Cancel what runs under `key`, once; tell whether that was anything. `reason` comes with the cancellation."""
         lane = self._lanes.get(key)
+        if lane is not None and lane.first is not None and lane.stopped_for is None:
+            lane.stopped_for = reason
+            return True
         # What was stopped is still telling how it ended; it must not be cut short at that.
         if lane is None or lane.running is None or lane.is_stopping:
             return False
@@ -232,11 +238,11 @@ class Lanes(Generic[Item]):
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for mypy and the reader
         try:
-            while lane.waiting:
-                self.waiting -= 1
+            while lane.waiting or lane.first is not None:
                 lane.running, lane.is_stopping = task, False
+                item = self._next(lane)
                 try:
-                    await self._run(lane.waiting.popleft())
+                    await self._run(item)
                 except asyncio.CancelledError:
                     if not lane.is_stopping:
                         raise
@@ -249,3 +255,14 @@ class Lanes(Generic[Item]):
             if self._lanes.get(key) is lane:
                 del self._lanes[key]
                 self._note_whether_idle()
+
+    def _next(self, lane: _Lane[Item]) -> Item:
+        """Take out what runs next; it is cancelled already if it was stopped before it could run."""
+        if lane.first is None:
+            self.waiting -= 1
+            return lane.waiting.popleft()
+        item, lane.first = lane.first, None
+        if lane.stopped_for is not None and lane.running is not None:
+            lane.is_stopping = True
+            lane.running.cancel(lane.stopped_for)
+        return item

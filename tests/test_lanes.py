@@ -267,6 +267,24 @@ async def test_a_held_lane_is_waited_for_and_lets_go_after_everything_was_stoppe
     assert stage.started.empty()
 
 
+async def test_what_a_lane_was_held_for_is_stopped_and_never_taken_out(stage: Stage, lanes: Lanes[str]) -> None:
+    """It is durable as begun, so it has to say how it ended, also when it could not run yet."""
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        lanes.hold("s")
+        lanes.put("s", "b")
+        lanes.put_first("s", "a")
+        assert lanes.take_waiting("s") == ["b"]
+        assert lanes.waiting == 0
+        assert lanes.stop("s", "enough")
+        assert not lanes.stop("s", "more than enough")
+        lanes.put("s", "c")
+        stage.gates["c"].set()
+        await lanes.drained()
+    assert stage.reasons == ["enough"]
+    assert stage.ended == ["c"]
+
+
 async def test_what_lets_go_of_its_lane_ends_beside_the_next(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
