@@ -60,9 +60,10 @@ class Hub:
     def answers(self, peer: str, name: str) -> list[Message]:
         """Return what was said lately to the message `name` of `peer`, maybe to another connection than that it is of.
 
-        Where replies are not kept, nothing is: a client finds them in the transcript.
+        Where replies are not kept, nothing is: a client finds them in the transcript. A question that is still open is
+        asked again of whoever connects; one that is not must not be taken for the answer.
         """
-        return [said for said in self._said.get(peer, ()) if said.reply_to == name]
+        return [said for said in self._said.get(peer, ()) if said.reply_to == name and not said.is_question]
 
     def waiting(self, peer: str) -> list[Message]:
         """Return what is in the mailbox of `peer`."""

@@ -105,7 +105,8 @@ async def test_what_was_said_is_remembered_where_replies_are_kept_and_only_so_mu
     for number in range(MAX_SAID + 1):
         for each in (keeping, hub):
             each.broadcast("a", replace(reply(f"k{number}"), reply_to=f"m{number}"))
-    assert [said.key for said in keeping.answers("a", "m1")] == ["k1"]
+    keeping.broadcast("a", replace(notice("q"), reply_to="m5", is_question=True))
+    assert [said.key for said in keeping.answers("a", "m5")] == ["k5"]
     assert not keeping.answers("a", "m0")
-    assert not keeping.answers("b", "m1")
-    assert not hub.answers("a", "m1")
+    assert not keeping.answers("b", "m5")
+    assert not hub.answers("a", "m5")
