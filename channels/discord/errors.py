@@ -11,11 +11,15 @@ from discord.opus import OpusError
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 
-__all__ = ["TABLE", "FormRefused", "translate", "translated"]
+__all__ = ["TABLE", "FormRefused", "ReplyRefused", "translate", "translated"]
 
 
 class FormRefused(Undeliverable):
     """Discord does not take the message in this form; the bare text may still pass."""
+
+
+class ReplyRefused(FormRefused):
+    """Discord does not let the bot reply to that message, though it may let it write: the history is closed to it."""
 
 
 BAD_TOKEN = "Discord refused the bot's token. The Developer Portal gives it a new one, on the page Bot."  # noqa: S105
@@ -62,7 +66,8 @@ _FATAL_CLOSES = {
     4013: NO_INTENT,
     4014: NO_INTENT,
 }
-_INVALID_FORM = 50035
+_REFUSED_FORMS = {50035: FormRefused, 160002: ReplyRefused, 160009: ReplyRefused, 160010: ReplyRefused}
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
 _NEVER_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _UNKNOWN_OUTCOME = (TimeoutError, aiohttp.ClientError, OSError, ValueError, theirs.DiscordServerError)
 RAISED = (theirs.DiscordException, ReconnectWebSocket, WebSocketClosure, aiohttp.ClientError, OSError, ValueError)
@@ -88,8 +93,8 @@ def translate(error: Exception, token: Secret, *, is_send: bool = False) -> Chan
     reaction, template = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     detail = type(error).__name__ if template is _FAILED else error
     sentence = template.format(detail).replace(token.reveal(), "***")
-    if isinstance(error, theirs.HTTPException) and error.code == _INVALID_FORM:
-        return FormRefused(sentence)
+    if isinstance(error, theirs.HTTPException) and error.code in _REFUSED_FORMS:
+        return _REFUSED_FORMS[error.code](sentence)
     if reaction is Transient:
         return Transient(sentence, may_have_arrived=is_send and _may_have_arrived(error))
     return reaction(sentence)

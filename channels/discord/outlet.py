@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from channels.discord.api import PAGE, Api, Letter
 from channels.discord.client import Frame
-from channels.discord.errors import FormRefused
+from channels.discord.errors import FormRefused, ReplyRefused
 from channels.discord.markup import escape, render
 from channels.discord.wire import components, first_id
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
@@ -120,8 +120,10 @@ class Outlet:
         channel = await self._place(address)
         try:
             number, shown = await self._api.send(channel, letter)
-        except FormRefused:
-            number, shown = await self._api.send(channel, bare)
+        except ReplyRefused:
+            number, shown = await self._api.send(channel, replace(letter, reply_to=None))
+        except FormRefused:  # A notice of Discord's own cannot be replied to either.
+            number, shown = await self._api.send(channel, replace(bare, reply_to=None))
         receipt = Receipt(message_id=f"{channel}:{number}")
         self._shown.put(receipt.message_id, replace(letter, nonce="", text=shown.strip()))
         return receipt

@@ -53,6 +53,7 @@ from tests.channels.discord.server import (
     TOKEN,
     TOO_FAST,
     FakeDiscord,
+    Json,
     discord_server,
     refusal,
 )
@@ -268,6 +269,24 @@ async def test_a_form_that_is_refused_is_sent_as_bare_text(channel: Channel, dis
     (sent,) = discord.sent()
     assert sent["content"] == "| a |\n|-|\n| b |"
     assert "components" not in sent
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        refusal(403, 160002, "Cannot reply without permission to read message history"),
+        refusal(403, 160009, "Cannot reference a message without permission to read message history"),
+        refusal(400, 50035, "Invalid Form Body: Cannot reply to a system message"),
+    ],
+)
+async def test_where_it_may_not_reply_it_writes(
+    channel: Channel, discord: FakeDiscord, refused: tuple[int, Json]
+) -> None:
+    discord.scripted["send"].append(refused)
+    await channel.send(replace(REPLY, address=THERE), key="k1")
+    (sent,) = discord.sent(THREAD)
+    assert sent["content"] == REPLY.text
+    assert "message_reference" not in sent
 
 
 async def test_what_drawing_would_make_too_long_is_left_as_it_is(channel: Channel, discord: FakeDiscord) -> None:
