@@ -35,6 +35,7 @@ from channels.telegram.errors import translated
 from channels.telegram.files import FileApi
 from channels.telegram.models import build_models
 from channels.telegram.places import Place
+from channels.telegram.sent import number_of
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError
 
@@ -216,8 +217,8 @@ class BotApi:
 
     async def _send(self, chat: int, thread: int | None, letter: Letter) -> int:
         reply = letter.reply_to and ReplyParameters(message_id=letter.reply_to, allow_sending_without_reply=True)
-        try:
-            message = await self._bot.send_message(
+        return await number_of(
+            self._bot.send_message(
                 chat,
                 letter.text,
                 message_thread_id=thread,
@@ -226,9 +227,7 @@ class BotApi:
                 reply_parameters=reply or None,
                 reply_markup=letter.keyboard,
             )
-        except ClientDecodeError as unreadable:
-            return _accepted(unreadable)
-        return message.message_id
+        )
 
 
 def _one_by_one(unreadable: ClientDecodeError, bot: Bot) -> list[Arrived]:
@@ -251,11 +250,3 @@ def _read(raw: dict[str, Any], number: int, bot: Bot) -> Update | None:
     except ValidationError:
         log.warning("update_skipped", update=number, reason="aiogram cannot read it")
         return None
-
-
-def _accepted(unreadable: ClientDecodeError) -> int:
-    """Find the id of a message that was sent, though aiogram could not read the rest: sending again would repeat it."""
-    match unreadable.data:
-        case {"ok": True, "result": {"message_id": int(message)}}:
-            return message
-    raise unreadable

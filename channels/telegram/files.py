@@ -13,6 +13,7 @@ from aiohttp import ClientError, ClientResponseError
 
 from channels.telegram.errors import translated
 from channels.telegram.places import Place
+from channels.telegram.sent import number_of
 from config import Secret
 from gateway.contract import Enclosure
 from gateway.errors import Transient, Undeliverable
@@ -89,28 +90,30 @@ class FileApi:
         return await self._send_document(chat, thread, parcel)
 
     async def _send_photo(self, chat: int, thread: int | None, parcel: Parcel) -> int:
-        sent = await self._bot.send_photo(
-            chat,
-            parcel.upload,
-            caption=parcel.caption or None,
-            message_thread_id=thread,
-            reply_parameters=parcel.reply,
-            request_timeout=TRANSFER_TIMEOUT,
+        return await number_of(
+            self._bot.send_photo(
+                chat,
+                parcel.upload,
+                caption=parcel.caption or None,
+                message_thread_id=thread,
+                reply_parameters=parcel.reply,
+                request_timeout=TRANSFER_TIMEOUT,
+            )
         )
-        return sent.message_id
 
     async def _send_document(self, chat: int, thread: int | None, parcel: Parcel) -> int:
-        sent = await self._bot.send_document(
-            chat,
-            parcel.upload,
-            caption=parcel.caption or None,
-            message_thread_id=thread,
-            reply_parameters=parcel.reply,
-            # Otherwise Telegram makes something else than the file of a GIF or a recording.
-            disable_content_type_detection=True,
-            request_timeout=TRANSFER_TIMEOUT,
+        return await number_of(
+            self._bot.send_document(
+                chat,
+                parcel.upload,
+                caption=parcel.caption or None,
+                message_thread_id=thread,
+                reply_parameters=parcel.reply,
+                # Otherwise Telegram makes something else than the file of a GIF or a recording.
+                disable_content_type_detection=True,
+                request_timeout=TRANSFER_TIMEOUT,
+            )
         )
-        return sent.message_id
 
 
 @asynccontextmanager

@@ -162,6 +162,13 @@ async def test_an_accepted_message_is_not_sent_again_for_an_answer_that_cannot_b
     assert await channel.send(REPLY, key="k1") == Receipt(message_id="42:5")
 
 
+async def test_an_answer_that_says_nothing_leaves_the_message_in_doubt(channel: Channel, api: FakeBotApi) -> None:
+    api.scripted["sendMessage"].append((200, {"ok": True}))
+    with pytest.raises(Transient) as doubt:
+        await channel.send(REPLY, key="k1")
+    assert doubt.value.may_have_arrived
+
+
 @pytest.mark.usefixtures("channel")
 def test_what_answers_are_read_with_is_built_once() -> None:
     """It takes pydantic tens of milliseconds, on the event loop."""

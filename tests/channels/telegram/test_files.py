@@ -129,3 +129,12 @@ async def test_a_moved_group_gets_its_file_where_it_is_now(
     api.scripted["sendDocument"].append(refusal(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1009))
     sent = await channel.send_file(Outbound(address=replace(THERE, thread=None), text="", file=REPORT), path, key="k")
     assert sent.message_id.startswith("-1009:")
+
+
+@pytest.mark.parametrize(("method", "file"), [("sendDocument", REPORT), ("sendPhoto", PHOTO)])
+async def test_an_accepted_file_is_not_sent_again_for_an_answer_that_cannot_be_read(
+    channel: TelegramChannel, api: FakeBotApi, path: Path, method: str, file: Enclosure
+) -> None:
+    api.scripted[method].append((200, {"ok": True, "result": {"message_id": 5, "chat": "new kind"}}))
+    receipt = await channel.send_file(Outbound(address=HERE, text="", file=file), path, key="k1")
+    assert receipt.message_id == "42:5"
