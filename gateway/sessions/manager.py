@@ -31,7 +31,7 @@ from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.removal import Removal
 from gateway.sessions.search import Patience, Searched, SearchResult, search
 from gateway.sessions.spoken import Spoken
-from gateway.sessions.state import SessionStatus
+from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.sweeping import Sweeping
 from gateway.sessions.transfer import Transfer
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
@@ -216,31 +216,30 @@ class SessionManager:
         await self._ledger.append(key, steps, is_active=True, also=operations)
         if found.active_session_key != key:
             await self._removal.rotated(scope, found.active_session_key)
-        return meta_of(key, self._ledger.books.state(key))
+        return self._now_known(key, state)
 
     async def set_title(self, key: str, title: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
-        return await self._note(key, e.Title(value=title), also)
+        return await self._note(key, [e.Title(value=title)], also)
 
     async def set_workspace(self, key: str, workspace: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
-        return await self._note(key, e.Workspace(value=workspace), also)
+        return await self._note(key, [e.Workspace(value=workspace)], also)
 
     async def set_agent(self, key: str, agent: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let another agent answer, with its own model, from the next turn on."""
-        await self.append(key, [e.Agent(value=agent), e.Model(value="")], also=also)
-        return meta_of(key, self._ledger.books.state(key))
+        return await self._note(key, [e.Agent(value=agent), e.Model(value="")], also)
 
     async def set_model(self, key: str, model: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let another model answer from the next turn on; an empty name means the agent's own."""
-        return await self._note(key, e.Model(value=model), also)
+        return await self._note(key, [e.Model(value=model)], also)
 
     async def set_status(
         self, key: str, status: SessionStatus, *, by: str = "", why: str = "", also: Sequence[Operation] = ()
     ) -> SessionMeta:
-        return await self._note(key, e.Status(value=status, by=by, why=why), also)
+        return await self._note(key, [e.Status(value=status, by=by, why=why)], also)
 
     async def clear(self, key: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let the history start afresh. Nothing is destroyed: it stays in the transcript, and in what is exported."""
-        return await self._note(key, e.Clear(), also)
+        return await self._note(key, [e.Clear()], also)
 
     async def undo(
         self, key: str, *, also: Callable[[Undone], Sequence[Operation]] = lambda _undone: ()
@@ -255,9 +254,14 @@ class SessionManager:
         await self.append(key, [undo], also=also(undone))
         return undone
 
-    async def _note(self, key: str, entry: Entry, also: Sequence[Operation]) -> SessionMeta:
-        await self.append(key, [entry], also=also)
-        return meta_of(key, self._ledger.books.state(key))
+    async def _note(self, key: str, entries: Sequence[Entry], also: Sequence[Operation]) -> SessionMeta:
+        before = self._ledger.books.state(key)
+        await self.append(key, entries, also=also)
+        return self._now_known(key, before)
+
+    def _now_known(self, key: str, before: SessionState) -> SessionMeta:
+        """Return what is known of a session to which something was added: it may have been deleted behind that."""
+        return meta_of(key, self._ledger.books.find(key) or before)
 
     async def delete(self, key: str) -> None:
         """Remove a session for good: file, memory and index. `Refused` when there is none.

@@ -97,3 +97,16 @@ async def test_entries_for_a_session_deleted_meanwhile_are_nobodys(
         committing.set_result(None)
         await asking
     assert sessions.list(SCOPE) == []
+
+
+async def test_what_was_changed_in_a_session_deleted_meanwhile_was_changed(
+    sessions: SessionManager, journal: SlowJournal
+) -> None:
+    """The answer to whoever asked for it is in the same commit: a refusal would come too late."""
+    clearing = asyncio.create_task(sessions.clear(SCOPE))
+    async with asyncio.timeout(60):
+        committing = await journal.waiting.get()
+        journal.is_slow = False
+        await sessions.delete(SCOPE)
+        committing.set_result(None)
+        assert (await clearing).key == SCOPE
