@@ -52,8 +52,8 @@ TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
     UnicodeError: (Transient, _BROKEN),
 }
 
-_MARKUP_TROUBLES = ("can't parse entities", "message is too long", "text must be non-empty", "text is empty")
-
+_MARKUP_TROUBLES = ("entit", "message is too long", "text must be non-empty", "text is empty")
+"""The first: it can't parse entities, or there is one that Telegram itself refuses, like ENTITIES_TOO_LONG."""
 
 _UNKNOWN_OUTCOME = (theirs.TelegramNetworkError, theirs.ClientDecodeError, OSError, UnicodeError)
 _NEVER_CONNECTED = (ClientConnectorError, ConnectionTimeoutError)
@@ -77,7 +77,7 @@ def translate(error: Exception, token: Secret, *, is_send: bool = False) -> Chan
     sentence = template.format(error).replace(token.reveal(), "***")
     if isinstance(error, theirs.TelegramRetryAfter):
         return Transient(sentence, retry_after=float(error.retry_after))
-    if isinstance(error, theirs.TelegramBadRequest) and any(text in error.message for text in _MARKUP_TROUBLES):
+    if isinstance(error, theirs.TelegramBadRequest) and any(text in error.message.lower() for text in _MARKUP_TROUBLES):
         return MarkupRefused(sentence)
     if reaction is Transient:
         return Transient(sentence, may_have_arrived=is_send and _may_have_arrived(error))

@@ -44,6 +44,7 @@ from tests.channels.telegram.bot_api import (
     TOKEN,
     UNPARSABLE,
     FakeBotApi,
+    Json,
     bot_api,
     refusal,
 )
@@ -130,8 +131,11 @@ async def test_what_the_gateway_itself_says_is_not_taken_for_markdown(channel: C
     assert "parse_mode" not in sent.fields
 
 
-async def test_formatting_that_is_refused_is_sent_as_plain_text(channel: Channel, api: FakeBotApi) -> None:
-    api.scripted["sendMessage"].append(UNPARSABLE)
+@pytest.mark.parametrize("refused", [UNPARSABLE, refusal(400, "Bad Request: ENTITIES_TOO_LONG")])
+async def test_formatting_that_is_refused_is_sent_as_plain_text(
+    channel: Channel, api: FakeBotApi, refused: tuple[int, Json]
+) -> None:
+    api.scripted["sendMessage"].append(refused)
     await channel.send(REPLY, key="k1")
     sent = await api.called("sendMessage", times=2)
     assert sent.fields["text"] == "**good** day"
