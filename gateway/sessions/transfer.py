@@ -22,9 +22,12 @@ class Transfer:
     async def lines_out(self, key: str) -> AsyncIterator[bytes]:
         """Yield what the transcript holds and what waits to be appended to it, as of the first line."""
         self._ledger.books.state(key)
-        size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
-        if size:
-            departure = await self._reader.do(Departure, self._ledger.disk.path(key), size)
+        try:
+            departure, waiting = await self._departure(key)
+        except FileNotFoundError as trouble:
+            self._ledger.books.state(key)  # Where it was deleted meanwhile, this says so.
+            raise self._ledger.ends.gone(key, "is gone from the disk") from trouble
+        if departure is not None:
             try:
                 while lines := await self._reader.do(departure.lines):
                     for line in lines:
@@ -33,6 +36,12 @@ class Transfer:
                 departure.close()
         for line in waiting.splitlines(keepends=True):
             yield line
+
+    async def _departure(self, key: str) -> tuple[Departure | None, bytes]:
+        size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
+        if not size:
+            return None, waiting
+        return await self._reader.do(Departure, self._ledger.disk.path(key), size), waiting
 
     async def lines_in(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
         """Take in what `lines_out` gave elsewhere, or in another time."""

@@ -1,4 +1,6 @@
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,24 @@ async def test_what_is_exported_and_imported_is_the_same_to_the_byte(
     assert elsewhere.active(SCOPE) == meta
     assert (await elsewhere.append(SCOPE, [e.User(content="on")]))[0].seq == 3004
     assert not list((directory.parent / "elsewhere").rglob(".arriving*"))
+
+
+async def test_a_session_whose_file_is_gone_cannot_be_exported_and_the_person_is_told(
+    manager: SessionManager, directory: Path
+) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    (directory / "transcripts" / file_name(SCOPE)).unlink()
+    with pytest.raises(Refused, match="The record of session 1 is gone from the disk"):
+        await exported(manager)
+
+
+async def test_a_session_that_is_deleted_while_it_is_exported_is_told_as_such(manager: SessionManager) -> None:
+    await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    exporting = asyncio.create_task(exported(manager), name="exporting")
+    deleting = asyncio.create_task(manager.delete(SCOPE), name="deleting")
+    await deleting
+    with suppress(Refused):  # It may have been quicker than that.
+        assert b'"session"' in await exporting
 
 
 async def test_a_session_that_is_there_already_is_refused(manager: SessionManager) -> None:
