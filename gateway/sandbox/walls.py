@@ -38,11 +38,14 @@ def sandboxed(command: str, workspace: Path, limits: Limits, *, network: bool) -
     guard = _guard()
     inside = ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
     net = ["--share-net", *_bound(_FOR_NETWORK)] if network else []
-    return [*guard, *net, *inside, "--", *limited(command, limits)]
+    return [*guard, *net, *inside, "--", *limited(command, limits, f"--nproc={limits.processes}")]
 
 
-def limited(command: str, limits: Limits) -> list[str]:
-    """Return what runs `command` with limits that each of its processes inherits, and none can raise again."""
+def limited(command: str, limits: Limits, *more: str) -> list[str]:
+    """Return what runs `command` with limits that each of its processes inherits, and none can raise again.
+
+    The number of processes is not among them: the kernel counts all that their user has, but for those in a sandbox.
+    """
     prlimit = shutil.which("prlimit")
     if prlimit is None:
         raise NoSandbox(
@@ -50,9 +53,9 @@ def limited(command: str, limits: Limits) -> list[str]:
         )
     bounds = [
         f"--as={limits.memory_bytes}",
-        f"--nproc={limits.processes}",
         f"--fsize={_MAX_FILE_BYTES}",
         "--core=0",
+        *more,
     ]
     return [*_behind_others(), prlimit, *bounds, "--", "/bin/sh", "-c", command]
 

@@ -242,6 +242,15 @@ async def test_without_a_sandbox_but_allowed_it_runs_with_limits_and_without_sec
     assert not processes_with(f"{NAP}15")
 
 
+@pytest.mark.usefixtures("no_sandbox")
+async def test_without_a_sandbox_the_other_processes_of_the_user_do_not_count(context: ToolContext) -> None:
+    outcome = await run("cat /proc/self/limits", context, allow_unsandboxed=True, max_processes=4)
+    ours = Path("/proc/self/limits").read_text().splitlines()
+    assert [line for line in ours if "processes" in line] == [
+        line for line in outcome.output.splitlines() if "processes" in line
+    ]
+
+
 async def test_no_descriptor_of_ours_is_handed_on(context: ToolContext, tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w") as held:
         os.set_inheritable(held.fileno(), True)  # noqa: FBT003 - it takes no name.
