@@ -63,11 +63,14 @@ class Connection:
             self._client.do_without_content()
             log.warning("message_content_missing", channel=self._context.name, reason=NO_CONTENT)
         await self._set_menu(application.id)
+        troubles: BaseExceptionGroup[ChannelError] | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._read(deliver, tasks)
-        except* ChannelError as troubles:
-            raise _first(troubles) from None
+        except* ChannelError as found:
+            troubles = found
+        if troubles is not None:  # Raised up there it would be in a group again, before Python 3.11.4.
+            raise _first(troubles)
 
     async def own_name(self) -> str:
         """Log in, ask who we are, and change nothing."""
