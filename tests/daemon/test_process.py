@@ -130,8 +130,8 @@ def test_what_a_restart_cannot_mend_exits_with_78_and_the_way_out(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere; the case above uses a folder nobody can make")
 def test_an_unwritable_data_directory_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir(mode=0o500)
-    write_config(tmp_path)
+    (tmp_path / "closed").mkdir(mode=0o500)
+    write_config(tmp_path, '[gateway]\ndata_dir = "{home}/closed/data"')
     refused = gatehouse("run", home=tmp_path)
     assert refused.returncode == CANNOT_START
     assert "gateway.data_dir" in refused.stderr

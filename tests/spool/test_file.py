@@ -15,7 +15,8 @@ from tests.spool.samples import accept
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    assert tmp_path.exists(), "made before, so that it can be entered"
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
