@@ -94,8 +94,15 @@ class Api:
 
     async def history(self, channel: int, after: int) -> list[Frame]:
         """Return the next messages behind `after`, oldest first; at most a page."""
+        return await self._page(channel, after=after)
+
+    async def newest(self, channel: int, before: int | None = None) -> list[Frame]:
+        """Return the newest messages, or the last ones ahead of `before`, oldest first; at most a page."""
+        return await self._page(channel, before=before)
+
+    async def _page(self, channel: int, **where: int | None) -> list[Frame]:
         async with self._call():
-            found: Any = await self._http.logs_from(channel, PAGE, after=after)  # Any: as `Frame`.
+            found: Any = await self._http.logs_from(channel, PAGE, **where)  # Any: as `Frame`.
         return sorted(found, key=lambda message: int(message["id"]))
 
     async def show_typing(self, channel: int) -> None:

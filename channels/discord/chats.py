@@ -1,7 +1,7 @@
 """The chats that the bot is talked to in, and up to where each has been read: kept across restarts."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -32,9 +32,19 @@ class Chats:
         self._chats: dict[str, Chat] = {}
         self._changed: set[str] = set()
         self._written = clock()
+        self._held: set[str] = set()
 
     def __iter__(self) -> Iterator[Chat]:
         return iter(list(self._chats.values()))
+
+    @property
+    def held(self) -> list[Chat]:
+        """Those whose place is kept: what was written there meanwhile has not been read yet."""
+        return [chat for chat in self if chat.place.channel in self._held]
+
+    def hold(self, channels: Iterable[str]) -> None:
+        """Keep the place in these chats and in no others, whatever else is taken there."""
+        self._held = set(channels)
 
     async def load(self) -> None:
         for name, value in (await self._notebook.read()).items():
@@ -44,7 +54,7 @@ class Chats:
     async def advance(self, place: Place, message: int, *, is_talked_to: bool) -> None:
         """Note that `message` has been dealt with. Only where the bot is talked to a chat is worth remembering."""
         known = self._chats.get(place.channel)
-        if known is None and not is_talked_to:
+        if (known is None and not is_talked_to) or place.channel in self._held:
             return
         read = max(message, known.read if known else 0)
         self._chats[place.channel] = replace(known, read=read) if known else Chat(place=place, read=read)

@@ -16,6 +16,7 @@ from channels.discord.identifies import Identifies
 from channels.discord.interactions import Interactions
 from channels.discord.line import Line
 from channels.discord.menu import is_same, menu
+from channels.discord.missed import Backlog
 from channels.discord.outlet import Outlet
 from channels.discord.places import Places
 from channels.discord.reader import Reader
@@ -88,9 +89,9 @@ class Connection:
         chats = Chats(context.notebook)
         await chats.load()
         reader = Reader(
-            api=self._api,
             bot=bot,
             chats=chats,
+            backlog=Backlog(self._api, chats),
             places=Places(self._api),
             interactions=Interactions(self._api, bot, context.browser, tasks),
             pulse=vitals.part("reader", is_up=True),

@@ -1,19 +1,17 @@
 """The way in: takes Discord's events in their order, one by one, and catches up on what the gateway did not tell."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from channels.discord.api import PAGE, Api
 from channels.discord.chats import Chat, Chats
 from channels.discord.client import Frame
 from channels.discord.interactions import Interactions
+from channels.discord.missed import Backlog
 from channels.discord.places import Places
-from channels.discord.wire import BotIdentity, Place, first_id, read
+from channels.discord.wire import BotIdentity, Place, read
 from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
 from gateway.errors import Transient, Undeliverable
 
@@ -23,13 +21,10 @@ log = structlog.get_logger()
 
 WAITING = 2_000
 """Events that may wait to be taken; what comes then is dropped here, and caught up on when there is room."""
-PAGES = 10
-"""How much of one chat is caught up on; what is older than these pages stays unanswered."""
-OLDEST = timedelta(hours=47)
-"""The core knows for two days what it has taken. What is older might be answered twice."""
-AT_ONCE = 8
 AGAIN = 1.0
 """Seconds after which a message is offered again that the core could not take."""
+BEHIND = "BEHIND"
+"""An event of our own."""
 WANTED = {"MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE", "READY"}
 
 
@@ -37,17 +32,17 @@ class Reader:
     def __init__(
         self,
         *,
-        api: Api,
         bot: BotIdentity,
         chats: Chats,
+        backlog: Backlog,
         places: Places,
         interactions: Interactions,
         pulse: Pulse,
         learn: Callable[[str, str], None],
     ) -> None:
-        self._api = api
         self._bot = bot
         self._chats = chats
+        self._backlog = backlog
         self._places = places
         self._interactions = interactions
         self._pulse = pulse
@@ -73,7 +68,7 @@ class Reader:
         """Take events until cancelled."""
         try:
             while True:
-                event, data = await self._events.get()
+                event, data = await self._next()
                 await self._insist(event, data, deliver)
                 if self._has_gap and self._events.empty():
                     self._has_gap = False
@@ -81,6 +76,16 @@ class Reader:
         finally:
             with suppress(Transient):  # What is not written down now comes again after the next start, to no effect.
                 await asyncio.shield(self._chats.save())
+
+    async def _next(self) -> tuple[str, Frame]:
+        """Return the next event, or that it is time to see to the chats that are behind."""
+        if self._backlog.is_due:
+            return BEHIND, {}
+        try:
+            async with asyncio.timeout_at(self._backlog.due_at):
+                return await self._events.get()
+        except TimeoutError:
+            return BEHIND, {}
 
     async def _insist(self, event: str, data: Frame, deliver: Deliver) -> None:
         """Take an event, as often as it needs; those behind it wait, since their order counts."""
@@ -100,7 +105,9 @@ class Reader:
     async def _take(self, event: str, data: Frame, deliver: Deliver) -> None:
         match event:
             case "READY":
-                await self._catch_up(deliver)
+                await self._catch_up(self._chats, deliver)
+            case _ if event == BEHIND:
+                await self._catch_up(self._chats.held, deliver)
             case "INTERACTION_CREATE":
                 await self._interactions.take(data, deliver)
             case "MESSAGE_UPDATE" if not data.get("edited_timestamp") or "author" not in data:
@@ -129,48 +136,12 @@ class Reader:
         if inbound.address.kind is PeerKind.DIRECT:
             self._learn(inbound.address.peer, place.channel)
 
-    async def _catch_up(self, deliver: Deliver) -> None:
-        """Read in every known chat what was written since; the gateway repeats nothing to a new session."""
-        limit = asyncio.Semaphore(AT_ONCE)
-        async with asyncio.TaskGroup() as tasks:
-            reading = [
-                tasks.create_task(self._missed(chat, limit), name=f"history:{chat.place.channel}")
-                for chat in self._chats
-            ]
-        missed = sorted(
-            (each for task in reading for each in task.result().messages), key=lambda each: int(each[1]["id"])
-        )
-        if missed:
-            log.info("caught_up", channel=self._bot.channel, messages=len(missed))
-        for place, message in missed:
+    async def _catch_up(self, chats: Iterable[Chat], deliver: Deliver) -> None:
+        """Take what was written in `chats` since; the gateway repeats nothing to a new session."""
+        found = await self._backlog.missed(chats)
+        messages = [(each.chat.place, message) for each in found for message in each.messages]
+        if messages:
+            log.info("caught_up", channel=self._bot.channel, messages=len(messages))
+        for place, message in sorted(messages, key=lambda each: int(each[1]["id"])):
             await self._take_message(message, place, deliver)
-        for task in reading:
-            if (trouble := task.result().trouble) is not None:
-                raise trouble
-
-    async def _missed(self, chat: Chat, limit: asyncio.Semaphore) -> "_Missed":
-        """Return what was written in a chat since it was read; nothing where that cannot be seen any more."""
-        missed = _Missed()
-        after = max(chat.read, first_id(datetime.now(UTC) - OLDEST))
-        async with limit:
-            try:
-                for _ in range(PAGES):
-                    page = await self._api.history(int(chat.place.channel), after)
-                    missed.messages += [(chat.place, message) for message in page]
-                    if len(page) < PAGE:
-                        return missed
-                    after = int(page[-1]["id"])
-            except Transient as trouble:
-                missed.trouble = trouble
-                return missed
-            except Undeliverable as refusal:
-                log.info("chat_not_caught_up", chat=chat.place.channel, reason=str(refusal))
-                return missed
-        log.warning("chat_not_caught_up", chat=chat.place.channel, reason="too much was written meanwhile")
-        return missed
-
-
-@dataclass(slots=True)
-class _Missed:
-    messages: list[tuple[Place, Frame]] = field(default_factory=list)
-    trouble: Transient | None = None
+        self._backlog.settle(found)

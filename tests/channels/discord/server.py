@@ -59,6 +59,7 @@ class FakeDiscord:
     messages: defaultdict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
     commands: list[Json] = field(default_factory=list)
     forgets_nonces: bool = False
+    lost_histories: set[str] = field(default_factory=set)
     files: dict[str, bytes] = field(default_factory=dict)
     remaining: int = 1000
     _nonces: dict[tuple[str, str], Json] = field(default_factory=dict)
@@ -221,8 +222,14 @@ class FakeDiscord:
         return (200, found[0]) if found else refusal(404, 10008, "Unknown Message")
 
     def _do_history(self, path: dict[str, str], _body: Json) -> tuple[int, Any]:
-        later = [each for each in self.messages[path["channel"]] if int(each["id"]) > int(path["after"])]
-        return 200, list(reversed(later[: int(path["limit"])]))
+        if path["channel"] in self.lost_histories:
+            return refusal(503, 0, "Service Unavailable")
+        limit, found = int(path["limit"]), self.messages[path["channel"]]
+        if "after" in path:
+            page = [each for each in found if int(each["id"]) > int(path["after"])][:limit]
+        else:
+            page = [each for each in found if int(each["id"]) < int(path.get("before", 1 << 63))][-limit:]
+        return 200, list(reversed(page))
 
     def _do_channel(self, path: dict[str, str], _body: Json) -> tuple[int, Any]:
         if path["channel"] == THREAD:

@@ -1,0 +1,119 @@
+"""The way in, by itself: catching up where Discord does not give the history away at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from channels.discord.api import PAGE, Api
+from channels.discord.chats import Chats
+from channels.discord.client import Client
+from channels.discord.interactions import Interactions
+from channels.discord.missed import PAGES, Backlog
+from channels.discord.places import Places
+from channels.discord.reader import Reader
+from channels.discord.wire import BotIdentity
+from config import Secret
+from gateway.notebook import LooseLeaf
+from tests.channels.at_work import PATIENCE
+from tests.channels.discord.running import Beats, Core
+from tests.channels.discord.server import ADA, ADAS, BOB, BOBS, BOT, TOKEN, FakeDiscord, discord_server
+from tests.channels.sockets.serving import StubBrowser
+
+
+@pytest.fixture
+async def discord() -> AsyncIterator[FakeDiscord]:
+    async with discord_server() as discord:
+        yield discord
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core()
+
+
+@asynccontextmanager
+async def reading(discord: FakeDiscord, core: Core, notebook: LooseLeaf, **times: float) -> AsyncIterator[Reader]:
+    """Read without a line: what the gateway says is told to the reader by the test."""
+    client = Client(discord.url, lambda _: None)
+    api, bot = Api(client, Secret(TOKEN)), BotIdentity(channel="discord", account="default", id=str(BOT["id"]))
+    chats = Chats(notebook)
+    await chats.load()
+    async with asyncio.timeout(PATIENCE), client, asyncio.TaskGroup() as tasks:
+        await api.login()
+        reader = Reader(
+            bot=bot,
+            chats=chats,
+            backlog=Backlog(api, chats, **times),
+            places=Places(api),
+            interactions=Interactions(api, bot, StubBrowser(), tasks),
+            pulse=Beats(),
+            learn=lambda _user, _channel: None,
+        )
+        task = tasks.create_task(reader.run(core.deliver), name="reader")
+        yield reader
+        task.cancel()
+
+
+async def known(discord: FakeDiscord, core: Core) -> LooseLeaf:
+    """Have Ada and Bob talk to the bot, so that both are known to it."""
+    notebook = LooseLeaf()
+    async with reading(discord, core, notebook) as reader:
+        for channel, author in ((ADAS, ADA), (BOBS, BOB)):
+            reader.hear("MESSAGE_CREATE", discord.written("hello", channel=channel, author=author))
+            await core.heard()
+    return notebook
+
+
+async def test_a_history_that_stays_away_holds_up_nobody_and_is_read_when_it_is_back(
+    discord: FakeDiscord, core: Core
+) -> None:
+    notebook = await known(discord, core)
+    discord.lost_histories = {ADAS}
+    missed = [discord.written("missed"), discord.written("missed too", channel=BOBS, author=BOB)]
+    async with reading(discord, core, notebook, patience=0.0, again=0.01) as reader:
+        reader.hear("READY", {})
+        assert (await core.heard()).message_id == missed[1]["id"]
+        reader.hear("MESSAGE_CREATE", discord.written("live"))
+        assert (await core.heard()).text == "live"
+        discord.lost_histories.clear()
+        assert (await core.heard()).message_id == missed[0]["id"]
+
+
+async def test_the_place_in_a_chat_that_is_behind_is_kept_over_a_restart(discord: FakeDiscord, core: Core) -> None:
+    notebook = await known(discord, core)
+    discord.lost_histories = {ADAS}
+    discord.written("missed")
+    async with reading(discord, core, notebook, patience=0.0) as reader:
+        reader.hear("READY", {})
+        reader.hear("MESSAGE_CREATE", discord.written("live"))
+        assert (await core.heard()).text == "live"
+    discord.lost_histories.clear()
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("READY", {})
+        assert (await core.heard()).text == "missed"
+
+
+async def test_a_history_that_is_back_soon_is_waited_for_to_keep_the_order(discord: FakeDiscord, core: Core) -> None:
+    notebook = await known(discord, core)
+    discord.lost_histories = {ADAS}
+    discord.written("missed")
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("READY", {})
+        reader.hear("MESSAGE_CREATE", discord.written("live"))
+        await discord.called("history", times=2)
+        discord.lost_histories.clear()
+        assert [(await core.heard()).text for _ in range(2)] == ["missed", "live"]
+
+
+async def test_of_more_than_can_be_caught_up_on_the_newest_is(discord: FakeDiscord, core: Core) -> None:
+    notebook = await known(discord, core)
+    count = (PAGES + 2) * PAGE
+    for number in range(count):
+        discord.written(f"{number}")
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("READY", {})
+        texts = [(await core.heard()).text for _ in range(PAGES * PAGE)]
+    oldest, newest = range(PAGE), range(count - (PAGES - 1) * PAGE, count)
+    assert texts == [f"{number}" for number in (*oldest, *newest)]
