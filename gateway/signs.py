@@ -1,14 +1,14 @@
 """Signs: a reaction on a message that has to wait, until it does no more. Nothing depends on it, and nobody waits."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from gateway.abilities import abilities_of
 from gateway.contract import Channel, Inbound, Reacts
-from gateway.errors import ChannelError
+from gateway.errors import ChannelError, Transient, Undeliverable
 from gateway.lanes import LaneFull, Lanes
 
 __all__ = ["SEEN", "Signs"]
@@ -22,6 +22,8 @@ DEADLINE = 10.0
 MAX_WAITING = 3
 """Signs that wait in one chat; one that comes too late says nothing any more, so more are dropped."""
 MAX_IN_ALL = 500
+AGAIN_AFTER = (1.0, 5.0, 30.0)
+"""Seconds after which a sign is taken off that could not be before, unless the platform has asked for more."""
 
 
 @dataclass(slots=True)
@@ -38,9 +40,16 @@ class _Sign:
 
 
 class Signs:
-    def __init__(self, channels: Mapping[tuple[str, str], Channel], *, soon: float = SOON) -> None:
+    def __init__(
+        self,
+        channels: Mapping[tuple[str, str], Channel],
+        *,
+        soon: float = SOON,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._channels = channels
         self._soon = soon
+        self._sleep = sleep
         self._signs: dict[str, _Sign] = {}
         self.lanes: Lanes[_Sign] = Lanes(self._work, name="sign", max_waiting=MAX_WAITING, max_in_all=MAX_IN_ALL)
 
@@ -73,26 +82,36 @@ class Signs:
     async def _work(self, sign: _Sign) -> None:
         """Show a sign or take it off; one that was over before it was shown is not worth a request."""
         if not sign.is_over:
-            sign.is_shown = await self._try(sign, is_on=True)
+            sign.is_shown = await self._try(sign, is_on=True) is None
         if sign.is_over and sign.is_shown:
             sign.is_shown = False
-            await self._try(sign, is_on=False)
+            await self._take_off(sign)
 
-    async def _try(self, sign: _Sign, *, is_on: bool) -> bool:
+    async def _take_off(self, sign: _Sign) -> None:
+        """Take a sign off, in several tries: one that stays would say for ever that the message waits."""
+        trouble = await self._try(sign, is_on=False)
+        for pause in AGAIN_AFTER:
+            if not isinstance(trouble, Transient):
+                return
+            await self._sleep(max(pause, trouble.retry_after or 0.0))
+            trouble = await self._try(sign, is_on=False)
+
+    async def _try(self, sign: _Sign, *, is_on: bool) -> Exception | None:
+        """Return why it did not work, if it did not."""
         inbound, reacts = sign.inbound, self._reacts(sign.inbound)
         address, message = inbound.address, inbound.message_id or ""
         if reacts is None:
-            return False
+            return Undeliverable("There is no such channel any more.")
         try:
             async with asyncio.timeout(DEADLINE):
                 await (reacts.react if is_on else reacts.unreact)(address, message, SEEN)
         except (ChannelError, TimeoutError) as trouble:
             log.debug("sign_lost", channel=address.channel, reason=str(trouble))
-        except Exception:  # One adapter's bug must not end the daemon.
+            return Transient("It took too long.") if isinstance(trouble, TimeoutError) else trouble
+        except Exception as bug:  # One adapter's bug must not end the daemon.
             log.exception("sign_crashed", channel=address.channel)
-        else:
-            return True
-        return False
+            return bug
+        return None
 
     def _reacts(self, inbound: Inbound) -> Reacts | None:
         channel = self._channels.get((inbound.address.channel, inbound.address.account))
