@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from channels.discord.chats import Chat, Chats
 from channels.discord.client import Frame
@@ -143,5 +145,13 @@ class Reader:
         if messages:
             log.info("caught_up", channel=self._bot.channel, messages=len(messages))
         for place, message in sorted(messages, key=lambda each: int(each[1]["id"])):
-            await self._take_message(message, place, deliver)
+            await self._take_message(message, place, partial(_as_new, deliver))
         self._backlog.settle(found)
+
+
+async def _as_new(deliver: Deliver, inbound: Inbound) -> Verdict:
+    """Hand over what was missed. Though it was edited meanwhile, it is new, unless the core has it as it was before."""
+    if inbound.edits is None:
+        return await deliver(inbound)
+    verdict = await deliver(replace(inbound, event_id=inbound.edits, edits=None))
+    return await deliver(inbound) if verdict is Verdict.DUPLICATE else verdict

@@ -15,6 +15,7 @@ from channels.discord.places import Places
 from channels.discord.reader import Reader
 from channels.discord.wire import BotIdentity
 from config import Secret
+from gateway.contract import Verdict
 from gateway.notebook import LooseLeaf
 from tests.channels.at_work import PATIENCE
 from tests.channels.discord.running import Beats, Core
@@ -117,3 +118,19 @@ async def test_of_more_than_can_be_caught_up_on_the_newest_is(discord: FakeDisco
         texts = [(await core.heard()).text for _ in range(PAGES * PAGE)]
     oldest, newest = range(PAGE), range(count - (PAGES - 1) * PAGE, count)
     assert texts == [f"{number}" for number in (*oldest, *newest)]
+
+
+@pytest.mark.parametrize(("verdict", "count"), [(Verdict.ACCEPTED, 1), (Verdict.DUPLICATE, 2)])
+async def test_what_was_edited_before_it_was_read_is_new_unless_the_core_has_it(
+    discord: FakeDiscord, core: Core, verdict: Verdict, count: int
+) -> None:
+    """Known by the edit alone, it would be answered again when its first reading comes, or another edit."""
+    notebook = await known(discord, core)
+    missed = discord.written("as it reads now", edited_timestamp="2026-01-01T00:00:00+00:00")
+    core.verdict = verdict
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("READY", {})
+        reader.hear("MESSAGE_CREATE", discord.written("live", channel=BOBS, author=BOB))
+        taken = [await core.heard() for _ in range(count + 1)]
+    assert (taken[0].event_id, taken[0].edits, taken[0].text) == (missed["id"], None, "as it reads now")
+    assert [each.edits for each in taken[1:]] == [missed["id"], None][2 - count :]
