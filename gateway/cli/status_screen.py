@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from gateway.files.names import in_bytes
 from gateway.text import excerpt, printable
 from gateway.text.phrases import ago, count, duration
-from gateway.watch.facts import ChannelFacts, Facts, ModelFacts, SpoolFacts
+from gateway.watch.facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts
 
 __all__ = ["screen"]
 
@@ -72,12 +72,17 @@ def _replies(number: int) -> str:
 def _storage(facts: Facts) -> Iterator[str]:
     yield f"{count(facts.sessions, 'session')} in {count(facts.scopes, 'scope')}"
     yield "the spool does not answer" if facts.spool is None else _spool(facts.spool)
-    flush = facts.flush
-    took = "none yet" if flush.took_seconds is None else f"took {flush.took_seconds * 1000:.0f} ms"
-    failed = f", {count(flush.failures, 'failure')}" if flush.failures else ""
-    yield f"last flush {duration(timedelta(seconds=flush.age_seconds))} ago ({took}{failed})"
+    yield _flush(facts.flush)
     if facts.disk_free_bytes is not None:
         yield f"{in_bytes(facts.disk_free_bytes)} free on the disk"
+
+
+def _flush(flush: FlushFacts) -> str:
+    failed = f", {count(flush.failures, 'failure')}" if flush.failures else ""
+    if flush.took_seconds is None:
+        return f"not flushed yet{failed}"
+    age = duration(timedelta(seconds=flush.age_seconds))
+    return f"last flush {age} ago (took {flush.took_seconds * 1000:.0f} ms{failed})"
 
 
 def _spool(spool: SpoolFacts) -> str:

@@ -79,6 +79,12 @@ def test_the_screen_tells_all_that_an_owner_asks() -> None:
     ]
 
 
+@pytest.mark.parametrize(("failures", "said"), [(0, "  not flushed yet"), (2, "  not flushed yet, 2 failures")])
+def test_a_flush_that_has_not_been_is_not_told_of(failures: int, said: str) -> None:
+    flush = FlushFacts(age_seconds=12.0, took_seconds=None, failures=failures)
+    assert said in screen(msgspec.structs.replace(WELL, flush=flush))
+
+
 def test_what_is_wrong_stands_first() -> None:
     lost = msgspec.structs.replace(TELEGRAM, state="down", reason="the platform\nis \x1b[31maway", last_event_at=None)
     ill = msgspec.structs.replace(
