@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
+
+from gateway.text.parsing import Parser
 
 __all__ = ["render_html"]
 
@@ -16,7 +17,10 @@ _LINK_GUARDS = {"rel": "noopener noreferrer nofollow", "target": "_blank"}
 
 def render_html(markdown: str) -> str:
     """Render CommonMark with tables and strikethrough. HTML in it is shown as text; an image becomes a link to it."""
-    return str(_parser.render(markdown))
+    tokens = _parser.parse(markdown)
+    if tokens is None:
+        return f"<p>{escapeHtml(markdown)}</p>\n"
+    return str(_renderer.render(tokens, _parser.options, {}))
 
 
 class _Renderer(RendererHTML):
@@ -56,11 +60,5 @@ def _is_safe_link(url: str) -> bool:
     return url.strip().lower().startswith(_SAFE_SCHEMES)
 
 
-def _build_parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "xhtmlOut": False}, renderer_cls=_Renderer)
-    parser.enable(["table", "strikethrough"])
-    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # The documented way to choose the schemes.
-    return parser
-
-
-_parser = _build_parser()
+_parser = Parser(_is_safe_link)
+_renderer = _Renderer()

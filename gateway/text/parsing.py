@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
+from markdown_it.utils import OptionsDict
 
 from gateway.text.tables import draw_table
 
@@ -16,7 +17,6 @@ __all__ = ["Parser", "drawn_table"]
 _MAX_DEPTH = 20
 """Blocks within blocks; the parser drops what lies deeper."""
 _CONTAINERS = {"blockquote_open", "list_item_open"}
-_WRITTEN = "written"
 _BORDER = re.compile(r"(?<!\\)\|")
 _MARGIN = " \t>"
 
@@ -28,6 +28,10 @@ class Parser:
         self._markdown = _markdown(is_safe_link)
         self._without_definitions = _markdown(is_safe_link).disable("reference")
 
+    @property
+    def options(self) -> OptionsDict:
+        return self._markdown.options
+
     def parse(self, text: str) -> list[Token] | None:
         """Return the tokens; None where blocks lie too deep within others to be drawn."""
         env: dict[str, Any] = {}  # Any: what the parser keeps there is of any shape.
@@ -38,10 +42,8 @@ class Parser:
 
 
 def drawn_table(table: SyntaxTreeNode) -> str:
-    """Draw a table; one that has rows with more cells than its head, which would be cut off, stays as it is written."""
-    written: str | None = table.meta.get(_WRITTEN)
     rows = [[_words(cell) for cell in row.children] for part in table.children for row in part.children]
-    return draw_table(rows) if written is None else written
+    return draw_table(rows)
 
 
 def _words(node: SyntaxTreeNode) -> str:
@@ -64,19 +66,25 @@ def _labelled(label: str, target: str) -> str:
 
 
 def _markdown(is_safe_link: Callable[[str], bool]) -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_DEPTH})
+    parser = MarkdownIt("commonmark", {"html": False, "xhtmlOut": False, "maxNesting": _MAX_DEPTH})
     parser.enable(["table", "strikethrough"])
     parser.validateLink = is_safe_link  # type: ignore[assignment,method-assign]  # The documented way.
-    parser.core.ruler.push("written_tables", _keep_what_is_written)
+    parser.core.ruler.push("ragged_tables", _leave_ragged_tables)
     return parser
 
 
-def _keep_what_is_written(state: StateCore) -> None:
-    for token in state.tokens:
-        if token.type == "table_open" and token.map is not None:
-            lines = [line.strip(_MARGIN) for line in state.src.split("\n")[token.map[0] : token.map[1]]]
-            if max(map(_cells, lines)) > _cells(lines[1]):
-                token.meta[_WRITTEN] = "\n".join(lines)
+def _leave_ragged_tables(state: StateCore) -> None:
+    """Put code in place of each table that has rows with more cells than its head: they would be cut off."""
+    starts = [at for at, token in enumerate(state.tokens) if token.type == "table_open" and token.map is not None]
+    for start in reversed(starts):
+        table = state.tokens[start]
+        first, last = table.map or [0, 0]
+        lines = [line.strip(_MARGIN) for line in state.src.split("\n")[first:last]]
+        if max(map(_cells, lines)) > _cells(lines[1]):
+            end = next(at for at, token in enumerate(state.tokens) if at > start and token.type == "table_close")
+            code = Token("code_block", "code", 0, map=table.map, level=table.level, block=True)
+            code.content = "\n".join([*lines, ""])
+            state.tokens[start : end + 1] = [code]
 
 
 def _cells(line: str) -> int:

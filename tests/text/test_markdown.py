@@ -148,3 +148,16 @@ def test_hostile_runs_are_rendered_while_somebody_waits(run: str) -> None:
 def test_who_does_not_render_html_does_not_pay_for_it() -> None:
     program = "import sys, gateway.text; sys.exit('markdown_it' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=90).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "markdown",
+    [
+        "a\n\n[1]: https://kept.example",
+        "|a|b|\n|-|-|\n|1|2|kept|",
+        ">" * 30 + " kept",
+        "[1]: http://a\n[1]: http://kept",
+    ],
+)
+def test_nothing_that_was_written_vanishes(markdown: str) -> None:
+    assert "kept" in render_html(markdown)

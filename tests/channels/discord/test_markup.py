@@ -58,7 +58,7 @@ def test_what_was_escaped_shows_as_it_was(text: str) -> None:
 
 
 def test_what_a_table_has_no_column_for_is_shown() -> None:
-    assert render("|a|\n|-|\n|1|2|") == "```\n|a|\n|-|\n|1|2|\n```"
+    assert render("|a|\n|-|\n|1|2|") == "|a|\n|-|\n|1|2|"
     assert "b (https://c.d)" in render("|a|\n|-|\n|[b](https://c.d)|")
 
 
