@@ -32,6 +32,8 @@ SLACK = 1.75
 RESUMES = 3
 """How often in a row a session is taken up in vain before a new one is begun."""
 LONGEST_PAUSE = 60.0
+RARELY = 30.0
+"""Seconds between two wishes to connect anew. Discord has one in hours."""
 
 _chance = random.Random()  # noqa: S311 - nothing here is a secret
 
@@ -72,6 +74,7 @@ class Line:
         """Both since the last time that the line was up."""
         self._interval = 0.0
         self._is_up = False
+        self._renewed_at: float | None = None
         self._deadline: asyncio.Timeout | None = None
 
     async def run(self) -> None:
@@ -148,15 +151,21 @@ class Line:
         return yarl.URL(url)
 
     async def _recover(self, trouble: ChannelError, *, is_routine: bool) -> None:
-        """Wait as long as it takes; what is routine is tried again at once, and told to nobody."""
+        """Wait as long as it takes; what is routine, and rare, is tried again at once, and told to nobody."""
         if self._resumes >= RESUMES:
             self._thread = None
-        if is_routine:
+        if is_routine and self._is_rare():
             return
         self._pulse.down(str(trouble))
         asked = trouble.retry_after if isinstance(trouble, Transient) else None
         await self._sleep(asked if asked is not None else _pause(self._failures))
         self._failures += 1
+
+    def _is_rare(self) -> bool:
+        """Whether the last time that it was routine is long ago: a gateway that asks again and again is in trouble."""
+        now = asyncio.get_running_loop().time()
+        before, self._renewed_at = self._renewed_at, now
+        return before is None or now - before >= RARELY
 
     def _note(self, event: str, frame: Frame) -> None:
         if event in {"READY", "RESUMED"}:

@@ -97,6 +97,14 @@ async def test_the_wish_to_connect_anew_is_routine_and_costs_no_event(discord: F
     assert not held.pauses
 
 
+async def test_one_who_wishes_to_connect_anew_again_and_again_is_not_obeyed_at_once(discord: FakeDiscord) -> None:
+    async with up(discord) as held:
+        for time in range(1, 4):
+            await discord.gateway.order(RECONNECT)
+            await heard(discord, held, f"after {time}")
+    assert (len(discord.gateway.resumed), len(held.pauses)) == (3, 2)
+
+
 @pytest.mark.parametrize("code", [None, 1000, 1006, 4000, 4009])
 async def test_a_line_that_breaks_is_taken_up_where_it_broke(discord: FakeDiscord, code: int | None) -> None:
     async with up(discord) as held:
