@@ -1,7 +1,9 @@
 """How strangers get in, through the whole gateway and across restarts."""
 
+import asyncio
+import dataclasses
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ from gateway.contract import (
     Verdict,
 )
 from gateway.pairing.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
+from gateway.turns import SHUT_OUT
+from tests.agent.scripted import PatientProvider
 from tests.daemon.test_conversation import gateway, settings
 
 OWNER = Sender(id="owner", name="The owner")
@@ -100,6 +104,25 @@ async def test_codes_and_guests_are_there_after_a_restart(tmp_path: Path) -> Non
         assert await say(chat, "hello") is Verdict.REFUSED
 
 
+async def test_what_waits_of_somebody_who_is_shut_out_is_not_answered(tmp_path: Path) -> None:
+    at_work, gate = asyncio.Event(), asyncio.Event()
+
+    async def hold(_piece: str) -> None:
+        at_work.set()
+        await gate.wait()
+
+    async with gateway(configured(tmp_path)) as (daemon, chat):
+        daemon.roster.replace("main", lambda main: dataclasses.replace(main, provider=PatientProvider(["Yes."], hold)))
+        await chat.say(f"/pair approve {await code(chat)}", peer="owner")
+        assert await heard(chat, "666") == WELCOME
+        for text in ("at work", "waiting", "waiting too"):
+            assert await say(chat, text) is Verdict.ACCEPTED
+        await at_work.wait()
+        await ask_owner(chat, "/pair revoke loopback:666")
+        gate.set()
+        assert [await heard(chat, "666") for _ in range(3)] == ["Yes.", *[f"*{SHUT_OUT}*"] * 2]
+
+
 async def test_a_code_works_once(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
@@ -173,6 +196,22 @@ async def test_a_flood_is_told_once_and_stop_still_works(tmp_path: Path) -> None
         while (message := await chat.hear_message()).address.peer == "666" or len(heard_by_eve) < 3:
             heard_by_eve.append(message)
         assert sum("2 messages a minute" in each.text for each in heard_by_eve) == 1
+
+
+async def test_what_was_written_over_hours_while_nobody_was_there_is_no_flood(tmp_path: Path) -> None:
+    async with gateway(configured(tmp_path, dm_policy="open", rate_limit=2)) as (_, chat):
+        said = Inbound(
+            address=Address(channel="loopback", kind=PeerKind.DIRECT, peer="666"),
+            sender=EVE,
+            event_id="",
+            text="/whoami",
+            sent_at=datetime.now(UTC),
+        )
+        late = [
+            replace(said, event_id=f"e{minute}", sent_at=said.sent_at - timedelta(minutes=minute))
+            for minute in range(10, 0, -1)
+        ]
+        assert {await chat.submit(each) for each in late} == {Verdict.ACCEPTED}
 
 
 FILE = Attachment(kind=AttachmentKind.FILE, name="x", media_type="text/plain", size=1, ref="r")
