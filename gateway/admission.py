@@ -47,7 +47,10 @@ class Admission:
             return True
         limit = rules_for(self._live, inbound.address).rate_limit
         is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
-        pace = self._flood.pace(Person.of(inbound.address, inbound.sender), per_minute=limit, is_stop=is_stop)
+        # An edit is as new as it is, whenever its message was written.
+        age = 0.0 if inbound.edits is not None else max(0.0, (self._now() - inbound.sent_at).total_seconds())
+        person = Person.of(inbound.address, inbound.sender)
+        pace = self._flood.pace(person, per_minute=limit, is_stop=is_stop, age=age)
         if pace is Pace.TOO_FAST:
             await tell(TOO_FAST.format(limit=limit), ())
         return pace is Pace.FINE

@@ -28,6 +28,7 @@ class Pace(StrEnum):
 class _Meter:
     left: float
     filled_at: float
+    written_at: float
     told_at: float | None = None
 
 
@@ -36,11 +37,14 @@ class FloodGate:
         self._clock = clock
         self._meters: OrderedDict[Person, _Meter] = OrderedDict()
 
-    def pace(self, person: Person, *, per_minute: int, is_stop: bool = False) -> Pace:
-        """Count one message. `per_minute` may come at once, and as many a minute in the long run; 0 is no limit."""
+    def pace(self, person: Person, *, per_minute: int, is_stop: bool = False, age: float = 0.0) -> Pace:
+        """Count one message. `per_minute` may come at once, and as many a minute in the long run; 0 is no limit.
+
+        `age` is how many seconds ago it was written: what comes late, all at once, was not written all at once.
+        """
         if per_minute == 0:
             return Pace.FINE
-        meter = self._meter(person, per_minute)
+        meter = self._meter(person, per_minute, age)
         if meter.left >= (1 - RESERVE if is_stop else 1):
             meter.left -= 1
             return Pace.FINE
@@ -49,12 +53,15 @@ class FloodGate:
         meter.told_at = self._clock()
         return Pace.TOO_FAST
 
-    def _meter(self, person: Person, per_minute: int) -> _Meter:
+    def _meter(self, person: Person, per_minute: int, age: float) -> _Meter:
         now = self._clock()
-        meter = self._meters.setdefault(person, _Meter(left=per_minute, filled_at=now))
+        written = now - age
+        meter = self._meters.setdefault(person, _Meter(left=per_minute, filled_at=now, written_at=written))
         self._meters.move_to_end(person)
         if len(self._meters) > REMEMBERED:
             self._meters.popitem(last=False)
-        meter.left = min(per_minute, meter.left + (now - meter.filled_at) * per_minute / MINUTE)
+        passed = max(now - meter.filled_at, written - meter.written_at)
+        meter.left = min(per_minute, meter.left + passed * per_minute / MINUTE)
         meter.filled_at = now
+        meter.written_at += passed
         return meter

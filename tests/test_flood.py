@@ -31,6 +31,27 @@ def test_the_limit_fills_up_again_and_the_next_flood_is_told_anew() -> None:
     assert [gate.pace(person(), per_minute=3) for _ in range(4)] == [Pace.FINE] * 3 + [Pace.TOO_FAST]
 
 
+def test_what_comes_late_all_at_once_is_judged_by_when_it_was_written() -> None:
+    gate = FloodGate(Clock())
+    late = [gate.pace(person(), per_minute=3, age=(60 - minute) * MINUTE) for minute in range(60)]
+    assert late == [Pace.FINE] * 60
+
+
+def test_a_flood_that_comes_late_is_one_all_the_same() -> None:
+    gate = FloodGate(Clock())
+    assert [gate.pace(person(), per_minute=3, age=MINUTE) for _ in range(4)] == [Pace.FINE] * 3 + [Pace.TOO_FAST]
+
+
+def test_what_comes_late_after_something_new_costs_no_more_than_it() -> None:
+    clock = Clock()
+    gate = FloodGate(clock)
+    while gate.pace(person(), per_minute=3) is Pace.FINE:
+        pass
+    clock.now += MINUTE / 3
+    assert gate.pace(person(), per_minute=3, age=3600.0) is Pace.FINE
+    assert gate.pace(person(), per_minute=3) is Pace.TOO_FAST_STILL
+
+
 def test_one_persons_flood_is_not_anothers() -> None:
     gate = FloodGate(Clock())
     while gate.pace(person("bob"), per_minute=3) is Pace.FINE:
