@@ -10,6 +10,7 @@ from gateway.sessions.ledger import Ledger
 from gateway.sessions.meta import meta_of
 from gateway.sessions.names import parse_key
 from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving
+from gateway.spool import SpoolFull
 
 __all__ = ["Removal"]
 
@@ -59,7 +60,7 @@ class Removal:
         step = e.Activated(key=heir, epoch=left.epoch + 1, highest_number=left.highest_number)
         try:
             await self._ledger.append(heir, [step], is_active=True)
-        except Refused as trouble:
+        except (Refused, SpoolFull) as trouble:  # The session has left already, and must not come back for that.
             log.warning("number_not_passed_on", session=heir, reason=str(trouble))
         return heir
 

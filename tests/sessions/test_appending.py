@@ -110,3 +110,17 @@ async def test_what_was_changed_in_a_session_deleted_meanwhile_was_changed(
         await sessions.delete(SCOPE)
         committing.set_result(None)
         assert (await clearing).key == SCOPE
+
+
+async def test_a_session_is_deleted_also_on_a_full_disk(sessions: SessionManager, journal: SlowJournal) -> None:
+    """It has left the list before what the others have to know of it is stored; it must not come back."""
+    journal.is_slow = False
+    origin = Address(channel="web", account="default", kind=PeerKind.DIRECT, peer="ann")
+    active = await sessions.start_new(SCOPE, agent="main", origin=origin)
+    journal.is_slow = True
+    deleting = asyncio.create_task(sessions.delete(active.key))
+    async with asyncio.timeout(60):
+        (await journal.waiting.get()).set_exception(SpoolFull("full"))
+        await deleting
+    assert [each.key for each in sessions.list(SCOPE)] == [SCOPE]
+    assert [problem.kind for problem in (await sessions.verify()).problems] == []
