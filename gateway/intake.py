@@ -29,6 +29,7 @@ __all__ = ["Intake"]
 log = structlog.get_logger()
 
 NAME_WIDTH = 64
+NOT_UNDERSTOOD = "Something went wrong here with that message, so it was not taken. The operator finds why in the log."
 
 
 class Intake:
@@ -70,6 +71,12 @@ class Intake:
             verdict = await self._take(_marked(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
+        except GatehouseError:
+            raise
+        except Exception:  # A platform would offer it again and again, and all that others write behind it would wait.
+            log.exception("intake_crashed", channel=inbound.address.channel, chat=inbound.address.peer)
+            await self._tell(inbound, NOT_UNDERSTOOD)
+            verdict = Verdict.REFUSED
         self._delivery.tally.came(inbound.address, verdict)
         if verdict is not Verdict.ACCEPTED:
             log.info("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)

@@ -12,7 +12,7 @@ import pytest
 from channels.loopback import Heard, LoopbackChannel
 from config import GatewaySettings, HttpSettings, Settings
 from gateway.agent.provider import Chunk, Prompt, TextDelta
-from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
+from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon, opened
 from gateway.errors import Transient
 from gateway.spool import Spool
@@ -61,6 +61,22 @@ async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) ->
     assert reply.address.peer == "ada"
     assert reply.session == 1
     assert "offline" in reply.text.lower()
+
+
+async def test_a_message_that_meets_a_bug_is_refused_and_holds_up_no_other(tmp_path: Path) -> None:
+    """Here it is a channel's bug: times are told with their zone."""
+    here = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
+    strange = Inbound(
+        address=here,
+        sender=Sender(id="ada", is_owner=True),
+        event_id="1",
+        text="hello",
+        sent_at=datetime(2026, 3, 1),  # noqa: DTZ001 - that is the bug.
+    )
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.submit(strange) is Verdict.REFUSED
+        assert "went wrong" in (await chat.hear_message()).text
+        assert await chat.say("hello", peer="ada") is Verdict.ACCEPTED
 
 
 class Witness:
