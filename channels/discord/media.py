@@ -6,7 +6,7 @@ from typing import Any
 from gateway.contract import Attachment, AttachmentKind
 from gateway.text import excerpt
 
-__all__ = ["media"]
+__all__ = ["embedded", "media"]
 
 Json = Mapping[str, Any]  # What Discord sends is of any shape.
 
@@ -14,6 +14,8 @@ NAME_WIDTH = 100
 TEXT_WIDTH = 300
 VOICE_MESSAGE = 1 << 13
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
+TEXT_DISPLAY = 10
+"""https://discord.com/developers/docs/components/reference#text-display"""
 _KINDS = {"image": AttachmentKind.IMAGE, "audio": AttachmentKind.AUDIO, "video": AttachmentKind.VIDEO}
 
 
@@ -25,6 +27,22 @@ def media(source: Json, channel: str, message: str) -> tuple[tuple[Attachment, .
         for file in source.get("attachments") or ()
     )
     return files, list(_notes(source))
+
+
+def embedded(source: Json) -> str:
+    """Return the words of a message that has none of its own: what bots post, and people forward, often looks so."""
+    return "\n".join(words.strip() for words in _embedded(source) if words.strip())
+
+
+def _embedded(source: Json) -> Iterator[str]:
+    for embed in source.get("embeds") or ():
+        yield from (str(embed.get(part) or "") for part in ("title", "description", "url"))
+        for field in embed.get("fields") or ():
+            yield f"{field.get('name', '')}: {field.get('value', '')}"
+    for component in source.get("components") or ():
+        if component.get("type") == TEXT_DISPLAY:
+            yield str(component.get("content") or "")
+        yield from _embedded({"components": component.get("components")})
 
 
 def _attachment(file: Json, ref: str, *, is_voice: bool) -> Attachment:

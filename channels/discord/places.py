@@ -1,6 +1,7 @@
 """Where a message stands: Discord does not say with a message whether its channel is a thread."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 
 from channels.discord.api import Api
@@ -20,21 +21,38 @@ class Places:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._parents: OrderedDict[int, int] = OrderedDict()
+        self._roles: OrderedDict[str, str] = OrderedDict()
+
+    def role_in(self, guild: str | None) -> str:
+        """Return the role that Discord made for the bot in a server; empty when that is not known."""
+        return self._roles.get(guild or "", "")
 
     def hear(self, event: str, data: Frame) -> None:
         """Learn from an event, if there is something to be learned."""
         match event:
             case "GUILD_CREATE":
+                self._learn_role(data.get("id"), data.get("roles") or ())
                 found = [*(data.get("channels") or ()), *(data.get("threads") or ())]
             case "THREAD_LIST_SYNC":  # Its channels are bare ids.
                 found = list(data.get("threads") or ())
             case "CHANNEL_CREATE" | "THREAD_CREATE":
                 found = [data]
+            case "GUILD_ROLE_CREATE":
+                self._learn_role(data.get("guild_id"), [data.get("role")])
+                return
             case _:
                 return
         for channel in found:
             with suppress(KeyError, TypeError, ValueError, AttributeError):  # Then it is asked for when it matters.
                 self._learn(int(channel["id"]), parent_of(channel))
+
+    def _learn_role(self, guild: object, roles: Iterable[Frame | None]) -> None:
+        for role in roles:
+            with suppress(KeyError, TypeError, AttributeError):  # Most have no tags.
+                if role and str(role["tags"]["bot_id"]) == self._api.me:
+                    self._roles[str(guild)] = str(role["id"])
+        if len(self._roles) > REMEMBERED:
+            self._roles.popitem(last=False)
 
     async def of(self, message: Frame) -> Place:
         channel, guild = str(message["channel_id"]), message.get("guild_id")

@@ -1,6 +1,7 @@
 """The way in: takes Discord's events in their order, one by one, and catches up on what the gateway did not tell."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -129,7 +130,7 @@ class Reader:
     def _read(self, message: Frame, place: Place) -> Inbound | None:
         """Read a message; one that is newer than this code must not hold up the others."""
         try:
-            return read(message, place, self._bot)
+            return read(message, place, dataclasses.replace(self._bot, role=self._places.role_in(place.guild)))
         except (KeyError, TypeError, ValueError, AttributeError) as strange:
             log.warning("message_skipped", chat=place.channel, reason=f"it cannot be read ({type(strange).__name__})")
             return None

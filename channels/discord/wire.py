@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.discord.media import media
+from channels.discord.media import embedded, media
 from gateway.contract import Address, Button, Inbound, PeerKind, Sender
 from gateway.text import excerpt
 
@@ -26,6 +26,7 @@ _SAID = {0, 19}
 _FORWARDED = 1
 _AFTER_NAME = " ,:\t\n"
 _MENTION = re.compile(r"<@!?([0-9]+)>")
+_CALL = re.compile(r"<@!?(&?[0-9]+)>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class BotIdentity:
     channel: str
     account: str
     id: str
+    role: str = ""
+    """The role that Discord made for it in the server at hand, if that is known."""
     must_be_mentioned: bool = True
 
 
@@ -55,7 +58,7 @@ def read(message: Json, place: Place, bot: BotIdentity) -> Inbound | None:
     text, source, forwarded_from = _words(message)
     attachments, notes = media(source, place.channel, message["id"])
     text = "\n".join([_readable(text, message, bot), *notes]).strip()
-    if not text and not attachments:
+    if not text and not attachments and place.guild is not None and not _mentions(message, bot):
         return None  # Without the Message Content intent, whatever is not said to the bot looks like this.
     edited = message.get("edited_timestamp")
     return Inbound(
@@ -118,14 +121,14 @@ def _words(message: Json) -> tuple[str, Json, str | None]:
     snapshots = message.get("message_snapshots") or []
     if reference.get("type") == _FORWARDED and snapshots:
         forwarded = snapshots[0].get("message") or {}
-        return forwarded.get("content") or "", forwarded, ""
-    return message.get("content") or "", message, None
+        return forwarded.get("content") or embedded(forwarded), forwarded, ""
+    return message.get("content") or embedded(message), message, None
 
 
 def _readable(text: str, message: Json, bot: BotIdentity) -> str:
     """Drop the bot's name from the start, so that `@bot /new` is a command; put names for the other ids."""
-    match = _MENTION.match(text)
-    if match is not None and match[1] == bot.id:
+    match = _CALL.match(text)
+    if match is not None and match[1] in {bot.id, f"&{bot.role}"}:
         text = text[match.end() :].lstrip(_AFTER_NAME)
     names = {str(user["id"]): sender_of(user, user.get("member")).name for user in message.get("mentions") or ()}
     return _MENTION.sub(lambda found: f"@{names[found[1]]}" if names.get(found[1]) else found[0], text)
@@ -133,7 +136,13 @@ def _readable(text: str, message: Json, bot: BotIdentity) -> str:
 
 def _calls(message: Json, bot: BotIdentity) -> bool:
     """Whether the message mentions the bot or replies to it."""
-    if any(str(user["id"]) == bot.id for user in message.get("mentions") or ()):
+    if _mentions(message, bot):
         return True
     replied = message.get("referenced_message") or {}
     return str((replied.get("author") or {}).get("id")) == bot.id
+
+
+def _mentions(message: Json, bot: BotIdentity) -> bool:
+    """Whether the bot is named, or its own role, which has the same name: who types `@` is offered both."""
+    is_named = any(str(user["id"]) == bot.id for user in message.get("mentions") or ())
+    return is_named or bot.role in map(str, message.get("mention_roles") or ())

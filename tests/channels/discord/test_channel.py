@@ -156,6 +156,17 @@ async def test_threads_that_the_gateway_tells_of_need_not_be_asked_for(discord: 
     assert not discord.calls_of("channel")
 
 
+async def test_its_own_role_is_as_good_as_its_name(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+    """Who types the name is offered both, and they look the same."""
+    roles = [{"id": "951", "name": "all"}, {"id": "950", "name": "gate", "tags": {"bot_id": BOT["id"]}}]
+    discord.gateway.guilds[0]["roles"] = roles
+    async with running(opened(discord, beats), core.deliver, beats):
+        await discord.say("<@&950> hello", channel=CHANNEL, author=BOB, mention_roles=["950"])
+        await discord.say("<@&951> hello", channel=CHANNEL, author=BOB, mention_roles=["951"])
+        taken = [await core.heard() for _ in range(2)]
+    assert [(each.text, each.is_addressed) for each in taken] == [("hello", True), ("<@&951> hello", False)]
+
+
 @pytest.mark.usefixtures("channel")
 async def test_bots_and_what_the_platform_says_are_passed_over(discord: FakeDiscord, core: Core) -> None:
     await discord.say("myself", author={**BOT, "id": "42"})

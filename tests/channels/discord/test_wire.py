@@ -1,5 +1,6 @@
 """Recorded shapes of what Discord sends, as our messages."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from channels.discord.wire import BotIdentity, Place, components, read, when
 from gateway.contract import AttachmentKind, Button, Inbound, PeerKind
 from tests.channels.discord.server import ADA, BOB, BOT
 
-BOT_IDENTITY = BotIdentity(channel="discord", account="default", id="900")
+BOT_IDENTITY = BotIdentity(channel="discord", account="default", id="900", role="950")
 DIRECT = Place(channel="601")
 GUILD_CHANNEL = Place(channel="501", guild="500")
 THREAD = Place(channel="502", guild="500", parent="501")
@@ -43,6 +44,8 @@ def test_an_id_tells_its_time() -> None:
         ({}, False),
         ({"mentions": [BOT]}, True),
         ({"mentions": [BOB]}, False),
+        ({"mention_roles": ["950"]}, True),
+        ({"mention_roles": ["951"]}, False),
         ({"type": 19, "referenced_message": {"author": BOT}}, True),
         ({"type": 19, "referenced_message": {"author": BOB}}, False),
         ({"type": 19, "referenced_message": None}, False),
@@ -65,6 +68,8 @@ def test_where_no_mention_is_needed_everything_is_for_the_bot() -> None:
     [
         ("<@900> /new", "/new"),
         ("<@!900>, hello", "hello"),
+        ("<@&950> /new", "/new"),
+        ("<@&951> /new", "<@&951> /new"),
         ("hello <@900>", "hello @gate"),
         ("ask <@77> or <@5>", "ask @bob or <@5>"),
         ("<@77> hello", "@bob hello"),
@@ -75,9 +80,17 @@ def test_names_stand_for_ids_and_its_own_is_dropped_from_the_start(text: str, ex
     assert taken(content=text, mentions=[BOT, BOB]).text == expected
 
 
-@pytest.mark.parametrize("fields", [{"author": BOT}, {"webhook_id": "1"}, {"type": 7}, {"content": ""}])
+@pytest.mark.parametrize("fields", [{"author": BOT}, {"webhook_id": "1"}, {"type": 7}])
 def test_what_no_person_said_is_skipped(fields: dict[str, Any]) -> None:
     assert read(message(**fields), DIRECT, BOT_IDENTITY) is None
+
+
+def test_what_nobody_can_read_is_told_to_the_core_only_where_it_was_meant_for_the_bot() -> None:
+    """It says so to the person; but without the intent for content, all that others say to each other looks so."""
+    assert read(message(content=""), GUILD_CHANNEL, BOT_IDENTITY) is None
+    assert read(message(content=""), GUILD_CHANNEL, replace(BOT_IDENTITY, must_be_mentioned=False)) is None
+    assert taken(content="<@900>", mentions=[BOT]).text == ""
+    assert taken(DIRECT, content="").text == ""
 
 
 def test_the_name_is_what_the_server_shows() -> None:
@@ -90,6 +103,19 @@ def test_a_forwarded_message_is_anothers() -> None:
     inbound = taken(content="", message_reference={"type": 1}, message_snapshots=[snapshot])
     assert (inbound.text, inbound.forwarded_from) == ("/restart", "")
     assert len(inbound.attachments) == 1
+
+
+def test_what_a_bot_has_posted_is_read_when_it_is_forwarded() -> None:
+    embed = {"title": "News", "description": "It rains.", "fields": [{"name": "Where", "value": "here"}]}
+    container = {"type": 17, "components": [{"type": 10, "content": "More news"}, {"type": 14}]}
+    for post, expected in (
+        ({"embeds": [embed]}, "News\nIt rains.\nWhere: here"),
+        ({"components": [container]}, "More news"),
+    ):
+        snapshot = {"message": {"content": "", **post}}
+        inbound = taken(content="", message_reference={"type": 1}, message_snapshots=[snapshot])
+        assert (inbound.text, inbound.forwarded_from) == (expected, "")
+    assert taken(embeds=[embed]).text == "hello"
 
 
 @pytest.mark.parametrize(
@@ -125,5 +151,5 @@ def test_labels_and_commands_fit() -> None:
 
 @given(st.text(), st.integers(min_value=0, max_value=2**63 - 1))
 def test_whatever_is_written_is_read_or_skipped(text: str, number: int) -> None:
-    inbound = read(message(content=text, id=str(number)), DIRECT, BOT_IDENTITY)
+    inbound = read(message(content=text, id=str(number)), GUILD_CHANNEL, BOT_IDENTITY)
     assert (inbound is None) == (not text.strip())
