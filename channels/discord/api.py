@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,8 @@ class Api:
         url = _address(found, attachment)
         with translated(self._token):
             async with aiohttp.ClientSession(timeout=FETCH_TIMEOUT) as session, session.get(url) as response:
-                if response.status != 200:  # noqa: PLR2004 - HTTP's word for "here it is".
-                    raise Undeliverable(f"Discord does not give the file away (HTTP {response.status}).")
+                if response.status != HTTPStatus.OK:
+                    raise _not_given(response.status)
                 async for chunk in response.content.iter_chunked(CHUNK):
                     yield chunk
 
@@ -167,6 +168,12 @@ class Api:
         with translated(self._token, is_send=is_send):
             async with asyncio.timeout(seconds):
                 yield
+
+
+def _not_given(status: int) -> ChannelError:
+    """Return what it means that a file was not given: that it is gone, or that it may be there in a while."""
+    is_busy = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
+    return (Transient if is_busy else Undeliverable)(f"Discord does not give the file away (HTTP {status}).")
 
 
 def _form(letter: Letter) -> MultipartParameters:

@@ -600,6 +600,10 @@ async def test_a_file_is_fetched_from_where_it_is_now(channel: Channel, discord:
     discord.messages[ADAS][-1]["attachments"] = [{**file, "url": f"{discord.url}/files/a.txt"}]
     assert isinstance(channel, FetchesFiles)
     assert b"".join([chunk async for chunk in channel.fetch(attachment, HERE)]) == b"what is in it"
+    discord.scripted["file"] += [(503, b""), (429, b""), (404, b"")]
+    for reaction in (Transient, Transient, Undeliverable):
+        with pytest.raises(reaction):
+            _ = [chunk async for chunk in channel.fetch(attachment, HERE)]
     discord.messages[ADAS].remove(next(each for each in discord.messages[ADAS] if each["id"] == said["id"]))
     with pytest.raises(Undeliverable):
         _ = [chunk async for chunk in channel.fetch(attachment, HERE)]
