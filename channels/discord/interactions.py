@@ -25,8 +25,10 @@ log = structlog.get_logger()
 
 AT_ONCE = 64
 """Interactions that may be under way; of more, Discord says that there was no answer."""
+STRANGE = (KeyError, TypeError, ValueError, AttributeError)
+"""What reading raises that is newer than this code, and must not hold up the rest."""
 STRANGER = "I do not answer you here. Ask my owner to let you in."
-UNREADABLE = "This button is out of date. Send the command instead; /help lists them."
+UNREADABLE = "This is out of date. Send the command instead; /help lists them."
 
 
 class Kind(IntEnum):
@@ -65,7 +67,11 @@ class Interactions:
 
     async def take(self, interaction: Frame, deliver: Deliver) -> None:
         """Hand the command to the core, and the person what there is to say if it was not taken."""
-        inbound = self._read(interaction)
+        try:
+            inbound = self._read(interaction)
+        except STRANGE as strange:
+            log.warning("interaction_skipped", reason=f"it cannot be read ({type(strange).__name__})")
+            inbound = None
         if inbound is None:
             self._finish(interaction, UNREADABLE)
             return
@@ -133,5 +139,5 @@ class Interactions:
             await work
         except ChannelError as trouble:
             log.info("interaction_not_answered", reason=str(trouble))
-        except (KeyError, TypeError, ValueError, AttributeError) as strange:
+        except STRANGE as strange:
             log.warning("interaction_skipped", reason=f"it cannot be read ({type(strange).__name__})")

@@ -373,6 +373,18 @@ async def test_a_button_that_holds_no_command_is_out_of_date(discord: FakeDiscor
 
 
 @pytest.mark.usefixtures("channel")
+@pytest.mark.parametrize(("data", "fields"), [({}, {}), ({"name": "new"}, {"user": None})])
+async def test_what_cannot_be_read_of_an_interaction_ends_nothing(
+    discord: FakeDiscord, core: Core, data: Json, fields: Json
+) -> None:
+    await discord.act(2, data, **fields)
+    assert "out of date" in (await discord.called("tell_interaction")).body["content"]
+    await discord.say("hello")
+    assert (await core.heard()).text == "hello"
+    assert len(discord.gateway.identifies) == 1
+
+
+@pytest.mark.usefixtures("channel")
 async def test_a_stranger_who_presses_is_told_so_alone(discord: FakeDiscord, core: Core) -> None:
     core.verdict = Verdict.IGNORED
     await discord.act(3, {"custom_id": "/session resume 2", "component_type": 2}, channel=CHANNEL, author=BOB)
