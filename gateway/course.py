@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.commands.grammar import spoken
-from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind
+from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.dialogue import ToolCall
 from gateway.files.outgoing import Outgoing
 from gateway.files.reading import missing
@@ -158,13 +158,19 @@ def as_asked(
     if files is None:
         files = tuple(missing(file, "it was not fetched") for file in inbound.attachments)
     return entries.User(
-        content=spoken(inbound.text),
+        content=_paragraphs(spoken(inbound.text), _quoted(inbound.quotes)) if inbound.quotes else spoken(inbound.text),
         sender=inbound.sender.id,
         sender_name=inbound.sender.name,
         event_id=inbound.event_id,
         attachments=files,
         turn=turn,
     )
+
+
+def _quoted(quote: Quote) -> str:
+    """Tell what a message answers to, behind its own words: those are what it is known by."""
+    lines = "\n".join(f"> {line}" for line in quote.text.splitlines())
+    return f"[in reply to {'you' if quote.is_ours else quote.author}]\n{lines}"
 
 
 def _paragraphs(*texts: str) -> str:

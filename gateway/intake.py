@@ -21,7 +21,7 @@ from gateway.queueing import Queueing, taken
 from gateway.replies import Reply
 from gateway.routing import Routed, route
 from gateway.spool import Duplicate, Operation, Spool
-from gateway.text import clean, excerpt
+from gateway.text import clean, excerpt, split
 from gateway.whole import whole
 
 __all__ = ["Intake"]
@@ -29,6 +29,8 @@ __all__ = ["Intake"]
 log = structlog.get_logger()
 
 NAME_WIDTH = 64
+QUOTED = 4_000
+"""Characters of a message that another answers to; the rest of a longer one is left out."""
 NOT_UNDERSTOOD = "Something went wrong here with that message, so it was not taken. The operator finds why in the log."
 
 
@@ -109,7 +111,7 @@ class Intake:
             raise Refused(
                 f"That message has {len(inbound.text):,} characters; at most {limit:,} fit. Send it in parts."
             )
-        if not inbound.text.strip() and not inbound.attachments:
+        if not (inbound.text.strip() or inbound.attachments or inbound.quotes):
             raise Refused("That message was empty. Write something, or send /help.")
 
     async def _act(self, inbound: Inbound, routed: Routed) -> None:
@@ -201,8 +203,14 @@ class Intake:
 
 def _marked(inbound: Inbound) -> Inbound:
     """Return `inbound` as text that can be kept, and say whose words it is; a forwarded command is thus none."""
-    text = clean(inbound.text)
+    text, quotes = clean(inbound.text), inbound.quotes
     if inbound.forwarded_from is not None:
-        who = excerpt(clean(inbound.forwarded_from), NAME_WIDTH) or "somebody"
-        text = f"[forwarded from {who}] {text}"
-    return inbound if text == inbound.text else replace(inbound, text=text)
+        text = f"[forwarded from {_named(inbound.forwarded_from)}] {text}"
+    if quotes is not None:
+        quotes = replace(quotes, author=_named(quotes.author), text=split(clean(quotes.text), QUOTED)[0])
+    is_kept = text == inbound.text and quotes == inbound.quotes
+    return inbound if is_kept else replace(inbound, text=text, quotes=quotes)
+
+
+def _named(somebody: str) -> str:
+    return excerpt(clean(somebody), NAME_WIDTH) or "somebody"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from channels.discord.media import embedded, media
-from gateway.contract import Address, Button, Inbound, PeerKind, Sender
+from gateway.contract import Address, Attachment, Button, Inbound, PeerKind, Quote, Sender
 from gateway.text import excerpt
 
 __all__ = ["BotIdentity", "Place", "address_of", "components", "first_id", "read", "sender_of", "when"]
@@ -58,6 +58,7 @@ def read(message: Json, place: Place, bot: BotIdentity) -> Inbound | None:
     text, source, forwarded_from = _words(message)
     attachments, notes = media(source, place.channel, message["id"])
     text = "\n".join([_readable(text, message, bot), *notes]).strip()
+    quotes, beside = _quoted(message, place, bot)
     if not text and not attachments and place.guild is not None and not _mentions(message, bot):
         return None  # Without the Message Content intent, whatever is not said to the bot looks like this.
     edited = message.get("edited_timestamp")
@@ -68,11 +69,12 @@ def read(message: Json, place: Place, bot: BotIdentity) -> Inbound | None:
         text=text,
         sent_at=when(message["id"]),
         message_id=str(message["id"]),
-        attachments=attachments,
+        attachments=attachments or beside,
         guild=place.guild,
         is_addressed=place.guild is None or not bot.must_be_mentioned or _calls(message, bot),
         edits=str(message["id"]) if edited else None,
         forwarded_from=forwarded_from,
+        quotes=quotes,
     )
 
 
@@ -125,11 +127,28 @@ def _words(message: Json) -> tuple[str, Json, str | None]:
     return message.get("content") or embedded(message), message, None
 
 
+def _quoted(message: Json, place: Place, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
+    """Return what a message answers to, and the files of that."""
+    replied = message.get("referenced_message")
+    if not replied or not replied.get("author"):
+        return None, ()
+    is_ours = str(replied["author"]["id"]) == bot.id
+    files, notes = media(replied, place.channel, str(replied.get("id")))
+    text = "\n".join(filter(None, [_named(replied.get("content") or embedded(replied), replied), *notes]))
+    quote = Quote(author=sender_of(replied["author"], None).name, text=text, is_ours=is_ours) if text else None
+    return quote, () if is_ours else files
+
+
 def _readable(text: str, message: Json, bot: BotIdentity) -> str:
     """Drop the bot's name from the start, so that `@bot /new` is a command; put names for the other ids."""
     match = _CALL.match(text)
     if match is not None and match[1] in {bot.id, f"&{bot.role}"}:
         text = text[match.end() :].lstrip(_AFTER_NAME)
+    return _named(text, message)
+
+
+def _named(text: str, message: Json) -> str:
+    """Put the names of those whom a message mentions for their ids."""
     names = {str(user["id"]): sender_of(user, user.get("member")).name for user in message.get("mentions") or ()}
     return _MENTION.sub(lambda found: f"@{names[found[1]]}" if names.get(found[1]) else found[0], text)
 

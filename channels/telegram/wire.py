@@ -15,6 +15,7 @@ from aiogram.types import (
     MessageOriginChannel,
     MessageOriginChat,
     MessageOriginHiddenUser,
+    MessageOriginUnion,
     MessageOriginUser,
     Update,
 )
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from channels.telegram.media import media
 from channels.telegram.rich import words_of
-from gateway.contract import Address, Button, Inbound, PeerKind, Sender
+from gateway.contract import Address, Attachment, Button, Inbound, PeerKind, Quote, Sender
 from gateway.text import excerpt
 
 __all__ = ["BotIdentity", "keyboard", "moved", "read"]
@@ -109,6 +110,7 @@ def _said(message: Message, bot: BotIdentity) -> Inbound | None:
     sender = _sender(message)
     text = _words(message)
     attachments, notes = media(message)
+    quotes, beside = _quoted(message, bot)
     is_something = text or notes or attachments
     if address is None or sender is None or not is_something or _is_for_another(message, bot):
         return None
@@ -119,10 +121,26 @@ def _said(message: Message, bot: BotIdentity) -> Inbound | None:
         text="\n".join([_without_mention(text, bot), *notes]).strip(),
         sent_at=message.date,
         message_id=str(message.message_id),
-        attachments=attachments,
+        attachments=attachments or beside,
         is_addressed=address.kind is PeerKind.DIRECT or _is_addressed(message, bot),
-        forwarded_from=None if message.forward_origin is None else _origin(message),
+        forwarded_from=None if message.forward_origin is None else _origin(message.forward_origin),
+        quotes=quotes,
     )
+
+
+def _quoted(message: Message, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
+    """Return what a message answers to, and the files of that; of a longer text people can point at a part."""
+    replied, elsewhere = _replied(message), message.external_reply
+    part = message.quote.text if message.quote is not None else ""
+    if replied is None:
+        author = _origin(elsewhere.origin) if elsewhere is not None else ""
+        return (Quote(author=author, text=part) if part else None), ()
+    is_ours = replied.from_user is not None and replied.from_user.id == bot.id
+    files, notes = media(replied)
+    text = part or "\n".join(filter(None, [_words(replied), *notes]))
+    author = replied.from_user.full_name if replied.from_user is not None else replied.chat.title or ""
+    quote = Quote(author=author, text=text, is_ours=is_ours) if text else None
+    return quote, () if is_ours else files
 
 
 def _address(chat: Chat, thread: str | None, bot: BotIdentity) -> Address | None:
@@ -147,8 +165,8 @@ def _sender(message: Message) -> Sender | None:
     return Sender(id=str(message.from_user.id), name=message.from_user.full_name)
 
 
-def _origin(message: Message) -> str:
-    match message.forward_origin:
+def _origin(origin: MessageOriginUnion) -> str:
+    match origin:
         case MessageOriginUser(sender_user=user):
             return user.full_name
         case MessageOriginHiddenUser(sender_user_name=name):
@@ -172,11 +190,14 @@ def _is_addressed(message: Message, bot: BotIdentity) -> bool:
 
 
 def _is_reply_to(message: Message, bot: BotIdentity) -> bool:
+    replied = _replied(message)
+    return replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
+
+
+def _replied(message: Message) -> Message | None:
     """Whatever is written in a topic is formally a reply to the notice that opened it; that one does not count."""
     replied = message.reply_to_message
-    if replied is None or replied.from_user is None or replied.forum_topic_created is not None:
-        return False
-    return replied.from_user.id == bot.id
+    return replied if replied is not None and replied.forum_topic_created is None else None
 
 
 def _calls(message: Message, bot: BotIdentity) -> Iterator[bool]:

@@ -34,6 +34,7 @@ from gateway.contract.messages import (
     Outbound,
     OutboundKind,
     PeerKind,
+    Quote,
     Receipt,
     Sender,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "PeerKind",
     "ProvesAccess",
     "Pulse",
+    "Quote",
     "Reacts",
     "Receipt",
     "Relocate",

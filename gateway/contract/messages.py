@@ -17,6 +17,7 @@ __all__ = [
     "Outbound",
     "OutboundKind",
     "PeerKind",
+    "Quote",
     "Receipt",
     "Sender",
 ]
@@ -68,11 +69,21 @@ class Attachment(Struct, frozen=True, kw_only=True):
     ref: str
 
 
+class Quote(Struct, frozen=True, kw_only=True):
+    """What an earlier message says that another answers to. Its author is "" when nobody can tell."""
+
+    author: str
+    text: str
+    is_ours: bool = False
+    """Whether the bot itself has said it."""
+
+
 class Inbound(Struct, frozen=True, kw_only=True):
     """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it.
 
     `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is then still that of
     the earlier. `forwarded_from` names whose words these are, if not the sender's own: "" when nobody can tell.
+    `quotes` is what it was said in reply to, where people can point at that.
     """
 
     address: Address
@@ -86,6 +97,7 @@ class Inbound(Struct, frozen=True, kw_only=True):
     is_addressed: bool = True
     edits: str | None = None
     forwarded_from: str | None = None
+    quotes: Quote | None = None
 
 
 class OutboundKind(StrEnum):

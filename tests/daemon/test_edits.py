@@ -11,7 +11,7 @@ from msgspec import structs
 
 from channels.loopback import Heard, LoopbackChannel
 from gateway.agent.provider import Chunk, Prompt, TextDelta
-from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
+from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import UserMessage
 from gateway.queueing import OTHERS_FIRST
@@ -146,6 +146,23 @@ async def test_an_edit_by_a_stranger_is_refused(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         edit = message("let me in", "1:e1", edits="1", sender=Sender(id="666"))
         assert await chat.submit(edit) is Verdict.REFUSED
+
+
+async def test_the_agent_is_told_what_a_message_answers_to(tmp_path: Path) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        await chat.submit(message("/whoami", "0", quotes=Quote(author="gate", text="Done.", is_ours=True)))
+        assert (await chat.hear_message()).text.startswith("You are ")
+        await chat.submit(message("why?", "1", quotes=Quote(author="The\nboss", text="Do this.\nAnd that.")))
+        await chat.submit(message("", "2", quotes=Quote(author="", text="x" * 5_000)))
+        await chat.submit(message("and now?", "3", quotes=Quote(author="gate", text="Done.", is_ours=True)))
+        await replies(chat, 3)
+    first, second, third = parrot.heard[-1]
+    assert first == "why?\n\n[in reply to The boss]\n> Do this.\n> And that."
+    assert second.startswith("[in reply to somebody]\n> xxx")
+    assert len(second) < 4_100
+    assert third == "and now?\n\n[in reply to you]\n> Done."
 
 
 async def test_forwarded_text_is_marked_and_never_a_command(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.discord.wire import BotIdentity, Place, components, read, when
-from gateway.contract import AttachmentKind, Button, Inbound, PeerKind
+from gateway.contract import AttachmentKind, Button, Inbound, PeerKind, Quote
 from tests.channels.discord.server import ADA, BOB, BOT
 
 BOT_IDENTITY = BotIdentity(channel="discord", account="default", id="900", role="950")
@@ -96,6 +96,31 @@ def test_what_nobody_can_read_is_told_to_the_core_only_where_it_was_meant_for_th
 def test_the_name_is_what_the_server_shows() -> None:
     assert taken(member={"nick": "The Countess"}).sender.name == "The Countess"
     assert taken(author=BOB).sender.name == "bob"
+
+
+@pytest.mark.parametrize(
+    ("replied", "expected"),
+    [
+        (None, None),
+        ({"author": BOB, "content": "It\nrains."}, Quote(author="bob", text="It\nrains.")),
+        ({"author": BOT, "content": "Hi"}, Quote(author="gate", text="Hi", is_ours=True)),
+        ({"author": BOB, "content": "<@42>?", "mentions": [ADA]}, Quote(author="bob", text="@Ada L?")),
+        ({"author": BOB, "content": "", "embeds": [{"title": "News"}]}, Quote(author="bob", text="News")),
+        ({"author": BOB, "content": ""}, None),
+    ],
+)
+def test_what_a_message_answers_to_comes_with_it(replied: dict[str, Any] | None, expected: Quote | None) -> None:
+    inbound = taken(type=19, referenced_message=replied)
+    assert (inbound.text, inbound.quotes) == ("hello", expected)
+
+
+def test_the_files_that_a_message_answers_to_are_its_own_unless_it_has_any() -> None:
+    replied = {"id": "7", "author": BOB, "content": "", "attachments": [{"id": "1", "filename": "a.pdf"}]}
+    (theirs,) = taken(type=19, referenced_message=replied).attachments
+    assert (theirs.name, theirs.ref) == ("a.pdf", "501:7:1")
+    (own,) = taken(type=19, referenced_message=replied, attachments=[{"id": "2", "filename": "b.pdf"}]).attachments
+    assert own.name == "b.pdf"
+    assert taken(type=19, referenced_message=replied | {"author": BOT}).attachments == ()
 
 
 def test_a_forwarded_message_is_anothers() -> None:

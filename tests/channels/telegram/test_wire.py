@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from channels.telegram.wire import BotIdentity, keyboard, moved, read
-from gateway.contract import AttachmentKind, Button, Inbound, PeerKind
+from gateway.contract import AttachmentKind, Button, Inbound, PeerKind, Quote
 from tests.channels.telegram.bot_api import ADA, BOB, BOT, GROUP
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -174,6 +174,51 @@ def test_the_bots_name_in_front_is_no_part_of_what_is_said(text: str, expected: 
 def test_it_is_told_whose_words_were_forwarded(origin: Json, name: str) -> None:
     assert taken(message("/new", forward_origin=origin)).forwarded_from == name
     assert taken(message("/new")).forwarded_from is None
+
+
+EARLIER = {"message_id": 3, "date": SENT, "chat": GROUP, "from": {"id": 7, "is_bot": False, "first_name": "Bob"}}
+OURS = {**EARLIER, "from": {"id": IDENTITY.id, "is_bot": True, "first_name": "Gate"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"reply_to_message": EARLIER | {"text": "It\nrains."}}, Quote(author="Bob", text="It\nrains.")),
+        ({"reply_to_message": OURS | {"text": "Hi"}}, Quote(author="Gate", text="Hi", is_ours=True)),
+        (
+            {"reply_to_message": EARLIER | {"dice": {"emoji": "🎲", "value": 4}}},
+            Quote(author="Bob", text="[dice 🎲: 4]"),
+        ),
+        (
+            {"reply_to_message": EARLIER | {"text": "It rains."}, "quote": {"text": "rains", "position": 3}},
+            Quote(author="Bob", text="rains"),
+        ),
+        (
+            {"reply_to_message": EARLIER | {"forum_topic_created": {"name": "Rain", "icon_color": 1}}},
+            None,
+        ),
+        (
+            {
+                "external_reply": {"origin": {"type": "hidden_user", "date": SENT, "sender_user_name": "Eve"}},
+                "quote": {"text": "Psst", "position": 0},
+            },
+            Quote(author="Eve", text="Psst"),
+        ),
+    ],
+)
+def test_what_a_message_answers_to_comes_with_it(fields: Json, expected: Quote | None) -> None:
+    inbound = taken(message("What does that mean?", **fields))
+    assert (inbound.text, inbound.quotes) == ("What does that mean?", expected)
+
+
+def test_the_files_that_a_message_answers_to_are_its_own_unless_it_has_any() -> None:
+    replied = EARLIER | {"document": {**FILE, "file_name": "a.pdf"}}
+    (theirs,) = taken(message("Read that.", reply_to_message=replied)).attachments
+    assert theirs.name == "a.pdf"
+    own = {"document": {**FILE, "file_name": "b.pdf"}, "caption": "Or that."}
+    assert [file.name for file in taken(message(None, reply_to_message=replied, **own)).attachments] == ["b.pdf"]
+    assert taken(message("And?", reply_to_message=OURS | replied | {"from": OURS["from"]})).attachments == ()
 
 
 POINT = {"latitude": 1, "longitude": 2}
