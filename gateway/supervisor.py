@@ -75,7 +75,7 @@ async def supervise(
         started = clock()
         asked: float | None = None
         try:
-            await channel.run(deliver)
+            await _run_apart(channel, deliver)
             pulse.down("it ended by itself")
         except AuthRejected as refusal:
             pulse.retire(str(refusal))
@@ -86,13 +86,23 @@ async def supervise(
         except Exception as bug:  # One adapter's bug must not silence the others.
             pulse.down(f"it crashed ({type(bug).__name__})")
             log.exception("channel_crashed", channel=channel.name, account=channel.account)
-        if _is_cancelled():  # And it has failed on its way out.
-            raise asyncio.CancelledError
         if clock() - started > STEADY_AFTER:
             waits = backoff()
         await sleep(asked if asked is not None else next(waits))
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def _run_apart(channel: Channel, deliver: Deliver) -> None:
+    """Run `channel` as a task of its own, so that a cancellation ends us however the channel ends then.
+
+    Whether we were cancelled cannot be told afterwards: before Python 3.13, a task group that fails leaves its mark.
+    """
+    name = f"run:{channel.name}:{channel.account}"
+    running = asyncio.get_running_loop().create_task(channel.run(deliver), name=name)
+    try:
+        await asyncio.wait({running})
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        failure = None if running.cancelled() else running.exception()
+    if failure is not None:
+        raise failure

@@ -81,6 +81,20 @@ async def test_a_crash_and_a_quiet_end_are_survived_too() -> None:
     assert channel.runs == 3
 
 
+async def test_a_channel_whose_tasks_fail_is_started_anew() -> None:
+    """Before Python 3.13 a task group that fails leaves the task around it looking as if it were cancelled."""
+
+    class Grouped(Scripted):
+        async def run(self, deliver: Deliver) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(super().run(deliver), name="part")
+
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+    channel = Grouped(pulse, ZeroDivisionError(), Transient("gone"))
+    await until_settled(channel, pulse, clock)
+    assert channel.runs == 3
+
+
 async def test_a_channel_whose_token_is_refused_is_retired() -> None:
     pulse, clock = ChannelPulse("scripted", "default"), Clock()
     channel = Scripted(pulse, AuthRejected("the token was revoked"))
