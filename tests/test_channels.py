@@ -8,6 +8,7 @@ from config import Settings
 from gateway.channels import Channels
 from gateway.contract import Inbound, Verdict
 from gateway.errors import CannotStart
+from gateway.supervisor import ChannelState
 from tests.channels.sockets.serving import StubBrowser
 
 QUIET = {"web": {"enabled": False}, "terminal": {"enabled": False}}
@@ -25,6 +26,11 @@ def states(channels: Channels) -> dict[str, str]:
     return {f"{health.name}:{health.account}": health.state for health in channels.health()}
 
 
+async def until_up(channels: Channels) -> None:
+    while {health.state for health in channels.health()} != {ChannelState.UP}:  # noqa: ASYNC110 - nobody is told of it.
+        await asyncio.sleep(0)
+
+
 async def test_every_account_is_a_channel_of_its_own(tmp_path: Path) -> None:
     channels = Channels(StubBrowser())
     channels.open(settings(tmp_path, loopback={"accounts": {"work": {}, "home": {}}}))
@@ -36,11 +42,11 @@ async def test_a_reload_opens_closes_and_replaces(tmp_path: Path) -> None:
     channels.open(settings(tmp_path, loopback={"accounts": {"kept": {}, "gone": {}, "changed": {}}}))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         channels.start(tasks, deliver)
-        await asyncio.sleep(0)
+        await until_up(channels)
         before = dict(channels.by_identity)
         accounts = {"kept": {}, "changed": {"allow": ["7"]}, "fresh": {}}
         await channels.reload(settings(tmp_path, loopback={"accounts": accounts}))
-        await asyncio.sleep(0)
+        await until_up(channels)
         after = dict(channels.by_identity)
         assert states(channels) == {"loopback:kept": "up", "loopback:changed": "up", "loopback:fresh": "up"}
         await channels.stop()
@@ -53,7 +59,7 @@ async def test_a_channel_is_closed_before_its_successor_starts(tmp_path: Path) -
     channels.open(settings(tmp_path, loopback={}))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         channels.start(tasks, deliver)
-        await asyncio.sleep(0)
+        await until_up(channels)
         old = channels.by_identity["loopback", "default"]
         assert isinstance(old, LoopbackChannel)
         await channels.reload(settings(tmp_path, loopback={"allow": ["7"]}))
