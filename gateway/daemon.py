@@ -238,6 +238,7 @@ class Daemon:
             readings=self._readings,
             delivery=self._chats.delivery,
             approvals=self._chats.approvals,
+            signs=self._chats.signs,
             max_age=timedelta(seconds=self._live.settings.gateway.max_backlog_age),
             now=self._ground.now(),
         )

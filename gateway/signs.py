@@ -60,6 +60,11 @@ class Signs:
         sign = self._signs[turn] = _Sign(inbound)
         sign.timer = asyncio.get_running_loop().call_later(self._soon, self._show_soon, turn, sign)
 
+    def may_stand(self, turn: str, inbound: Inbound) -> None:
+        """Know of a message that waited when the daemon ended: its sign, if it had one, is taken off in the end."""
+        if inbound.message_id is not None and self._reacts(inbound) is not None and len(self._signs) < MAX_IN_ALL:
+            self._signs[turn] = _Sign(inbound, is_shown=True)
+
     def over(self, turn: str) -> None:
         """Take the sign off: the message is being answered, or never will be."""
         sign = self._signs.pop(turn, None)

@@ -16,6 +16,7 @@ from gateway.errors import Refused
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
+from gateway.signs import Signs
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
 __all__ = ["TOO_OLD", "TakingUp"]
@@ -39,6 +40,7 @@ class TakingUp:
     readings: Lanes[Job]
     delivery: Delivery
     approvals: Approvals
+    signs: Signs
     max_age: timedelta
     """How long a message may have waited."""
     now: datetime
@@ -68,6 +70,8 @@ class TakingUp:
     async def _take_up(self, rows: list[InboxRow]) -> int:
         """Let the messages of one turn be answered, or give them up; return how many of them were."""
         first = rows[0]
+        if first.state is InboxState.RECEIVED:
+            self.signs.may_stand(first.turn, first.inbound)
         if first.attempts >= MAX_ATTEMPTS:
             return await self._give_up(rows, InboxState.DEAD, CRASHED.format(times=first.attempts))
         if first.state is InboxState.RECEIVED and first.accepted_at < self.now - self.max_age:
@@ -104,6 +108,7 @@ class TakingUp:
             await self.spool.commit(*settled, *parts)
         self.delivery.post(parts)
         for row in rows:
+            self.signs.over(row.turn)
             self.delivery.tally.given_up(row.inbound.address.channel, state)
         return len(rows)
 

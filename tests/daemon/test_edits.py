@@ -225,6 +225,23 @@ async def test_a_message_that_waits_for_others_gets_a_sign_too(tmp_path: Path, s
     assert [each.key for each in heard if each.how == NO_LONGER] == (["m-2"] if sign == "reaction" else [])
 
 
+async def test_after_a_restart_the_sign_is_taken_off_too(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        while (await chat.hear()).how != SEEN:
+            pass
+        daemon.stop()
+        daemon.stop()
+    parrot.may_answer.set()
+    async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        while (heard := await chat.hear()).how != NO_LONGER:
+            pass
+        assert heard.key == "m-2"
+
+
 async def test_a_dropped_message_waits_no_more(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
