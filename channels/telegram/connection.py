@@ -1,5 +1,6 @@
 """Everything that needs aiogram, as one: imported in a thread, so that nothing else waits for it."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -30,6 +31,7 @@ log = structlog.get_logger()
 
 _MENU_NAME = re.compile(r"[a-z0-9_]{1,32}")
 SUMMARY_WIDTH = 256
+MENU_PAUSES = (5.0, 60.0, 600.0, 3_600.0)
 
 
 class Connection:
@@ -105,10 +107,18 @@ class Connection:
         )
 
     async def _set_menu(self) -> None:
-        try:
-            await self._api.set_menu(_menu(self._context.browser.commands()))
-        except ChannelError as trouble:  # The commands work without it; a refused token is heard of elsewhere too.
-            log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
+        """Hang up the menu, in several tries: the commands work without it."""
+        for pause in MENU_PAUSES:
+            try:
+                await self._api.set_menu(_menu(self._context.browser.commands()))
+            except Transient as trouble:
+                log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
+                await asyncio.sleep(pause if trouble.retry_after is None else trouble.retry_after)
+            except ChannelError as refusal:  # A refused token is heard of elsewhere too.
+                log.warning("menu_not_set", channel=self._context.name, reason=str(refusal))
+                return
+            else:
+                return
 
 
 def connect(context: ChannelContext, token: Secret) -> Connection:

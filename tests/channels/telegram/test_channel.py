@@ -353,6 +353,12 @@ async def test_the_menu_is_hung_up(api: FakeBotApi) -> None:
     ]
 
 
+async def test_a_menu_that_cannot_be_hung_up_yet_is_tried_again(api: FakeBotApi, core: Core, beats: Beats) -> None:
+    api.scripted["setMyCommands"].append(refusal(429, "Too Many Requests: retry after 1", retry_after=1))
+    async with running(opened(api, beats), core.deliver, beats):
+        await api.called("setMyCommands", times=2)
+
+
 async def test_messages_do_not_wait_for_the_menu(api: FakeBotApi, core: Core, beats: Beats) -> None:
     api.held.add("setMyCommands")
     async with running(opened(api, beats), core.deliver, beats):
