@@ -26,8 +26,10 @@ WAITING = 2_000
 """Events that may wait to be taken; what comes then is dropped here, and caught up on when there is room."""
 AGAIN = 1.0
 """Seconds after which a message is offered again that the core could not take."""
-BEHIND = "BEHIND"
-"""An event of our own."""
+DROPPED = 200
+"""Chats of which it is known that something was dropped, besides those that are known anyway."""
+BEHIND, GAP = "BEHIND", "GAP"
+"""Events of our own."""
 WANTED = {"MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE", "READY"}
 
 
@@ -52,20 +54,26 @@ class Reader:
         self._learn = learn
         self._events: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue(WAITING)
         self._has_gap = False
+        self._dropped: dict[str, Frame] = {}
+        """The first message that was dropped of each chat."""
 
     def hear(self, event: str, data: Frame) -> None:
         """Queue an event; a press or a slash command is acknowledged on the spot, since Discord waits for that."""
         if event not in WANTED:
             self._places.hear(event, data)
             return
-        if self._has_gap:
-            return  # What came later must not be taken before what was dropped.
-        if self._events.full():
-            log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
-            self._has_gap = True
+        if self._has_gap or self._events.full():  # What comes later must not be taken before what was dropped.
+            self._drop(event, data)
             return
         if event != "INTERACTION_CREATE" or self._interactions.acknowledge(data):
             self._events.put_nowait((event, data))
+
+    def _drop(self, event: str, data: Frame) -> None:
+        if not self._has_gap:
+            log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
+        self._has_gap = True
+        if event == "MESSAGE_CREATE" and len(self._dropped) < DROPPED:
+            self._dropped.setdefault(str(data.get("channel_id")), data)
 
     async def run(self, deliver: Deliver) -> None:
         """Take events until cancelled."""
@@ -74,8 +82,8 @@ class Reader:
                 event, data = await self._next()
                 await self._insist(event, data, deliver)
                 if self._has_gap and self._events.empty():
-                    self._has_gap = False
-                    await self._insist("READY", {}, deliver)
+                    self._has_gap, dropped, self._dropped = False, self._dropped, {}
+                    await self._insist(GAP, dropped, deliver)
         finally:
             with suppress(Transient):  # What is not written down now comes again after the next start, to no effect.
                 await asyncio.shield(self._chats.save())
@@ -109,6 +117,8 @@ class Reader:
         match event:
             case "READY":
                 await self._catch_up(self._chats, deliver)
+            case _ if event == GAP:
+                await self._catch_up([*self._chats, *await self._unknown(data.values())], deliver)
             case _ if event == BEHIND:
                 await self._catch_up(self._chats.held, deliver)
             case "INTERACTION_CREATE":
@@ -138,6 +148,16 @@ class Reader:
     def _learn_from(self, inbound: Inbound, place: Place) -> None:
         if inbound.address.kind is PeerKind.DIRECT:
             self._learn(inbound.address.peer, place.channel)
+
+    async def _unknown(self, dropped: Iterable[Frame]) -> list[Chat]:
+        """Return the chats that nobody talked to us in before, with their places ahead of what was `dropped`."""
+        known, found = {chat.place.channel for chat in self._chats}, list[Chat]()
+        for message in dropped:
+            with suppress(Undeliverable):
+                place = await self._places.of(message)
+                if place.channel not in known:
+                    found.append(Chat(place=place, read=int(message["id"]) - 1))
+        return found
 
     async def _catch_up(self, chats: Iterable[Chat], deliver: Deliver) -> None:
         """Take what was written in `chats` since; the gateway repeats nothing to a new session."""

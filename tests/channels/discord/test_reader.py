@@ -12,7 +12,7 @@ from channels.discord.client import Client
 from channels.discord.interactions import Interactions
 from channels.discord.missed import PAGES, Backlog
 from channels.discord.places import Places
-from channels.discord.reader import Reader
+from channels.discord.reader import WAITING, Reader
 from channels.discord.wire import BotIdentity
 from config import Secret
 from gateway.contract import Verdict
@@ -134,3 +134,15 @@ async def test_what_was_edited_before_it_was_read_is_new_unless_the_core_has_it(
         taken = [await core.heard() for _ in range(count + 1)]
     assert (taken[0].event_id, taken[0].edits, taken[0].text) == (missed["id"], None, "as it reads now")
     assert [each.edits for each in taken[1:]] == [missed["id"], None][2 - count :]
+
+
+async def test_a_first_message_that_was_dropped_in_a_flood_is_caught_up_on(discord: FakeDiscord, core: Core) -> None:
+    async with reading(discord, core, LooseLeaf()) as reader:
+        for _ in range(WAITING + 1):
+            reader.hear("MESSAGE_CREATE", discord.written("flood"))
+        reader.hear("MESSAGE_CREATE", discord.written("ahead", channel=BOBS, author=BOB))
+        reader.hear("MESSAGE_CREATE", discord.written("behind", channel=BOBS, author=BOB))
+        texts = [(await core.heard()).text for _ in range(WAITING + 3)]
+        reader.hear("MESSAGE_CREATE", discord.written("later", channel=BOBS, author=BOB))
+        assert (await core.heard()).text == "later"
+    assert texts[-2:] == ["ahead", "behind"]
