@@ -1,7 +1,7 @@
 """Taking up what the last run has left: unanswered messages, unfinished turns and undelivered replies."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -54,10 +54,13 @@ class TakingUp:
         if RESTARTED_BY in found.facts:
             await self._greet(found.facts[RESTARTED_BY])
         collected = _collected(found)
+        turns = {row.turn for row in found.inbox}
         given_up = 0
         for row in found.inbox:
             if row.answered_by is None:
                 given_up += await self._take_up([row, *collected[row.turn]])
+            elif row.answered_by not in turns:  # What was to answer it cannot be read any more.
+                given_up += await self._take_up([replace(row, state=InboxState.RECEIVED)])
         _tell(found, given_up)
 
     async def _greet(self, restarted_by: str) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage, UserMessage
 from gateway.sessions.at_hand import INTERRUPTED
-from gateway.spool import Accept, Begin, Spool
+from gateway.spool import Accept, Begin, InboxState, Settle, Spool
 from tests.daemon.test_conversation import gateway, settings
 
 SCOPE = "agent:main:loopback:direct:ada"
@@ -32,7 +34,7 @@ def inbound(event_id: str, text: str, peer: str = "ada") -> Inbound:
     )
 
 
-async def leave(folder: Path, *operations: Accept | Begin) -> None:
+async def leave(folder: Path, *operations: Accept | Begin | Settle) -> None:
     """Leave an accepted message behind, as a run does that was killed."""
     async with await Spool.open(folder / "data") as spool:
         await spool.commit(*operations)
@@ -76,6 +78,16 @@ async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> No
     await leave(tmp_path, accepted("t1", "my name is Ada"), accepted("t2", "what is my name?"))
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.hear_message()
+        assert "Ada" in (await chat.hear_message()).text
+
+
+async def test_a_message_is_answered_though_the_one_it_was_collected_with_cannot_be_read(tmp_path: Path) -> None:
+    await begin_a_session(tmp_path)
+    together = Settle(turn="t2", state=InboxState.RUNNING, answered_by="t1")
+    await leave(tmp_path, accepted("t1", "lost"), accepted("t2", "my name is Ada"), Begin(turn="t1"), together)
+    with closing(sqlite3.connect(tmp_path / "data" / "spool.db")) as database, database:
+        database.execute("UPDATE inbox SET inbound = '{\"newer\": true}' WHERE turn = 't1'")
+    async with gateway(settings(tmp_path)) as (_, chat):
         assert "Ada" in (await chat.hear_message()).text
 
 
