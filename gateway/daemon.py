@@ -206,7 +206,8 @@ class Daemon:
             ]
             await self._take_up()
             self.channels.start(tasks, self._answering.intake.deliver)
-            await asyncio.sleep(0)  # A channel that needs nobody is up after one pass of the loop.
+            for _ in range(2):  # A channel that needs nobody is up after its supervisor's pass of the loop and its own.
+                await asyncio.sleep(0)
             ready()
             sides.append(tasks.create_task(self.roster.warm_up(), name="providers:warming_up"))
             ringing = tasks.create_task(self.alarm.run(), name="reminders")

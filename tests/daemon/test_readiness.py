@@ -23,6 +23,18 @@ async def test_not_ready_before_its_channels_are_up(tmp_path: Path) -> None:
     assert seen.value("gatehouse_channel_up", channel="loopback", account="default") == 0
 
 
+async def test_a_channel_that_needs_nobody_is_up_when_the_daemon_calls_itself_ready(tmp_path: Path) -> None:
+    ready: asyncio.Queue[bool] = asyncio.Queue()
+    async with (
+        asyncio.timeout(PATIENCE),
+        opened(settings(tmp_path), listen=False) as daemon,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(daemon.run(lambda: ready.put_nowait(daemon.health().ready)), name="daemon")
+        assert await ready.get()
+        daemon.stop()
+
+
 async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) -> None:
     """Without a single message: whoever asks must not have to send one to find out."""
     with small_disk(tmp_path / "disk", SIZE) as place:
