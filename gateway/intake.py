@@ -81,7 +81,8 @@ class Intake:
             verdict = Verdict.REFUSED
         self._delivery.tally.came(inbound.address, verdict)
         if verdict is not Verdict.ACCEPTED:
-            log.info("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)
+            tell = log.debug if verdict is Verdict.IGNORED else log.info  # Most of what is said in a busy group is.
+            tell("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)
         return verdict
 
     async def _take(self, inbound: Inbound) -> Verdict:
