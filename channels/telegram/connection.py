@@ -97,7 +97,7 @@ class Connection:
     async def _identify(self, taker: Taker) -> BotIdentity:
         """Ask who we are, and have the menu hung up meanwhile."""
         me = await self._api.me()
-        taker.aside(self._set_menu(), name="telegram:menu")
+        taker.meanwhile(self._set_menu(), name="telegram:menu")
         return BotIdentity(
             channel=self._context.name,
             account=self._context.account,

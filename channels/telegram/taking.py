@@ -21,13 +21,17 @@ NOT_FOR_YOU = "This button is not for you, or does nothing any more."
 
 
 class Taker:
-    """Used as a context, which it leaves once all that is done aside is done, like releasing pressed buttons."""
+    """Used as a context, which it leaves once all that is done aside is done, like releasing pressed buttons.
+
+    What is done `meanwhile` is given up then.
+    """
 
     def __init__(self, api: BotApi, deliver: Deliver, relocate: Relocate) -> None:
         self._api = api
         self._deliver = deliver
         self._relocate = relocate
         self._tasks = asyncio.TaskGroup()
+        self._meanwhile: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -36,6 +40,8 @@ class Taker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for task in self._meanwhile:
+            task.cancel()
         if isinstance(error, Exception):  # It goes on as it is; the group would wrap it.
             await self._tasks.__aexit__(None, None, None)
         else:
@@ -44,6 +50,10 @@ class Taker:
     def aside(self, work: Coroutine[None, None, None], *, name: str) -> None:
         """Do something, which may not fail, that no update has to wait for."""
         self._tasks.create_task(work, name=name)
+
+    def meanwhile(self, work: Coroutine[None, None, None], *, name: str) -> None:
+        """Do something, which may not fail and may take its time: nobody waits for its end."""
+        self._meanwhile.append(self._tasks.create_task(work, name=name))
 
     async def take_all(self, arrived: Sequence[Arrived], bot: BotIdentity) -> tuple[set[int], ChannelError | None]:
         """Have each chat's updates taken in their order, and all chats at once: one commit then serves many of them.

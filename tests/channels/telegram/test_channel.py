@@ -469,6 +469,14 @@ async def test_a_token_that_is_revoked_later_retires_it_too(api: FakeBotApi, cor
             await opened(api, beats).run(core.deliver)
 
 
+async def test_nobody_waits_for_the_menu_when_the_token_is_revoked(api: FakeBotApi, core: Core, beats: Beats) -> None:
+    api.scripted["setMyCommands"].append(refusal(429, "Too Many Requests: retry after 999", retry_after=999))
+    api.scripted["getUpdates"].append(refusal(401, "Unauthorized"))
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(AuthRejected):
+            await opened(api, beats).run(core.deliver)
+
+
 async def test_no_error_tells_the_token(channel: Channel, api: FakeBotApi) -> None:
     api.scripted["sendMessage"] += [refusal(400, f"Bad Request: no {TOKEN}"), refusal(500, f"/bot{TOKEN}/x"), DROP]
     for key in ("k1", "k2", "k3"):
