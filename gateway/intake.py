@@ -12,7 +12,7 @@ from gateway.access import is_owner
 from gateway.admission import Admission
 from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
-from gateway.contract import Inbound, Verdict
+from gateway.contract import Inbound, Quote, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
 from gateway.errors import GatehouseError, Refused, Transient
@@ -204,13 +204,17 @@ class Intake:
 
 def _marked(inbound: Inbound) -> Inbound:
     """Return `inbound` as text that can be kept, and say whose words it is; a forwarded command is thus none."""
-    text, quotes = clean(inbound.text), inbound.quotes
+    text, quotes = clean(inbound.text), _readable(inbound.quotes)
     if inbound.forwarded_from is not None:
         text = f"[forwarded from {_named(inbound.forwarded_from)}] {text}"
-    if quotes is not None:
-        quotes = replace(quotes, author=_named(quotes.author), text=split(clean(quotes.text), QUOTED)[0])
     is_kept = text == inbound.text and quotes == inbound.quotes
     return inbound if is_kept else replace(inbound, text=text, quotes=quotes)
+
+
+def _readable(quote: Quote | None) -> Quote | None:
+    """Return as much of `quote` as is kept; None where nothing of it can be read: people can point at a blank."""
+    parts = split(clean(quote.text), QUOTED) if quote is not None else ()
+    return replace(quote, author=_named(quote.author), text=parts[0]) if quote is not None and parts else None
 
 
 def _named(somebody: str) -> str:
