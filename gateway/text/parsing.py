@@ -76,12 +76,13 @@ def _markdown(is_safe_link: Callable[[str], bool]) -> MarkdownIt:
 def _leave_ragged_tables(state: StateCore) -> None:
     """Put code in place of each table that has rows with more cells than its head: they would be cut off."""
     starts = [at for at, token in enumerate(state.tokens) if token.type == "table_open" and token.map is not None]
+    source = state.src.split("\n") if starts else []
     for start in reversed(starts):
         table = state.tokens[start]
         first, last = table.map or [0, 0]
-        lines = [line.strip(_MARGIN) for line in state.src.split("\n")[first:last]]
+        lines = [line.rstrip().lstrip(_MARGIN) for line in source[first:last]]
         if max(map(_cells, lines)) > _cells(lines[1]):
-            end = next(at for at, token in enumerate(state.tokens) if at > start and token.type == "table_close")
+            end = next(at for at in range(start, len(state.tokens)) if state.tokens[at].type == "table_close")
             code = Token("code_block", "code", 0, map=table.map, level=table.level, block=True)
             code.content = "\n".join([*lines, ""])
             state.tokens[start : end + 1] = [code]

@@ -161,3 +161,7 @@ def test_who_does_not_render_html_does_not_pay_for_it() -> None:
 )
 def test_nothing_that_was_written_vanishes(markdown: str) -> None:
     assert "kept" in render_html(markdown)
+
+
+def test_a_row_with_too_many_cells_keeps_its_last_character() -> None:
+    assert "1|2|&lt;kept&gt;\n" in render_html("> |a|b|\n> |-|-|\n> 1|2|<kept>")
