@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import structlog
 from msgspec.structs import replace
 
-from gateway.access import is_owner
+from gateway.access import is_owner, may_talk
 from gateway.admission import Admission
 from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
@@ -77,8 +77,7 @@ class Intake:
             raise
         except Exception:  # A platform would offer it again and again, and all that others write behind it would wait.
             log.exception("intake_crashed", channel=inbound.address.channel, chat=inbound.address.peer)
-            await self._tell(inbound, NOT_UNDERSTOOD)
-            verdict = Verdict.REFUSED
+            verdict = await self._give_back(inbound)
         self._delivery.tally.came(inbound.address, verdict)
         if verdict is not Verdict.ACCEPTED:
             tell = log.debug if verdict is Verdict.IGNORED else log.info  # Most of what is said in a busy group is.
@@ -105,6 +104,16 @@ class Intake:
         routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
         await self._act(inbound, routed)
         return Verdict.ACCEPTED
+
+    async def _give_back(self, inbound: Inbound) -> Verdict:
+        """Refuse a message that has met a bug, unless it was stored before; only who may talk here is told of it."""
+        if not inbound.is_addressed or not may_talk(self._live, inbound.address, inbound.sender, inbound.guild):
+            return Verdict.REFUSED
+        try:
+            await self._tell(inbound, NOT_UNDERSTOOD)
+        except Duplicate:  # It will be answered, or is already.
+            return Verdict.ACCEPTED
+        return Verdict.REFUSED
 
     def _check_size(self, inbound: Inbound) -> None:
         limit = self._live.settings.gateway.max_message_chars

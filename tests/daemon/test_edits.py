@@ -15,6 +15,7 @@ from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Se
 from gateway.daemon import Daemon
 from gateway.dialogue import UserMessage
 from gateway.queueing import OTHERS_FIRST
+from gateway.sessions import Leaving, SessionMeta
 from gateway.signs import SEEN
 from tests.daemon.test_conversation import gateway, settings
 
@@ -165,6 +166,27 @@ async def test_the_agent_is_told_what_a_message_answers_to(tmp_path: Path) -> No
     assert len(second) < 4_100
     assert third == "and now?\n\n[in reply to you]\n> Done."
     assert fourth == "so?"
+
+
+async def test_a_message_that_meets_a_bug_once_it_is_stored_is_answered(tmp_path: Path) -> None:
+    async def fail(_meta: SessionMeta, _why: Leaving) -> None:
+        raise ZeroDivisionError
+
+    async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
+        await chat.submit(message("hello", "1"))
+        assert await replies(chat, 1) == ["heard: hello"]
+        await chat.submit(message("/session close", "2"))
+        daemon._sessions._removal._on_leaving = fail  # noqa: SLF001 - there is no other archiver yet
+        assert await chat.submit(message("again", "3")) is Verdict.ACCEPTED
+        assert await replies(chat, 1) == ["heard: again"]
+
+
+@pytest.mark.parametrize("more", [{"sender": Sender(id="666")}, {"is_addressed": False}])
+async def test_nobody_else_is_told_of_a_bug(tmp_path: Path, more: dict[str, object]) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        assert await chat.submit(message("hello", "1", forwarded_from=7, **more)) is Verdict.REFUSED
+        await chat.submit(message("/whoami", "2"))
+        assert (await chat.hear_message()).text.startswith("You are ")
 
 
 async def test_forwarded_text_is_marked_and_never_a_command(tmp_path: Path) -> None:
