@@ -276,8 +276,8 @@ class Daemon:
         lanes, chats = self._lanes, self._chats.delivery.chats
         log.info("shutdown_started", running=lanes.running, waiting=lanes.waiting)
         self._answering.intake.close()
-        self._chats.signs.lanes.stop_all("")
         await self._stopping.wait_for(self._drained(), self.shutdown_timeout)
+        self._chats.signs.lanes.stop_all("")  # Those of messages that wait for the next start stand until then.
         suspended = self._answering.turns.suspend()
         self._agents.compactions.stop()
         lanes.stop_all("")

@@ -14,6 +14,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import UserMessage
+from gateway.errors import Transient
 from gateway.queueing import OTHERS_FIRST
 from gateway.sessions import Leaving, SessionMeta
 from gateway.signs import SEEN
@@ -261,6 +262,24 @@ async def test_after_a_restart_the_sign_is_taken_off_too(tmp_path: Path) -> None
         daemon.stop()
     parrot.may_answer.set()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
+        while (heard := await chat.hear()).how != NO_LONGER:
+            pass
+        assert heard.key == "m-2"
+
+
+async def test_what_is_answered_during_the_shutdown_waits_no_more(tmp_path: Path) -> None:
+    parrot = Parrot()
+    async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+        await chat.submit(message("first", "1"))
+        await parrot.is_asked.wait()
+        await chat.submit(message("second", "2"))
+        while (await chat.hear()).how != SEEN:
+            pass
+        daemon.stop()
+        await asyncio.sleep(0)
+        with pytest.raises(Transient):
+            await chat.submit(message("third", "3"))
+        parrot.may_answer.set()
         while (heard := await chat.hear()).how != NO_LONGER:
             pass
         assert heard.key == "m-2"
