@@ -93,6 +93,11 @@ class Api:
         async with self._call():
             return dict(await self._http.get_channel(channel))
 
+    async def roles(self, guild: int) -> list[Frame]:
+        """Return the roles of a server."""
+        async with self._call():
+            return [dict(role) for role in await self._http.get_roles(guild)]
+
     async def history(self, channel: int, after: int) -> list[Frame]:
         """Return the next messages behind `after`, oldest first; at most a page."""
         return await self._page(channel, after=after)

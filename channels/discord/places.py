@@ -7,6 +7,7 @@ from contextlib import suppress
 from channels.discord.api import Api
 from channels.discord.client import Frame
 from channels.discord.wire import Place
+from gateway.errors import Undeliverable
 
 __all__ = ["Places", "place_of_interaction"]
 
@@ -23,22 +24,28 @@ class Places:
         self._parents: OrderedDict[int, int] = OrderedDict()
         self._roles: OrderedDict[str, str] = OrderedDict()
 
-    def role_in(self, guild: str | None) -> str:
-        """Return the role that Discord made for the bot in a server; empty when that is not known."""
+    async def own_role(self, message: Frame, guild: str | None) -> str:
+        """Return the role that Discord made for the bot in the server; empty where there is none.
+
+        What was missed is read before the gateway tells of the servers, so it is asked for where a role is called.
+        """
+        if guild is not None and guild not in self._roles and message.get("mention_roles"):
+            with suppress(Undeliverable):
+                self._learn_roles(guild, await self._api.roles(int(guild)))
         return self._roles.get(guild or "", "")
 
     def hear(self, event: str, data: Frame) -> None:
         """Learn from an event, if there is something to be learned."""
         match event:
             case "GUILD_CREATE":
-                self._learn_role(data.get("id"), data.get("roles") or ())
+                self._learn_roles(str(data.get("id")), data.get("roles") or ())
                 found = [*(data.get("channels") or ()), *(data.get("threads") or ())]
             case "THREAD_LIST_SYNC":  # Its channels are bare ids.
                 found = list(data.get("threads") or ())
             case "CHANNEL_CREATE" | "THREAD_CREATE":
                 found = [data]
             case "GUILD_ROLE_CREATE":
-                self._learn_role(data.get("guild_id"), [data.get("role")])
+                self._learn_role(str(data.get("guild_id")), data.get("role"))
                 return
             case _:
                 return
@@ -46,13 +53,18 @@ class Places:
             with suppress(KeyError, TypeError, ValueError, AttributeError):  # Then it is asked for when it matters.
                 self._learn(int(channel["id"]), parent_of(channel))
 
-    def _learn_role(self, guild: object, roles: Iterable[Frame | None]) -> None:
+    def _learn_roles(self, guild: str, roles: Iterable[Frame]) -> None:
+        if roles:
+            self._roles[guild] = ""
         for role in roles:
-            with suppress(KeyError, TypeError, AttributeError):  # Most have no tags.
-                if role and str(role["tags"]["bot_id"]) == self._api.me:
-                    self._roles[str(guild)] = str(role["id"])
+            self._learn_role(guild, role)
         if len(self._roles) > REMEMBERED:
             self._roles.popitem(last=False)
+
+    def _learn_role(self, guild: str, role: Frame | None) -> None:
+        with suppress(KeyError, TypeError, AttributeError):  # Most have no tags.
+            if role and str(role["tags"]["bot_id"]) == self._api.me:
+                self._roles[guild] = str(role["id"])
 
     async def of(self, message: Frame) -> Place:
         channel, guild = str(message["channel_id"]), message.get("guild_id")

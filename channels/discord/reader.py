@@ -129,21 +129,14 @@ class Reader:
                 await self._take_message(data, await self._places.of(data), deliver)
 
     async def _take_message(self, message: Frame, place: Place, deliver: Deliver) -> None:
-        inbound = self._read(message, place)
+        bot = dataclasses.replace(self._bot, role=await self._places.own_role(message, place.guild))
+        inbound = _read(message, place, bot)
         verdict = None
         if inbound is not None:
             self._learn_from(inbound, place)
             verdict = await deliver(inbound)
         is_talked_to = verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}
         await self._chats.advance(place, int(message["id"]), is_talked_to=is_talked_to)
-
-    def _read(self, message: Frame, place: Place) -> Inbound | None:
-        """Read a message; one that is newer than this code must not hold up the others."""
-        try:
-            return read(message, place, dataclasses.replace(self._bot, role=self._places.role_in(place.guild)))
-        except (KeyError, TypeError, ValueError, AttributeError) as strange:
-            log.warning("message_skipped", chat=place.channel, reason=f"it cannot be read ({type(strange).__name__})")
-            return None
 
     def _learn_from(self, inbound: Inbound, place: Place) -> None:
         if inbound.address.kind is PeerKind.DIRECT:
@@ -168,6 +161,15 @@ class Reader:
         for place, message in sorted(messages, key=lambda each: int(each[1]["id"])):
             await self._take_message(message, place, partial(_as_new, deliver))
         self._backlog.settle(found)
+
+
+def _read(message: Frame, place: Place, bot: BotIdentity) -> Inbound | None:
+    """Read a message; one that is newer than this code must not hold up the others."""
+    try:
+        return read(message, place, bot)
+    except (KeyError, TypeError, ValueError, AttributeError) as strange:
+        log.warning("message_skipped", chat=place.channel, reason=f"it cannot be read ({type(strange).__name__})")
+        return None
 
 
 async def _as_new(deliver: Deliver, inbound: Inbound) -> Verdict:

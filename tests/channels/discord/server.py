@@ -236,6 +236,9 @@ class FakeDiscord:
             return 200, {"id": THREAD, "type": 11, "parent_id": CHANNEL, "guild_id": GUILD}
         return 200, {"id": path["channel"], "type": 0, "guild_id": GUILD}
 
+    def _do_roles(self, _path: dict[str, str], _body: Json) -> tuple[int, Any]:
+        return 200, self.gateway.guilds[0]["roles"]
+
     def _do_direct(self, _path: dict[str, str], body: Json) -> tuple[int, Any]:
         return 200, {"id": DIRECT[str(body["recipient_id"])], "type": 1, "recipients": []}
 
@@ -256,6 +259,7 @@ _ROUTES = {
     ("POST", "/users/@me/channels"): "direct",
     ("GET", "/oauth2/applications/@me"): "application",
     ("GET", "/gateway/bot"): "gateway",
+    ("GET", "/guilds/{guild}/roles"): "roles",
     ("GET", "/channels/{channel}"): "channel",
     ("POST", "/channels/{channel}/messages"): "send",
     ("GET", "/channels/{channel}/messages"): "history",

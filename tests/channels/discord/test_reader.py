@@ -19,7 +19,7 @@ from gateway.contract import Verdict
 from gateway.notebook import LooseLeaf
 from tests.channels.at_work import PATIENCE
 from tests.channels.discord.running import Beats, Core
-from tests.channels.discord.server import ADA, ADAS, BOB, BOBS, BOT, TOKEN, FakeDiscord, discord_server
+from tests.channels.discord.server import ADA, ADAS, BOB, BOBS, BOT, CHANNEL, TOKEN, FakeDiscord, discord_server
 from tests.channels.sockets.serving import StubBrowser
 
 
@@ -134,6 +134,23 @@ async def test_what_was_edited_before_it_was_read_is_new_unless_the_core_has_it(
         taken = [await core.heard() for _ in range(count + 1)]
     assert (taken[0].event_id, taken[0].edits, taken[0].text) == (missed["id"], None, "as it reads now")
     assert [each.edits for each in taken[1:]] == [missed["id"], None][2 - count :]
+
+
+async def test_a_call_by_its_role_is_caught_up_on_though_the_gateway_has_not_told_of_the_role(
+    discord: FakeDiscord, core: Core
+) -> None:
+    notebook = LooseLeaf()
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("MESSAGE_CREATE", discord.written("hello", channel=CHANNEL, author=BOB, mentions=[BOT]))
+        await core.heard()
+    discord.gateway.guilds[0]["roles"] = [{"id": "951"}, {"id": "950", "tags": {"bot_id": BOT["id"]}}]
+    for role in ("950", "951"):
+        discord.written(f"<@&{role}> missed", channel=CHANNEL, author=BOB, mention_roles=[role])
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("READY", {})
+        caught = [await core.heard() for _ in range(2)]
+    assert [(each.text, each.is_addressed) for each in caught] == [("missed", True), ("<@&951> missed", False)]
+    assert len(discord.calls_of("roles")) == 1
 
 
 async def test_a_first_message_that_was_dropped_in_a_flood_is_caught_up_on(discord: FakeDiscord, core: Core) -> None:
