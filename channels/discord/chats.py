@@ -37,13 +37,11 @@ class Chats:
     def __iter__(self) -> Iterator[Chat]:
         return iter(list(self._chats.values()))
 
-    @property
-    def held(self) -> list[Chat]:
-        """Those whose place is kept: what was written there meanwhile has not been read yet."""
-        return [chat for chat in self if chat.place.channel in self._held]
+    def __contains__(self, channel: object) -> bool:
+        return channel in self._chats
 
     def hold(self, channels: Iterable[str]) -> None:
-        """Keep the place in these chats and in no others, whatever else is taken there."""
+        """Keep the place in these chats and in no others, whatever else is taken: more is to be read behind it."""
         self._held = set(channels)
 
     async def load(self) -> None:

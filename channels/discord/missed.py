@@ -46,6 +46,8 @@ class Backlog:
         self._patience = patience
         self._again = again
         self._patient_until: float | None = None
+        self.behind: Sequence[Chat] = ()
+        """The chats that were left behind, also those that nobody has talked to us in before."""
         self.due_at: float | None = None
         """By the clock of the event loop; None while no chat is behind."""
 
@@ -54,28 +56,30 @@ class Backlog:
         return self.due_at is not None and self.due_at <= _now()
 
     async def missed(self, chats: Iterable[Chat]) -> list[Missed]:
+        """Read all of these; where that fails, the place is kept until it is tried again."""
         limit = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
             reading = [
                 tasks.create_task(_missed(self._api, chat, limit), name=f"history:{chat.place.channel}")
                 for chat in chats
             ]
-        return [task.result() for task in reading]
+        found = [task.result() for task in reading]
+        self._chats.hold(each.chat.place.channel for each in found if each.trouble is not None)
+        return found
 
     def settle(self, found: Sequence[Missed]) -> None:
         """Raise why something could not be read, if that may soon be over; later it holds up nobody any more."""
-        behind = {each.chat.place.channel: each.trouble for each in found if each.trouble is not None}
-        if not behind:
-            self._patient_until = self.due_at = None
-            self._chats.hold(())
+        troubles = [each.trouble for each in found if each.trouble is not None]
+        if not troubles:
+            self._patient_until, self.due_at, self.behind = None, None, ()
             return
-        trouble = max(behind.values(), key=lambda trouble: trouble.retry_after or 0.0)
+        trouble = max(troubles, key=lambda trouble: trouble.retry_after or 0.0)
         pause = trouble.retry_after or 0.0
         self._patient_until = self._patient_until or _now() + self._patience
         if _now() < self._patient_until and pause <= LONGEST_WAIT:
             raise trouble
-        log.warning("chats_behind", chats=len(behind), reason=str(trouble))
-        self._chats.hold(behind)
+        log.warning("chats_behind", chats=len(troubles), reason=str(trouble))
+        self.behind = [each.chat for each in found if each.trouble is not None]
         self.due_at = _now() + max(pause, self._again)
 
 

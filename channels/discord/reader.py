@@ -55,7 +55,7 @@ class Reader:
         self._events: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue(WAITING)
         self._has_gap = False
         self._dropped: dict[str, Frame] = {}
-        """The first message that was dropped of each chat."""
+        """The first message that was dropped of each chat that is not known."""
 
     def hear(self, event: str, data: Frame) -> None:
         """Queue an event; a press or a slash command is acknowledged on the spot, since Discord waits for that."""
@@ -72,8 +72,9 @@ class Reader:
         if not self._has_gap:
             log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
         self._has_gap = True
-        if event == "MESSAGE_CREATE" and len(self._dropped) < DROPPED:
-            self._dropped.setdefault(str(data.get("channel_id")), data)
+        channel = str(data.get("channel_id"))
+        if event == "MESSAGE_CREATE" and channel not in self._chats and len(self._dropped) < DROPPED:
+            self._dropped.setdefault(channel, data)
 
     async def run(self, deliver: Deliver) -> None:
         """Take events until cancelled."""
@@ -116,11 +117,11 @@ class Reader:
     async def _take(self, event: str, data: Frame, deliver: Deliver) -> None:
         match event:
             case "READY":
-                await self._catch_up(self._chats, deliver)
+                await self._catch_up(self._all(), deliver)
             case _ if event == GAP:
-                await self._catch_up([*self._chats, *await self._unknown(data.values())], deliver)
+                await self._catch_up(self._all(await self._ahead_of(data.values())), deliver)
             case _ if event == BEHIND:
-                await self._catch_up(self._chats.held, deliver)
+                await self._catch_up(self._backlog.behind, deliver)
             case "INTERACTION_CREATE":
                 await self._interactions.take(data, deliver)
             case "MESSAGE_UPDATE" if not data.get("edited_timestamp") or "author" not in data:
@@ -142,14 +143,16 @@ class Reader:
         if inbound.address.kind is PeerKind.DIRECT:
             self._learn(inbound.address.peer, place.channel)
 
-    async def _unknown(self, dropped: Iterable[Frame]) -> list[Chat]:
-        """Return the chats that nobody talked to us in before, with their places ahead of what was `dropped`."""
-        known, found = {chat.place.channel for chat in self._chats}, list[Chat]()
+    def _all(self, others: Iterable[Chat] = ()) -> Iterable[Chat]:
+        """Return each chat in which something may have been missed: what is known of its place goes before `others`."""
+        return {chat.place.channel: chat for chat in (*others, *self._backlog.behind, *self._chats)}.values()
+
+    async def _ahead_of(self, dropped: Iterable[Frame]) -> list[Chat]:
+        """Return the chats of these messages, read up to right ahead of them."""
+        found = list[Chat]()
         for message in dropped:
             with suppress(Undeliverable):
-                place = await self._places.of(message)
-                if place.channel not in known:
-                    found.append(Chat(place=place, read=int(message["id"]) - 1))
+                found.append(Chat(place=await self._places.of(message), read=int(message["id"]) - 1))
         return found
 
     async def _catch_up(self, chats: Iterable[Chat], deliver: Deliver) -> None:

@@ -163,3 +163,21 @@ async def test_a_first_message_that_was_dropped_in_a_flood_is_caught_up_on(disco
         reader.hear("MESSAGE_CREATE", discord.written("later", channel=BOBS, author=BOB))
         assert (await core.heard()).text == "later"
     assert texts[-2:] == ["ahead", "behind"]
+
+
+async def test_a_first_message_that_was_dropped_is_not_forgotten_while_the_history_stays_away(
+    discord: FakeDiscord, core: Core
+) -> None:
+    notebook = LooseLeaf()
+    async with reading(discord, core, notebook, patience=0.0, again=0.01) as reader:
+        discord.lost_histories = {BOBS}
+        for _ in range(WAITING + 1):
+            reader.hear("MESSAGE_CREATE", discord.written("flood"))
+        reader.hear("MESSAGE_CREATE", discord.written("dropped", channel=BOBS, author=BOB))
+        for _ in range(WAITING + 1):
+            assert (await core.heard()).text == "flood"
+        reader.hear("READY", {})
+        await discord.until(lambda: sum(ADAS in call.path for call in discord.calls_of("history")) > 1)
+        discord.lost_histories.clear()
+        assert (await core.heard()).text == "dropped"
+    assert f"chat:{BOBS}" in await notebook.read()
