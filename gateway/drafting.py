@@ -53,7 +53,7 @@ class Draft:
         self._changed.set()
 
     async def begun(self) -> None:
-        """Return once there is something to show."""
+        """Return once there is something to show that has not been shown."""
         await self._changed.wait()
 
     async def next(self) -> str:
@@ -99,6 +99,7 @@ class Easel:
         self.memory = memory
         self.is_clear = is_clear
         self.sleep = sleep
+        self._receipt = memory.receipt
         self._is_lost = False
         self._draft = Draft(self._begin)
         self._later: list[asyncio.Handle] = []
@@ -158,11 +159,11 @@ class Easel:
             await self.sleep(SETTLING)
 
     async def _edit(self, edits: Edits, draft: Draft) -> None:
-        receipt, shown = self.memory.receipt, ""
-        limit = self.channel.text_limit
+        shown, limit = "", self.channel.text_limit
         await self._settled(draft, edits.edit_pace)
         while True:
-            while receipt is None and not self.is_clear():
+            await draft.begun()
+            while self._receipt is None and not self.is_clear():
                 await self.sleep(IN_LINE)
             text = (await draft.next()).rstrip()
             if text == shown or limit.measure(text) > limit.size:
@@ -171,10 +172,8 @@ class Easel:
             # A request that is cut short may still arrive, behind the final text.
             try:
                 message = replace(self.template, text=text)
-                if receipt is None:
-                    receipt = await whole(self._first(message), patience=LAST_REQUEST)
-                else:
-                    await whole(edits.edit(receipt, message), patience=LAST_REQUEST)
+                request = self._first(message) if self._receipt is None else edits.edit(self._receipt, message)
+                await whole(request, patience=LAST_REQUEST)
                 shown = text
             except Transient as trouble:
                 if self._is_lost:
@@ -184,19 +183,18 @@ class Easel:
                 log.debug("draft_lost", channel=self.channel.name, reason=str(refusal))
             await self.sleep(pause)
 
-    async def _first(self, message: Outbound) -> Receipt:
+    async def _first(self, message: Outbound) -> None:
         """Send the message that will be edited, and have its receipt kept.
 
         Where repeats are dropped, the answer's own key finds the message again when its receipt is lost in a crash;
         elsewhere it is noted before that there may be one.
         """
         if self.abilities.repeats_dropped_for:
-            receipt = await self.channel.send(message, key=self.key)
+            self._receipt = await self.channel.send(message, key=self.key)
         else:
             await self.memory.keep(None)
-            receipt = await self._send_once(message)
-        await self.memory.keep(receipt)
-        return receipt
+            self._receipt = await self._send_once(message)
+        await self.memory.keep(self._receipt)
 
     async def _send_once(self, message: Outbound) -> Receipt:
         """Send what must not be sent again unless it has certainly not arrived."""

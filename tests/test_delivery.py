@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gateway import drafting
 from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Address, Button, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.delivery import GIVE_UP_AFTER, Delivery
 from gateway.errors import AuthRejected, ChannelError, Refused, Transient, Undeliverable
-from gateway.spool import OutboxState, Sending, Spool
+from gateway.spool import OutboxState, Sending, Spool, SpoolFull
 
 ADDRESS = Address(channel="wire", kind=PeerKind.DIRECT, peer="ada")
 HELLO = Outbound(address=ADDRESS, text="hello")
@@ -530,6 +531,20 @@ async def test_what_is_streamed_takes_its_place_behind_all_that_was_said_before(
     assert slate.tried == ["k", "k.1", "t.draft"]
 
 
+class Halting(Slate):
+    """Never gets what it has been given to the chat."""
+
+    def __init__(self, *failures: ChannelError) -> None:
+        super().__init__(*failures)
+        self.is_sending = asyncio.Event()
+
+    async def send(self, message: Outbound, *, key: str) -> Receipt:
+        receipt = await super().send(message, key=key)
+        self.is_sending.set()
+        await asyncio.Event().wait()
+        return receipt
+
+
 class Watched(Time):
     def __init__(self) -> None:
         super().__init__()
@@ -546,6 +561,42 @@ async def test_a_pause_that_the_platform_asks_for_is_kept_between_edits(tmp_path
         draft.show("he")
         await time.has_slept.wait()
     assert time.naps == [17.0]
+
+
+async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same() -> None:
+    """Sent again, as if there were none, it would stand in the chat twice."""
+
+    async def keep(receipt: Receipt | None) -> None:
+        if receipt is not None:
+            raise SpoolFull("The disk is full.")
+
+    slate = Slate()
+    memory = drafting.Memory(keep=keep, lose=lambda: None, receipt=None)
+    easel = drafting.Easel(
+        channel=slate, template=HELLO, key="t", memory=memory, is_clear=lambda: True, sleep=lambda _: asyncio.sleep(0)
+    )
+    async with asyncio.timeout(60), easel as draft:
+        draft.show("he")
+        await slate.change()
+        draft.show("hell")
+        await slate.change()
+    assert slate.texts == ["he"]
+    assert slate.edits == [("t.draft", "hell")]
+
+
+async def test_a_chat_must_be_clear_also_when_a_draft_is_tried_again(tmp_path: Path) -> None:
+    time, slate = Watched(), Halting(Transient("slow down", retry_after=17.0))
+    async with posting(tmp_path, slate, time=time) as post, post.delivery.drafting(HELLO, turn="t") as draft:
+        draft.show("he")
+        await time.has_slept.wait()
+        for _ in range(5):  # By then it waits for more to show.
+            await asyncio.sleep(0)
+        await post.say(HELLO, "k")
+        await slate.is_sending.wait()
+        draft.show("hel")
+        while drafting.IN_LINE not in time.naps and len(slate.tried) == 2:  # noqa: ASYNC110 - as above.
+            await asyncio.sleep(0)
+        assert slate.tried == ["t.draft", "k"]
 
 
 async def test_what_a_crash_left_unsent_or_sent_is_marked_once_the_platform_has_forgotten_it(tmp_path: Path) -> None:
