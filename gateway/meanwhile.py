@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 
 from config import BusyMode
+from gateway.access import may_talk
 from gateway.commands import COMMANDS, Asked, read
 from gateway.jobs import Job
 from gateway.lanes import Lanes
@@ -32,7 +33,7 @@ class Meanwhile:
         """Take out what the turn of `job`, which begins now, is to answer as well."""
         if self._mode(job) is not BusyMode.COLLECT:
             return []
-        return self._lanes.take_waiting(job.session, until=_is_errand)
+        return self._lanes.take_waiting(job.session, until=self._stands_alone)
 
     def steering(self, session: str) -> list[Job]:
         """Take out what the turn that runs is to hear between two of its steps."""
@@ -47,7 +48,12 @@ class Meanwhile:
         return self._lanes.parked(session)
 
     def _cannot_steer(self, job: Job) -> bool:
-        return _is_errand(job) or self._mode(job) is not BusyMode.STEER
+        return self._stands_alone(job) or self._mode(job) is not BusyMode.STEER
+
+    def _stands_alone(self, job: Job) -> bool:
+        """Tell what no other turn answers: a command, and a message of somebody who was shut out since."""
+        said = job.inbound
+        return _is_errand(job) or not may_talk(self._live, said.address, said.sender, said.guild)
 
     def _can_follow(self, job: Job) -> bool:
         is_plain = not job.inbound.attachments and not _is_errand(job)

@@ -1,5 +1,8 @@
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from config import Settings
 from gateway.contract import Address, Inbound, PeerKind, Sender
@@ -14,14 +17,34 @@ async def nothing(_job: Job) -> None:
     pass
 
 
-def test_a_message_whose_channel_has_left_the_settings_stands_for_itself(tmp_path: Path) -> None:
+def job(channel: str, sender: Sender, turn: str = "t") -> Job:
     inbound = Inbound(
-        address=Address(channel="gone", kind=PeerKind.DIRECT, peer="ada"),
-        sender=Sender(id="ada"),
-        event_id="1",
+        address=Address(channel=channel, kind=PeerKind.DIRECT, peer=sender.id),
+        sender=sender,
+        event_id=turn,
         text="hello",
         sent_at=datetime.now(UTC),
     )
-    job = Job(turn="t", inbound=inbound, agent="main", scope="s", session="s", number=1)
+    return Job(turn=turn, inbound=inbound, agent="main", scope="s", session="s", number=1)
+
+
+def test_a_message_whose_channel_has_left_the_settings_stands_for_itself(tmp_path: Path) -> None:
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}}))
-    assert Meanwhile(live, Lanes(nothing, name="lane"), Signs({})).collected(job) == []
+    meanwhile = Meanwhile(live, Lanes(nothing, name="lane"), Signs({}))
+    assert meanwhile.collected(job("gone", Sender(id="ada"))) == []
+
+
+@pytest.mark.parametrize("busy", ["collect", "steer"])
+async def test_what_waits_of_somebody_who_was_shut_out_is_heard_by_no_other_turn(tmp_path: Path, busy: str) -> None:
+    """Where several people share a conversation."""
+    channels = {"loopback": {"busy": busy, "dm_policy": "allowlist", "allow": ["ada"]}}
+    live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}, "channels": channels}))
+    lanes: Lanes[Job] = Lanes(nothing, name="lane")
+    meanwhile = Meanwhile(live, lanes, Signs({}))
+    first = job("loopback", Sender(id="ada"))
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        lanes.open(tasks)
+        for turn, sender in (("t2", "ada"), ("t3", "eve"), ("t4", "ada")):
+            lanes.put("s", job("loopback", Sender(id=sender), turn))
+        taken = meanwhile.collected(first) if busy == "collect" else meanwhile.steering("s")
+        assert [each.turn for each in taken] == ["t2"]
