@@ -1,10 +1,13 @@
 """Who may talk: a function of settings, guest book, and what the channel has proven about the sender."""
 
 from config import ChannelSettings, DmPolicy, GroupPolicy
-from gateway.contract import Address, PeerKind, Sender
+from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.errors import Refused
 from gateway.live import Live
 
-__all__ = ["are_same_person", "is_owner", "may_talk", "rules_for"]
+__all__ = ["SHUT_OUT", "are_same_person", "check_still_welcome", "is_owner", "may_talk", "rules_for"]
+
+SHUT_OUT = "You may not talk here any more, so this was not answered."
 
 
 def rules_for(live: Live, address: Address) -> ChannelSettings:
@@ -37,6 +40,12 @@ def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = N
     return rules.group_policy is GroupPolicy.OPEN or (
         rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)
     )
+
+
+def check_still_welcome(live: Live, inbound: Inbound) -> None:
+    """Refuse a message whose sender was shut out while it waited."""
+    if not may_talk(live, inbound.address, inbound.sender, inbound.guild):
+        raise Refused(SHUT_OUT)
 
 
 def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) -> bool:

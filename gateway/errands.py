@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from gateway.access import is_owner
+from gateway.access import check_still_welcome, is_owner
 from gateway.commands import Answer, Call, Command, Desk
 from gateway.delivery import Delivery
 from gateway.errors import OUR_FAULT, Refused
@@ -63,6 +63,7 @@ class Errands:
             return command.run(call)
 
         try:
+            check_still_welcome(self._live, call.inbound)
             return await insist(run)
         except Refused as refusal:
             sentence = str(refusal)

@@ -7,7 +7,7 @@ from functools import partial
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from gateway.access import may_talk
+from gateway.access import check_still_welcome
 from gateway.agent.loop import converse
 from gateway.agent.tools import ToolContext
 from gateway.agent.using import use
@@ -42,8 +42,6 @@ log = structlog.get_logger()
 
 KNOWN_SESSIONS = 10_000
 """Whose first answer since the start has been given; one that is forgotten is greeted again."""
-SHUT_OUT = "You may not talk here any more, so this was not answered."
-"""To somebody who was shut out while their message waited."""
 
 
 class Turns:
@@ -144,8 +142,7 @@ class Turns:
 
     async def _answer(self, course: Course, allowance: Allowance) -> None:
         job = course.jobs[0]
-        if not may_talk(self._live, job.inbound.address, job.inbound.sender, job.inbound.guild):
-            raise Refused(SHUT_OUT)
+        check_still_welcome(self._live, job.inbound)
         course.restored = self._restored(job)
         prepared = course.prepared = await self._preparing.prepare(job)
         agent = prepared.agent
