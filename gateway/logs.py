@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -161,13 +162,21 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
+_Said = tuple[str, str, str]
+"""A library, what it says, and of which failure: the same words may stand over another one."""
+
+
+def _failure(record: logging.LogRecord) -> str:
+    return "".join(traceback.format_exception_only(record.exc_info[1])) if record.exc_info else ""
+
+
 class _Forward(logging.Handler):
     """Hands the records of the standard library's logging to structlog; what is said again and again, once a second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._told_at: dict[tuple[str, str], float] = {}
-        self._untold: Counter[tuple[str, str]] = Counter()
+        self._told_at: dict[_Said, float] = {}
+        self._untold: Counter[_Said] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
@@ -175,7 +184,7 @@ class _Forward(logging.Handler):
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - a library's slip in a log call must not become its failure.
             message = str(record.msg)
-        said = (record.name, message)
+        said = (record.name, message, _failure(record))
         if 0 <= record.created - self._told_at.get(said, -math.inf) < REPEATS_AFTER:
             self._untold[said] += 1
             return
@@ -185,7 +194,7 @@ class _Forward(logging.Handler):
             record.levelno, "library_logged", library=record.name, message=message, **again, exc_info=record.exc_info
         )
 
-    def _remember(self, said: tuple[str, str], at: float) -> None:
+    def _remember(self, said: _Said, at: float) -> None:
         if len(self._told_at) >= MOST_REMEMBERED:
             self._told_at.clear()
             self._untold.clear()

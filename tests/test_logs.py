@@ -144,6 +144,19 @@ def test_a_library_that_repeats_itself_is_heard_once_a_second() -> None:
     assert heard == [0, 124, 124, 124]
 
 
+def test_what_a_library_says_of_another_failure_is_no_repetition() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+    for word in ("one", "two", "two"):
+        failure = (ValueError, ValueError(word), None)
+        record = {"name": "some.library", "msg": "it went wrong", "levelno": logging.ERROR, "exc_info": failure}
+        logging.getLogger("some.library").handle(logging.makeLogRecord({**record, "created": 1000.0}))
+    assert [line["exception"].splitlines()[-1] for line in lines(out.getvalue())] == [
+        "ValueError: one",
+        "ValueError: two",
+    ]
+
+
 def test_a_clock_that_is_put_back_silences_no_library() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
