@@ -48,7 +48,7 @@ def merged(parts: Sequence[Inbound]) -> Inbound:
     """Make one message of an album's parts; it goes by the id of the first."""
     return replace(
         parts[0],
-        text="\n".join(part.text for part in parts),
+        text="\n".join(part.text for part in parts if part.text),
         attachments=tuple(file for part in parts for file in part.attachments),
         is_addressed=any(part.is_addressed for part in parts),
     )
