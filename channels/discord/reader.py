@@ -121,7 +121,8 @@ class Reader:
             case _ if event == GAP:
                 await self._catch_up(self._all(await self._ahead_of(data.values())), deliver)
             case _ if event == BEHIND:
-                await self._catch_up(self._backlog.behind, deliver)
+                behind = {chat.place.channel for chat in self._backlog.behind}
+                await self._catch_up([chat for chat in self._all() if chat.place.channel in behind], deliver)
             case "INTERACTION_CREATE":
                 await self._interactions.take(data, deliver)
             case "MESSAGE_UPDATE" if not data.get("edited_timestamp") or "author" not in data:
@@ -163,6 +164,8 @@ class Reader:
             log.info("caught_up", channel=self._bot.channel, messages=len(messages))
         for place, message in sorted(messages, key=lambda each: int(each[1]["id"])):
             await self._take_message(message, place, partial(_as_new, deliver))
+            if message.get("edited_timestamp"):  # Read once more, it would be an edit of itself.
+                await self._chats.save()
         self._backlog.settle(found)
 
 

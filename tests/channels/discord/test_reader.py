@@ -1,6 +1,7 @@
 """The way in, by itself: catching up where Discord does not give the history away at once."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -134,6 +135,18 @@ async def test_what_was_edited_before_it_was_read_is_new_unless_the_core_has_it(
         taken = [await core.heard() for _ in range(count + 1)]
     assert (taken[0].event_id, taken[0].edits, taken[0].text) == (missed["id"], None, "as it reads now")
     assert [each.edits for each in taken[1:]] == [missed["id"], None][2 - count :]
+
+
+async def test_what_was_edited_before_it_was_read_is_not_read_again_after_a_crash(
+    discord: FakeDiscord, core: Core
+) -> None:
+    notebook = await known(discord, core)
+    missed = discord.written("as it reads now", edited_timestamp="2026-01-01T00:00:00+00:00")
+    discord.written("next")
+    async with reading(discord, core, notebook) as reader:
+        reader.hear("READY", {})
+        assert [(await core.heard()).text for _ in range(2)] == ["as it reads now", "next"]
+        assert json.loads((await notebook.read())[f"chat:{ADAS}"])["read"] == int(missed["id"])
 
 
 async def test_a_call_by_its_role_is_caught_up_on_though_the_gateway_has_not_told_of_the_role(
