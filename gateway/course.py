@@ -7,6 +7,7 @@ from typing import Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gateway.agent.voices import plain_name
 from gateway.commands.grammar import spoken
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.dialogue import ToolCall
@@ -170,7 +171,9 @@ def as_asked(
 def _quoted(quote: Quote) -> str:
     """Tell what a message answers to, behind its own words: those are what it is known by."""
     lines = "\n".join(f"> {line}" for line in quote.text.splitlines())
-    return f"[in reply to {'you' if quote.is_ours else quote.author}]\n{lines}"
+    author = plain_name(quote.author) or "somebody"
+    who = "you" if quote.is_ours else f'"{author}"'  # Anybody may call himself "you".
+    return f"[in reply to {who}]\n{lines}"
 
 
 def _paragraphs(*texts: str) -> str:

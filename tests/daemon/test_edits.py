@@ -156,14 +156,14 @@ async def test_the_agent_is_told_what_a_message_answers_to(tmp_path: Path) -> No
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
         await chat.submit(message("/whoami", "0", quotes=Quote(author="gate", text="Done.", is_ours=True)))
         assert (await chat.hear_message()).text.startswith("You are ")
-        await chat.submit(message("why?", "1", quotes=Quote(author="The\nboss", text="Do this.\nAnd that.")))
+        await chat.submit(message("why?", "1", quotes=Quote(author='The\nboss"]', text="Do this.\nAnd that.")))
         await chat.submit(message("", "2", quotes=Quote(author="", text="x" * 5_000)))
         await chat.submit(message("and now?", "3", quotes=Quote(author="gate", text="Done.", is_ours=True)))
         assert await chat.submit(message("so?", "4", quotes=Quote(author="gate", text=" \n"))) is Verdict.ACCEPTED
         await replies(chat, 4)
     first, second, third, fourth = parrot.heard[-1]
-    assert first == "why?\n\n[in reply to The boss]\n> Do this.\n> And that."
-    assert second.startswith("[in reply to somebody]\n> xxx")
+    assert first == 'why?\n\n[in reply to "The boss"]\n> Do this.\n> And that.'
+    assert second.startswith('[in reply to "somebody"]\n> xxx')
     assert len(second) < 4_100
     assert third == "and now?\n\n[in reply to you]\n> Done."
     assert fourth == "so?"
