@@ -15,12 +15,12 @@ from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Comma
 from gateway.contract import Inbound, Quote, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
-from gateway.errors import GatehouseError, Refused, Transient
+from gateway.errors import ChannelError, GatehouseError, Refused, Transient
 from gateway.live import Live
 from gateway.queueing import Queueing, taken
 from gateway.replies import Reply
 from gateway.routing import Routed, route
-from gateway.spool import Duplicate, Operation, Spool
+from gateway.spool import Duplicate, Operation, Spool, SpoolBroken
 from gateway.text import clean, excerpt, split
 from gateway.whole import whole
 
@@ -73,7 +73,7 @@ class Intake:
             verdict = await self._take(_marked(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
-        except GatehouseError:
+        except (ChannelError, SpoolBroken):
             raise
         except Exception:  # A platform would offer it again and again, and all that others write behind it would wait.
             log.exception("intake_crashed", channel=inbound.address.channel, chat=inbound.address.peer)

@@ -18,6 +18,7 @@ from gateway.errors import Transient
 from gateway.queueing import OTHERS_FIRST
 from gateway.sessions import Leaving, SessionMeta
 from gateway.signs import SEEN
+from gateway.spool import WrongState
 from tests.daemon.test_conversation import gateway, settings
 
 ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
@@ -169,9 +170,10 @@ async def test_the_agent_is_told_what_a_message_answers_to(tmp_path: Path) -> No
     assert fourth == "so?"
 
 
-async def test_a_message_that_meets_a_bug_once_it_is_stored_is_answered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bug", [ZeroDivisionError(), WrongState("It is over.")])
+async def test_a_message_that_meets_a_bug_once_it_is_stored_is_answered(tmp_path: Path, bug: Exception) -> None:
     async def fail(_meta: SessionMeta, _why: Leaving) -> None:
-        raise ZeroDivisionError
+        raise bug
 
     async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
         await chat.submit(message("hello", "1"))
