@@ -87,7 +87,8 @@ class Signs:
     async def _work(self, sign: _Sign) -> None:
         """Show a sign or take it off; one that was over before it was shown is not worth a request."""
         if not sign.is_over:
-            sign.is_shown = await self._try(sign, is_on=True) is None
+            trouble = await self._try(sign, is_on=True)
+            sign.is_shown = trouble is None or (isinstance(trouble, Transient) and trouble.may_have_arrived)
         if sign.is_over and sign.is_shown:
             sign.is_shown = False
             await self._take_off(sign)
@@ -112,7 +113,8 @@ class Signs:
                 await (reacts.react if is_on else reacts.unreact)(address, message, SEEN)
         except (ChannelError, TimeoutError) as trouble:
             log.debug("sign_lost", channel=address.channel, reason=str(trouble))
-            return Transient("It took too long.") if isinstance(trouble, TimeoutError) else trouble
+            is_late = isinstance(trouble, TimeoutError)
+            return Transient("It took too long.", may_have_arrived=True) if is_late else trouble
         except Exception as bug:  # One adapter's bug must not end the daemon.
             log.exception("sign_crashed", channel=address.channel)
             return bug

@@ -22,8 +22,9 @@ class Wire:
     account = "default"
     text_limit = TextLimit(size=100)
 
-    def __init__(self, *failures: ChannelError) -> None:
+    def __init__(self, *failures: ChannelError, doubt: Transient | None = None) -> None:
         self.failures = list(failures)
+        self.doubt = doubt
         self.naps: list[float] = []
         self.shown = asyncio.Event()
         self.tried = 0
@@ -36,6 +37,8 @@ class Wire:
 
     async def react(self, _address: Address, _message_id: str, _emoji: str) -> None:
         self.shown.set()
+        if self.doubt is not None:
+            raise self.doubt
 
     async def unreact(self, _address: Address, _message_id: str, _emoji: str) -> None:
         self.tried += 1
@@ -69,3 +72,11 @@ async def test_what_cannot_be_taken_off_is_given_up() -> None:
     await shown_and_over(gone)
     await shown_and_over(away)
     assert (gone.tried, away.tried) == (1, 4)
+
+
+async def test_a_sign_that_may_have_been_shown_is_taken_off() -> None:
+    unknown = Wire(doubt=Transient("the answer was lost", may_have_arrived=True))
+    refused = Wire(doubt=Transient("slow down"))
+    await shown_and_over(unknown)
+    await shown_and_over(refused)
+    assert (unknown.tried, refused.tried) == (1, 0)
