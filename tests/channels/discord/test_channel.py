@@ -71,16 +71,6 @@ async def discord() -> AsyncIterator[FakeDiscord]:
 
 
 @pytest.fixture
-def core() -> Core:
-    return Core()
-
-
-@pytest.fixture
-def beats() -> Beats:
-    return Beats()
-
-
-@pytest.fixture
 async def channel(discord: FakeDiscord, core: Core, beats: Beats) -> AsyncIterator[Channel]:
     channel = opened(discord, beats)
     async with running(channel, core.deliver, beats):

@@ -30,11 +30,6 @@ async def discord() -> AsyncIterator[FakeDiscord]:
         yield discord
 
 
-@pytest.fixture
-def core() -> Core:
-    return Core()
-
-
 @asynccontextmanager
 async def reading(discord: FakeDiscord, core: Core, notebook: LooseLeaf, **times: float) -> AsyncIterator[Reader]:
     """Read without a line: what the gateway says is told to the reader by the test."""

@@ -62,16 +62,6 @@ async def api() -> AsyncIterator[FakeBotApi]:
 
 
 @pytest.fixture
-def core() -> Core:
-    return Core()
-
-
-@pytest.fixture
-def beats() -> Beats:
-    return Beats()
-
-
-@pytest.fixture
 async def channel(api: FakeBotApi, core: Core, beats: Beats) -> AsyncIterator[Channel]:
     channel = opened(api, beats)
     async with running(channel, core.deliver, beats):
