@@ -78,6 +78,7 @@ class Turns:
 
     async def again(self, job: Job) -> list[Entry]:
         """Return what a `/retry` begins with: the last turn undone, and its message again; empty if there is none."""
+        check_still_welcome(self._live, job.inbound)
         session = await self._sessions.load(job.session)
         undo = last_turn(session.entries)
         if undo is None:

@@ -115,12 +115,12 @@ async def test_what_waits_of_somebody_who_is_shut_out_is_not_answered(tmp_path: 
         daemon.roster.replace("main", lambda main: dataclasses.replace(main, provider=PatientProvider(["Yes."], hold)))
         await chat.say(f"/pair approve {await code(chat)}", peer="owner")
         assert await heard(chat, "666") == WELCOME
-        for text in ("at work", "waiting", "/undo", "waiting too"):
+        for text in ("at work", "waiting", "/undo", "/retry"):
             assert await say(chat, text) is Verdict.ACCEPTED
         await at_work.wait()
         await ask_owner(chat, "/pair revoke loopback:666")
         gate.set()
-        assert [await heard(chat, "666") for _ in range(4)] == ["Yes.", f"*{SHUT_OUT}*", SHUT_OUT, f"*{SHUT_OUT}*"]
+        assert [await heard(chat, "666") for _ in range(4)] == ["Yes.", f"*{SHUT_OUT}*", SHUT_OUT, SHUT_OUT]
 
 
 async def test_a_code_works_once(tmp_path: Path) -> None:
