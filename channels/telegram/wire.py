@@ -138,9 +138,15 @@ def _quoted(message: Message, bot: BotIdentity) -> tuple[Quote | None, tuple[Att
     is_ours = replied.from_user is not None and replied.from_user.id == bot.id
     files, notes = media(replied)
     text = part or "\n".join(filter(None, [_words(replied), *notes]))
-    author = replied.from_user.full_name if replied.from_user is not None else replied.chat.title or ""
-    quote = Quote(author=author, text=text, is_ours=is_ours) if text else None
+    quote = Quote(author=_author(replied), text=text, is_ours=is_ours) if text else None
     return quote, () if is_ours else files
+
+
+def _author(message: Message) -> str:
+    """Name who wrote. For what a channel or a group wrote, Telegram puts in a user of its own."""
+    if message.sender_chat is not None or message.from_user is None:
+        return (message.sender_chat or message.chat).title or ""
+    return message.from_user.full_name
 
 
 def _address(chat: Chat, thread: str | None, bot: BotIdentity) -> Address | None:

@@ -185,6 +185,7 @@ OURS = {**EARLIER, "from": {"id": IDENTITY.id, "is_bot": True, "first_name": "Ga
     [
         ({}, None),
         ({"reply_to_message": EARLIER | {"text": "It\nrains."}}, Quote(author="Bob", text="It\nrains.")),
+        ({"reply_to_message": EARLIER | {"sender_chat": NEWS, "text": "Rain"}}, Quote(author="News", text="Rain")),
         ({"reply_to_message": OURS | {"text": "Hi"}}, Quote(author="Gate", text="Hi", is_ours=True)),
         (
             {"reply_to_message": EARLIER | {"dice": {"emoji": "🎲", "value": 4}}},
