@@ -252,53 +252,50 @@ async def test_a_message_that_waits_for_others_gets_a_sign_too(tmp_path: Path, s
     assert [each.key for each in heard if each.how == NO_LONGER] == (["m-2"] if sign == "reaction" else [])
 
 
+async def second_waits(parrot: Parrot, chat: LoopbackChannel) -> None:
+    """Say two things, of which the first keeps the model busy, until the second has its sign."""
+    await chat.submit(message("first", "1"))
+    await parrot.is_asked.wait()
+    await chat.submit(message("second", "2"))
+    while (await chat.hear()).how != SEEN:
+        pass
+
+
+async def second_waits_no_more(chat: LoopbackChannel) -> None:
+    while (heard := await chat.hear()).how != NO_LONGER:
+        pass
+    assert heard.key == "m-2"
+
+
 async def test_after_a_restart_the_sign_is_taken_off_too(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
-        while (await chat.hear()).how != SEEN:
-            pass
+        await second_waits(parrot, chat)
         daemon.stop()
         daemon.stop()
     parrot.may_answer.set()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
-        while (heard := await chat.hear()).how != NO_LONGER:
-            pass
-        assert heard.key == "m-2"
+        await second_waits_no_more(chat)
 
 
 async def test_what_is_answered_during_the_shutdown_waits_no_more(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
-        while (await chat.hear()).how != SEEN:
-            pass
+        await second_waits(parrot, chat)
         daemon.stop()
         await asyncio.sleep(0)
         with pytest.raises(Transient):
             await chat.submit(message("third", "3"))
         parrot.may_answer.set()
-        while (heard := await chat.hear()).how != NO_LONGER:
-            pass
-        assert heard.key == "m-2"
+        await second_waits_no_more(chat)
 
 
 async def test_a_dropped_message_waits_no_more(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
-        await chat.submit(message("first", "1"))
-        await parrot.is_asked.wait()
-        await chat.submit(message("second", "2"))
-        while (await chat.hear()).how != SEEN:
-            pass
+        await second_waits(parrot, chat)
         await chat.submit(message("/stop", "3"))
-        while (heard := await chat.hear()).how != NO_LONGER:
-            pass
-        assert heard.key == "m-2"
+        await second_waits_no_more(chat)
 
 
 async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path: Path) -> None:
