@@ -38,7 +38,7 @@ def _blocks(nodes: Sequence[SyntaxTreeNode], *, is_quoted: bool = False) -> str:
     return "\n\n".join(text for node in nodes if (text := _block(node, is_quoted=is_quoted)))
 
 
-def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:  # noqa: PLR0911 - one case for each kind of block.
+def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:
     match node.type:
         case "heading":
             return f"<b>{_inlines(node)}</b>"
@@ -87,7 +87,7 @@ def _inlines(node: SyntaxTreeNode) -> str:
     return "".join(_inline(child) for child in node.children)
 
 
-def _inline(node: SyntaxTreeNode) -> str:  # noqa: PLR0911 - one case for each kind of node.
+def _inline(node: SyntaxTreeNode) -> str:
     match node.type:
         case "text":
             return html.escape(node.content)

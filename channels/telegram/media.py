@@ -19,7 +19,7 @@ def media(message: Message) -> tuple[tuple[Attachment, ...], list[str]]:
     return () if file is None else (file,), [note for note in _notes(message) if note]
 
 
-def _file(message: Message) -> Attachment | None:  # noqa: PLR0911 - one case for each kind of file.
+def _file(message: Message) -> Attachment | None:
     """Find the file; Telegram sends one with a message, and an animation also as a document."""
     if message.photo:
         best = message.photo[-1]

@@ -65,7 +65,7 @@ def _touches(entry: Entry) -> bool:
     return not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE)
 
 
-def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: C901, PLR0911, PLR0912 - a table of types.
+def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: PLR0911 - a table of types.
     match entry:
         case e.User() | e.Assistant():
             return _said(state, entry)
