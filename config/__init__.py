@@ -1,6 +1,23 @@
 """TOML to validated, frozen settings, and back."""
 
-from config.choices import (
+from config.editor import schema, set_value, set_values, show, unset_value
+from config.errors import ConfigError, Problem
+from config.loader import Loaded, destination, find, load
+from config.model import Settings
+from config.secrets import Secret
+from config.settings.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
+from config.settings.channels import AccountSettings, Binding, ChannelSettings
+from config.settings.daemon import GatewaySettings, HttpSettings
+from config.settings.sessions import LimitSettings, SessionSettings
+from config.settings.tools import (
+    FetchSettings,
+    FileSettings,
+    McpSettings,
+    ShellSettings,
+    ToolSettings,
+    TranscriptionSettings,
+)
+from config.types import (
     Backend,
     BusyMode,
     DmPolicy,
@@ -12,23 +29,6 @@ from config.choices import (
     ProviderKind,
     WaitingSign,
 )
-from config.model import Settings
-from config.problems import ConfigError, Problem
-from config.reading import Loaded, destination, find, load
-from config.secret import Secret
-from config.tables.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
-from config.tables.channels import AccountSettings, Binding, ChannelSettings
-from config.tables.daemon import GatewaySettings, HttpSettings
-from config.tables.sessions import LimitSettings, SessionSettings
-from config.tables.tools import (
-    FetchSettings,
-    FileSettings,
-    McpSettings,
-    ShellSettings,
-    ToolSettings,
-    TranscriptionSettings,
-)
-from config.writing import schema, set_value, set_values, show, unset_value
 
 __all__ = [
     "AccountSettings",

@@ -7,8 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Fsync", "fsync_directory", "make_private_directory", "replacing", "write_atomically"]
-
 Fsync = Callable[[int], None]
 """Makes durable what a descriptor stands for: `os.fsync`, or what a test puts in its place."""
 

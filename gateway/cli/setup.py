@@ -16,8 +16,7 @@ from config import (
     Secret,
     destination,
 )
-from config.secret import is_reference, resolve
-from config.source import Source
+from config.secrets import Source, is_reference, resolve
 from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain
 from gateway.cli.service import install
 from gateway.cli.setup_asking import Guide, Terminal, choose

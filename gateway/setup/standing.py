@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from config import Settings, load
-from config.reading import read_tables
+from config.loader import read_tables
 
 __all__ = ["Standing"]
 

@@ -9,15 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from config.choices import DmPolicy, DmScope
-from config.explain import explain
-from config.misfits import misfits
-from config.model import Settings, complete
-from config.problems import ConfigError, Problem
-from config.renames import brought_up_to_date
-from config.source import Source
-
-__all__ = ["Loaded", "destination", "find", "load", "parse", "read_tables", "validate"]
+from config.deprecations import brought_up_to_date
+from config.errors import ConfigError, Problem, explain
+from config.model import Settings, complete, misfits
+from config.secrets import Source
+from config.types import DmPolicy, DmScope
 
 _IDLE_VARIABLE = "AGENT_SESSION_IDLE_TIMEOUT"
 _SANDBOX_VARIABLE = "GATEHOUSE_SANDBOX_SOCKET"

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHANGES", "Removed", "Renamed", "brought_up_to_date"]
-
 _Tables = dict[str, Any]  # Any: what a TOML file says.
 
 

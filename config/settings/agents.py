@@ -4,14 +4,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.choices import Backend, ProviderKind
-from config.kinds import Flag, Location, Price, Seconds, Slug, Text, Url, Whole
-from config.problems import Mistake
-from config.secret import Secret
-from config.source import source_of
-from config.tables.table import DAY, Table
-
-__all__ = ["MAKERS", "AgentSettings", "ModelSettings", "ProviderSettings", "Repo"]
+from config.errors import Mistake
+from config.secrets import Secret, source_of
+from config.types import DAY, Backend, Flag, Location, Price, ProviderKind, Seconds, Slug, Table, Text, Url, Whole
 
 MAKERS = {ProviderKind.OPENAI: "OpenAI", ProviderKind.ANTHROPIC: "Anthropic"}
 

@@ -5,13 +5,9 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from config.choices import BusyMode, DmPolicy, GroupPolicy, WaitingSign
-from config.kinds import Flag, Id, Options, Slug, Url, Whole
-from config.problems import Mistake
-from config.secret import Secret
-from config.tables.table import Table
-
-__all__ = ["AccountSettings", "Binding", "ChannelSettings"]
+from config.errors import Mistake
+from config.secrets import Secret
+from config.types import BusyMode, DmPolicy, Flag, GroupPolicy, Id, Options, Slug, Table, Url, WaitingSign, Whole
 
 _DEFAULT_ACCOUNT = "default"
 

@@ -5,15 +5,10 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.choices import LogFormat, LogLevel
-from config.kinds import Location, PlatformId, Seconds, Text, Whole, is_loopback
-from config.problems import Mistake
-from config.secret import Secret, is_reference
-from config.source import source_of
-from config.tables.table import DAY, Table
-from config.zones import ZoneName, zone_named
-
-__all__ = ["GatewaySettings", "HttpSettings"]
+from config.errors import Mistake
+from config.secrets import Secret, is_reference, source_of
+from config.time_zones import ZoneName, zone_named
+from config.types import DAY, Location, LogFormat, LogLevel, PlatformId, Seconds, Table, Text, Whole, is_loopback
 
 _SHORTEST_TOKEN = 16
 

@@ -2,12 +2,9 @@
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.kinds import Flag, Location, Seconds, Slug, Text, Url, Whole
-from config.problems import Mistake
-from config.secret import Secret
-from config.tables.table import DAY, Table
-
-__all__ = ["FetchSettings", "FileSettings", "McpSettings", "ShellSettings", "ToolSettings", "TranscriptionSettings"]
+from config.errors import Mistake
+from config.secrets import Secret
+from config.types import DAY, Flag, Location, Seconds, Slug, Table, Text, Url, Whole
 
 
 class ShellSettings(Table):

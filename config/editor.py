@@ -8,12 +8,10 @@ from typing import Any
 
 import tomli_w
 
+from config.errors import ConfigError, Problem, did_you_mean
 from config.files import make_private_directory, write_atomically
+from config.loader import parse, read_tables, validate
 from config.model import Settings
-from config.problems import ConfigError, Problem, did_you_mean
-from config.reading import parse, read_tables, validate
-
-__all__ = ["schema", "set_value", "set_values", "show", "unset_value"]
 
 _Tables = dict[str, Any]
 

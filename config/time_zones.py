@@ -9,9 +9,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator
 
-from config.problems import Mistake
-
-__all__ = ["ZoneName", "zone_named"]
+from config.errors import Mistake
 
 _LOCALTIME = Path("/etc/localtime")
 _DATABASE = "zoneinfo/"

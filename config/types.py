@@ -1,30 +1,102 @@
-"""The kinds of values that settings are made of, each with the sentence for a value that is none."""
+"""Value types of the settings: enums, strings and numbers with limits, paths, and the base class of all tables."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
-from config.problems import Mistake
-from config.secret import is_reference, resolve
-from config.source import Source, expand, source_of
+from config.errors import Mistake
+from config.secrets import Source, expand, is_reference, resolve, source_of
 
-__all__ = [
-    "Flag",
-    "Id",
-    "Location",
-    "Options",
-    "PlatformId",
-    "Price",
-    "Seconds",
-    "Slug",
-    "Text",
-    "Url",
-    "Whole",
-    "is_loopback",
-]
+
+class DmScope(StrEnum):
+    """Which direct messages share a conversation."""
+
+    MAIN = "main"
+    PER_PEER = "per-peer"
+    PER_CHANNEL_PEER = "per-channel-peer"
+    PER_ACCOUNT_CHANNEL_PEER = "per-account-channel-peer"
+
+
+class GroupScope(StrEnum):
+    """Whether the people of a group share one conversation."""
+
+    SHARED = "shared"
+    PER_SENDER = "per-sender"
+
+
+class DmPolicy(StrEnum):
+    """Who may write to the bot directly."""
+
+    PAIRING = "pairing"
+    ALLOWLIST = "allowlist"
+    OPEN = "open"
+
+
+class GroupPolicy(StrEnum):
+    """In which groups the bot answers."""
+
+    ALLOWLIST = "allowlist"
+    OPEN = "open"
+    OFF = "off"
+
+
+class BusyMode(StrEnum):
+    """What becomes of a message that comes in while its session is busy."""
+
+    FOLLOWUP = "followup"
+    COLLECT = "collect"
+    INTERRUPT = "interrupt"
+    STEER = "steer"
+
+
+class WaitingSign(StrEnum):
+    """How somebody learns that a message has to wait for others."""
+
+    REACTION = "reaction"
+    NOTE = "note"
+    OFF = "off"
+
+
+class LogFormat(StrEnum):
+    """How log lines look; `auto` is console on a terminal and JSON otherwise."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Backend(StrEnum):
+    """What runs an agent: our own loop around a model, or a process that speaks the Agent Client Protocol."""
+
+    LLM = "llm"
+    ACP = "acp"
+
+
+class ProviderKind(StrEnum):
+    OFFLINE = "offline"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
 
 SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
 
@@ -117,3 +189,14 @@ Options = Annotated[
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach `host`; an unusual spelling counts as reachable by others."""
     return host in {"localhost", "::1"} or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
+
+
+DAY = 86_400
+
+
+class Table(BaseModel):
+    # Each class would otherwise build its own validator at import; `Settings` builds one for all of them.
+    # TOML has `inf` and `nan`, so they are dumped as they are.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True, ser_json_inf_nan="constants"
+    )

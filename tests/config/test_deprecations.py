@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from config import load
-from config.renames import Renamed, brought_up_to_date
+from config.deprecations import Renamed, brought_up_to_date
 
 CHANGES = [Renamed(old="session.size", new="max_messages"), Renamed(old="agents.*.brain", new="model")]
 

@@ -2,13 +2,9 @@
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.choices import DmScope, GroupScope
-from config.kinds import Flag, PlatformId, Slug, Whole
-from config.problems import Mistake
-from config.source import source_of
-from config.tables.table import Table
-
-__all__ = ["LimitSettings", "SessionSettings"]
+from config.errors import Mistake
+from config.secrets import source_of
+from config.types import DmScope, Flag, GroupScope, PlatformId, Slug, Table, Whole
 
 _BACKLOG_LIMIT = 20
 

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from config import ConfigError, GatewaySettings, load
-from config.zones import _system_zone
+from config.time_zones import _system_zone
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from config import ConfigError, Loaded, Problem, destination, find, load, schema, show
-from config.reading import validate
+from config.loader import validate
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "gatehouse.example.toml"
 
