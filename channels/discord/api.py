@@ -13,12 +13,10 @@ import discord
 import structlog
 from discord.http import MultipartParameters, Route, handle_message_parameters
 
-from channels.discord.client import Client, Frame
 from channels.discord.errors import translated
+from channels.discord.gateway_connection import Client, Frame
 from config import Secret
 from gateway.errors import ChannelError, Transient, Undeliverable
-
-__all__ = ["Api", "Letter"]
 
 log = structlog.get_logger()
 

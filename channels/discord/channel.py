@@ -3,12 +3,12 @@
 import asyncio
 import importlib
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from channels.discord.identifies import Identifies
 from config import Secret
 from gateway.contract import Address, Attachment, ChannelContext, Deliver, Outbound, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
@@ -16,8 +16,6 @@ from gateway.text import utf16_length
 
 if TYPE_CHECKING:
     from channels.discord.connection import Connection
-
-__all__ = ["DiscordChannel"]
 
 TEXT_LIMIT = TextLimit(size=2000, measure=utf16_length)
 """https://discord.com/developers/docs/resources/message#create-message; counted so that emoji never surprise it."""
@@ -44,11 +42,11 @@ class DiscordChannel:
         self.account = context.account
         self._context = context
         self._token = _token(context)
-        self._identifies = Identifies()
+        self._login_times = deque[float]()
         self._connection: Connection | None = None
 
     async def run(self, deliver: Deliver) -> None:
-        connection = await asyncio.to_thread(_connect, self._context, self._token, self._identifies)
+        connection = await asyncio.to_thread(_connect, self._context, self._token, self._login_times)
         async with connection:
             self._connection = connection
             try:
@@ -57,7 +55,7 @@ class DiscordChannel:
                 self._connection = None
 
     async def prove_access(self, deadline: float) -> str:
-        connecting = await asyncio.to_thread(_connect, self._context, self._token, self._identifies)
+        connecting = await asyncio.to_thread(_connect, self._context, self._token, self._login_times)
         async with asyncio.timeout(deadline), connecting as connection:
             return await connection.own_name()
 
@@ -91,9 +89,9 @@ class DiscordChannel:
         return self._connection
 
 
-def _connect(context: ChannelContext, token: Secret, identifies: Identifies) -> "Connection":
+def _connect(context: ChannelContext, token: Secret, login_times: deque[float]) -> "Connection":
     """Import what needs discord.py, which is why this is called in a thread."""
-    connection: Connection = importlib.import_module("channels.discord.connection").connect(context, token, identifies)
+    connection: Connection = importlib.import_module("channels.discord.connection").connect(context, token, login_times)
     return connection
 
 

@@ -1,6 +1,7 @@
 """Everything that needs discord.py, as one: imported in a thread, so that nothing else waits for it."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
@@ -9,26 +10,54 @@ import discord
 import structlog
 
 from channels.discord.api import Api
+from channels.discord.cache import Places
+from channels.discord.catchup import Backlog, Chats
 from channels.discord.channel import TEXT_LIMIT
-from channels.discord.chats import Chats
-from channels.discord.client import Client
-from channels.discord.identifies import Identifies
-from channels.discord.interactions import Interactions
-from channels.discord.line import Line
-from channels.discord.menu import is_same, menu
-from channels.discord.missed import Backlog
-from channels.discord.outlet import Outlet
-from channels.discord.places import Places
-from channels.discord.reader import Reader
-from channels.discord.vitals import Vitals
+from channels.discord.events import Reader
+from channels.discord.gateway_connection import Client, Identifies, Line
+from channels.discord.interactions import Interactions, is_same, menu
+from channels.discord.sender import Outlet
 from channels.discord.wire import BotIdentity
 from config import Secret
-from gateway.contract import Attachment, ChannelContext, Deliver
+from gateway.contract import Attachment, ChannelContext, Deliver, Pulse
 from gateway.errors import AuthRejected, ChannelError, Undeliverable
 
-__all__ = ["Connection", "connect"]
-
 log = structlog.get_logger()
+
+
+class Vitals:
+    """Several pulses as one, which is up when all of them are."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._down: dict[str, str] = {}
+
+    def part(self, name: str, *, is_up: bool) -> "Part":
+        if not is_up:
+            self._down[name] = ""
+        return Part(self, name)
+
+    def set(self, name: str, reason: str | None) -> None:
+        if reason is not None:
+            self._down[name] = reason
+            self._pulse.down(reason)
+            return
+        self._down.pop(name, None)
+        if not self._down:
+            self._pulse.up()
+
+
+class Part:
+    def __init__(self, whole: Vitals, name: str) -> None:
+        self._whole = whole
+        self._name = name
+
+    def up(self) -> None:
+        self._whole.set(self._name, None)
+
+    def down(self, reason: str) -> None:
+        self._whole.set(self._name, reason)
+
 
 NO_CONTENT = (
     "The bot sees only what is said to it directly or with its name: for more, switch on Message Content Intent "
@@ -39,10 +68,10 @@ NO_CONTENT = (
 class Connection:
     """One bot's connection; leaving the `async with` closes it."""
 
-    def __init__(self, context: ChannelContext, token: Secret, identifies: Identifies) -> None:
+    def __init__(self, context: ChannelContext, token: Secret, login_times: deque[float]) -> None:
         self._context = context
         self._token = token
-        self._identifies = identifies
+        self._identifies = Identifies(login_times)
         self._client = Client(context.settings.api_base, self._hear)
         self._api = Api(self._client, token)
         self._line: Line | None = None
@@ -127,9 +156,9 @@ class Connection:
             log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
 
 
-def connect(context: ChannelContext, token: Secret, identifies: Identifies) -> Connection:
+def connect(context: ChannelContext, token: Secret, login_times: deque[float]) -> Connection:
     """Prepare a connection. It touches no event loop, so it can be called in a thread."""
-    return Connection(context, token, identifies)
+    return Connection(context, token, login_times)
 
 
 def _may_see_content(application: discord.AppInfo) -> bool:

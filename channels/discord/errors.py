@@ -11,8 +11,6 @@ from discord.opus import OpusError
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 
-__all__ = ["TABLE", "FormRefused", "ReplyRefused", "translate", "translated"]
-
 
 class FormRefused(Undeliverable):
     """Discord does not take the message in this form; the bare text may still pass."""

@@ -9,8 +9,6 @@ from markdown_it.tree import SyntaxTreeNode
 
 from gateway.text.parsing import Parser, drawn_table
 
-__all__ = ["escape", "render"]
-
 _DEEPEST_HEADING = 3
 _URL = re.compile(r"(https?://\S+)")
 _SPECIAL = re.compile(r"([\\*_`~|\[\]])|^([ \t]*)([#>-])", re.MULTILINE)

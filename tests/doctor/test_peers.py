@@ -9,7 +9,7 @@ from gateway.doctor.finding import Level
 from gateway.doctor.peers import prove_channel, prove_model
 from tests.agent.streaming import TICKS
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
-from tests.channels.discord.running import opened as opened_discord
+from tests.channels.discord.harness import opened as opened_discord
 from tests.channels.discord.server import discord_server
 from tests.channels.telegram.bot_api import bot_api
 from tests.channels.telegram.running import Beats, opened

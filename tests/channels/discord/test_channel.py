@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from channels.discord import open_channel
 from channels.discord.errors import NO_INTENT
-from channels.discord.reader import WAITING
+from channels.discord.events import WAITING
 from config import ChannelSettings, Secret
 from gateway.contract import (
     Address,
@@ -38,7 +38,7 @@ from gateway.contract import (
 )
 from gateway.errors import AuthRejected, CannotStart, Transient, Undeliverable
 from gateway.notebook import LooseLeaf
-from tests.channels.discord.running import Beats, Core, opened, running
+from tests.channels.discord.harness import Beats, Core, opened, running
 from tests.channels.discord.server import (
     ADA,
     ADAS,

@@ -9,7 +9,7 @@ from gateway.contract import Address, Channel, PeerKind
 from gateway.testing import Core, FarSide
 from gateway.testing.suite import ChannelContract
 from tests.channels.at_work import ListeningIn
-from tests.channels.discord.running import Beats, opened, running
+from tests.channels.discord.harness import Beats, opened, running
 from tests.channels.discord.server import ADA, ADAS, FakeDiscord, discord_server
 
 

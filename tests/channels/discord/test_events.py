@@ -8,18 +8,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from channels.discord.api import PAGE, Api
-from channels.discord.chats import Chats
-from channels.discord.client import Client
+from channels.discord.cache import Places
+from channels.discord.catchup import PAGES, Backlog, Chats
+from channels.discord.events import WAITING, Reader
+from channels.discord.gateway_connection import Client
 from channels.discord.interactions import Interactions
-from channels.discord.missed import PAGES, Backlog
-from channels.discord.places import Places
-from channels.discord.reader import WAITING, Reader
 from channels.discord.wire import BotIdentity
 from config import Secret
 from gateway.contract import Verdict
 from gateway.notebook import LooseLeaf
 from tests.channels.at_work import PATIENCE
-from tests.channels.discord.running import Beats, Core
+from tests.channels.discord.harness import Beats, Core
 from tests.channels.discord.server import ADA, ADAS, BOB, BOBS, BOT, CHANNEL, TOKEN, FakeDiscord, discord_server
 from tests.channels.sockets.serving import StubBrowser
 

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.discord.menu import choices, is_same, menu, typed
+from channels.discord.interactions import choices, is_same, menu, typed
 from gateway.commands import COMMANDS
 from gateway.contract import CommandInfo, SessionInfo
 

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from channels.discord.api import PAGE, Api, Letter
-from channels.discord.client import Frame
 from channels.discord.errors import FormRefused, ReplyRefused
+from channels.discord.gateway_connection import Frame
 from channels.discord.markup import escape, render
 from channels.discord.wire import components, first_id
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Undeliverable
 from gateway.text import clean
-
-__all__ = ["Outlet"]
 
 REMEMBERED = 1024
 LOOKED_AT = 500

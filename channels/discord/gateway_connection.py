@@ -7,23 +7,128 @@ https://discord.com/developers/docs/events/gateway
 import asyncio
 import json
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
+from typing import Any
 
+import discord
 import structlog
 import yarl
+from aiohttp import ClientWebSocketResponse
 from discord.gateway import DiscordWebSocket, ReconnectWebSocket
+from discord.http import HTTPClient, Route
 
-from channels.discord.client import Client, Frame
 from channels.discord.errors import RAISED, translate
-from channels.discord.identifies import Identifies
 from config import Secret
 from gateway.contract import Pulse
 from gateway.errors import AuthRejected, ChannelError, Transient
 
-__all__ = ["Line"]
-
 log = structlog.get_logger()
+
+Frame = dict[str, Any]  # What Discord sends is of any shape.
+CLOSED_WITHIN = 2.0
+MAX_RATE_LIMIT_WAIT = 30.0
+"""For which discord.py itself waits when Discord asks for a pause. It can be no less; what is longer is raised."""
+
+
+class Client(discord.Client):
+    """`hear` is called with every text that comes over the gateway, before discord.py reads it."""
+
+    def __init__(self, base: str | None, hear: Callable[[str], None]) -> None:
+        # Nobody misses voice here, so there is nothing to warn of.
+        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
+        super().__init__(
+            intents=_intents(),
+            allowed_mentions=discord.AllowedMentions.none(),
+            max_messages=None,
+            enable_debug_events=True,
+        )
+        self._hear = hear
+        self.http: _Http = _Http(base)
+        # The state keeps what it was given when the client was made, with no other way to give it something else.
+        self._connection.http = self.http
+        # Nor a way to have it read nothing: it would keep whole servers in memory, and break on what it cannot read.
+        self._connection.parsers = {}
+
+    def dispatch(self, event: str, /, *args: Any, **_kwargs: Any) -> None:  # noqa: ANN401 - as the base class has it.
+        if event == "socket_raw_receive":
+            self._hear(args[0])
+
+    async def hang_up(self, socket: DiscordWebSocket | None) -> None:
+        """Close the line without ending the session; a dead peer does not say goodbye, and is not waited for.
+
+        Before there is a `socket` of discord.py's, there may be a connection all the same, of which it does not know.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSED_WITHIN):
+                if socket is not None:
+                    await socket.close(4000)
+                elif self.http.socket is not None:
+                    await self.http.socket.close(code=4000)
+
+    def do_without_content(self) -> None:
+        """Ask for no more than what an application without the Message Content intent may have."""
+        self._connection._intents.message_content = False  # noqa: SLF001 - `intents` gives a copy away.
+
+
+class _Http(HTTPClient):
+    """discord.py has one base address for all clients of a process; ours may differ by account."""
+
+    def __init__(self, base: str | None) -> None:
+        super().__init__(loop=discord.utils.MISSING, max_ratelimit_timeout=MAX_RATE_LIMIT_WAIT)
+        self._base = base.rstrip("/") if base else Route.BASE
+        self.socket: ClientWebSocketResponse | None = None
+        """The newest; discord.py forgets one that says nothing."""
+
+    async def ws_connect(self, url: str, *, compress: int = 0) -> ClientWebSocketResponse:
+        self.socket = None
+        self.socket = await super().ws_connect(url, compress=compress)
+        return self.socket
+
+    async def request(self, route: Route, **options: Any) -> Any:  # noqa: ANN401 - as the base class has it.
+        route.url = self._base + route.url.removeprefix(Route.BASE)
+        return await super().request(route, **options)
+
+
+def _intents() -> discord.Intents:
+    intents = discord.Intents.none()
+    intents.guilds = True
+    intents.guild_messages = True
+    intents.dm_messages = True
+    intents.message_content = True
+    return intents
+
+
+AT_MOST = 20
+WINDOW = 3600.0
+
+
+class Identifies:
+    """Counts logins over all of a channel's runs. A connection that is resumed is no login."""
+
+    def __init__(self, times: deque[float], clock: Callable[[], float] = monotonic) -> None:
+        self._times = times
+        self._clock = clock
+
+    @property
+    def are_new(self) -> bool:
+        """Whether there has been none yet."""
+        return not self._times
+
+    def pause(self) -> float:
+        """Return the seconds until the next is allowed."""
+        if len(self._times) < AT_MOST:
+            return 0.0
+        return max(0.0, self._times[-AT_MOST] + WINDOW - self._clock())
+
+    def count(self) -> None:
+        self._times.append(self._clock())
+        while len(self._times) > AT_MOST:
+            self._times.popleft()
+
 
 HELLO_WITHIN = 20.0
 READY_WITHIN = 30.0

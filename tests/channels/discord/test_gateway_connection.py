@@ -1,19 +1,18 @@
 """The line to the gateway under the real discord.py, with everything that a gateway does to its bots."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
-from channels.discord.client import Client
-from channels.discord.identifies import AT_MOST, WINDOW, Identifies
-from channels.discord.line import LONGEST_PAUSE, RESUMES, Line
+from channels.discord.gateway_connection import AT_MOST, LONGEST_PAUSE, RESUMES, WINDOW, Client, Identifies, Line
 from config import Secret
 from gateway.errors import AuthRejected
 from tests.channels.discord.gateway_sessions import INVALID, RECONNECT
-from tests.channels.discord.running import Beats
+from tests.channels.discord.harness import Beats
 from tests.channels.discord.server import PATIENCE, TOKEN, FakeDiscord, discord_server
 
 LONG = 300.0
@@ -24,7 +23,7 @@ class Held:
     """A line, what came over it, and how long it paused; it pauses in no time, but for very long pauses in none."""
 
     beats: Beats = field(default_factory=Beats)
-    identifies: Identifies = field(default_factory=Identifies)
+    identifies: Identifies = field(default_factory=lambda: Identifies(deque()))
     events: list[str] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -208,7 +207,7 @@ async def test_a_refusal_for_good_ends_it(discord: FakeDiscord, code: int) -> No
 
 def test_logins_are_counted_over_an_hour() -> None:
     now = 0.0
-    identifies = Identifies(clock=lambda: now)
+    identifies = Identifies(deque(), clock=lambda: now)
     assert identifies.are_new
     for _ in range(AT_MOST):
         assert identifies.pause() == 0

@@ -5,11 +5,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from channels.discord.api import Api
-from channels.discord.client import Frame
+from channels.discord.gateway_connection import Frame
 from channels.discord.wire import Place
 from gateway.errors import Undeliverable
-
-__all__ = ["Places", "place_of_interaction"]
 
 REMEMBERED = 10_000
 THREADS = {10, 11, 12}

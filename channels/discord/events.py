@@ -9,16 +9,13 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from channels.discord.chats import Chat, Chats
-from channels.discord.client import Frame
+from channels.discord.cache import Places
+from channels.discord.catchup import Backlog, Chat, Chats
+from channels.discord.gateway_connection import Frame
 from channels.discord.interactions import Interactions
-from channels.discord.missed import Backlog
-from channels.discord.places import Places
 from channels.discord.wire import BotIdentity, Place, read
 from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
 from gateway.errors import Transient, Undeliverable
-
-__all__ = ["Reader"]
 
 log = structlog.get_logger()
 
