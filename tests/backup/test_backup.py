@@ -18,7 +18,7 @@ from gateway.agent.offline import OfflineProvider
 from gateway.backup import Restored, restore
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 MIDWAY = 12
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

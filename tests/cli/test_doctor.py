@@ -17,7 +17,7 @@ from gateway.service_units import Scope, place, shipped
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, bot_api
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.running import DEFAULTS, gatehouse, write_config
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")

@@ -13,7 +13,7 @@ from gateway.contract import PeerKind, Sender
 from gateway.daemon import Daemon
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, WireServer, serving
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 __all__ = ["ADA", "ask", "asked", "modelled", "said", "talking", "transcript"]
 

@@ -19,7 +19,7 @@ from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd
 from gateway.spool import Begin, InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_taking_up import accepted, begin_a_session, leave
 
 ADA, BOB = Sender(id="ada", name="Ada"), Sender(id="bob", name="Bob")

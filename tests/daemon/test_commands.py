@@ -9,7 +9,7 @@ import pytest
 from channels.loopback import LoopbackChannel
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.spool import Spool
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 
 async def ask(chat: LoopbackChannel, text: str) -> str:

@@ -8,8 +8,8 @@ from channels.loopback import LoopbackChannel
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
+from tests.daemon.harness import gateway
 from tests.daemon.models import ask, asked, modelled, said, talking, transcript
-from tests.daemon.test_conversation import gateway
 
 HELLO = OPENAI.answer("Hello.", tokens=(100, 10))
 FULL = OPENAI.answer("Hello.", tokens=(5_000, 10))

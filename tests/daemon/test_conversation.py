@@ -1,56 +1,19 @@
 """The whole gateway, from what a person says to what a person hears, over the loopback channel."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from channels.loopback import Heard, LoopbackChannel
-from config import GatewaySettings, HttpSettings, Settings
+from channels.loopback import Heard
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
-from gateway.daemon import Daemon, opened
 from gateway.errors import Transient
 from gateway.spool import Spool
-
-PATIENCE = 90.0
-
-
-def settings(folder: Path, **tables: object) -> Settings:
-    return Settings.model_validate(
-        {
-            "gateway": GatewaySettings(data_dir=folder / "data", flush_interval=3600, timezone="UTC"),
-            "http": HttpSettings(port=0),
-            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}},
-            **tables,
-        }
-    )
-
-
-@asynccontextmanager
-async def gateway(
-    configured: Settings,
-    before: Callable[[Daemon], None] = lambda _daemon: None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> AsyncIterator[tuple[Daemon, LoopbackChannel]]:
-    """Run a daemon and give its loopback channel; `before` may change the daemon before it takes anything up."""
-    async with (
-        asyncio.timeout(PATIENCE),
-        opened(configured, listen=False, now=now) as daemon,
-        asyncio.TaskGroup() as tasks,
-    ):
-        before(daemon)
-        ready = asyncio.Event()
-        tasks.create_task(daemon.run(ready.set), name="daemon")
-        await ready.wait()
-        loopback = daemon.channels.by_identity["loopback", "default"]
-        assert isinstance(loopback, LoopbackChannel)
-        yield daemon, loopback
-        daemon.stop()
+from tests.daemon.harness import gateway, settings
 
 
 async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) -> None:

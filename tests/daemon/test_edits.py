@@ -19,7 +19,7 @@ from gateway.queueing import OTHERS_FIRST
 from gateway.sessions import Leaving, SessionMeta
 from gateway.signs import SEEN
 from gateway.spool import WrongState
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
 OWNER = Sender(id="ada", name="Ada", is_owner=True)

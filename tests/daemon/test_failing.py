@@ -13,7 +13,7 @@ from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta
 from gateway.daemon import Daemon
 from gateway.errors import ProviderFailed
 from gateway.spool import SpoolFull
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 
 class Scripted:

@@ -22,7 +22,7 @@ from gateway.sessions import shown
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.test_conversation import PATIENCE, gateway, settings
+from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.files.samples import PHOTO, offered, png
 from tests.files.test_transcription import serving
 
@@ -256,7 +256,7 @@ def sending(path: str) -> Sequence[Chunk]:
 
 async def heard_until_file(chat: LoopbackChannel) -> list[Heard]:
     heard: list[Heard] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DAEMON_TIMEOUT):
         while not heard or heard[-1].how != "file":
             heard.append(await chat.hear())
     return [each for each in heard if each.how in {"send", "file"}]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_edits import Parrot, message, replies
 
 

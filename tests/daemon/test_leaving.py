@@ -9,7 +9,7 @@ from pathlib import Path
 from channels.loopback import LoopbackChannel
 from gateway.contract import Verdict
 from gateway.daemon import Daemon
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_edits import Parrot, message, replies
 from tests.daemon.test_following import transcript
 

@@ -16,7 +16,7 @@ from gateway.contract import Outbound
 from gateway.logs import configure, secrets_in
 from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, WireServer, serving
 from tests.agent.wire.server import KEY
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.metrics.scraping import scraped
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)

@@ -25,7 +25,7 @@ from gateway.contract import (
 )
 from gateway.pairing.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
 from tests.agent.scripted import PatientProvider
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 OWNER = Sender(id="owner", name="The owner")
 EVE = Sender(id="666", name="Eve\u202e\nof nowhere")

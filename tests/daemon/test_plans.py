@@ -10,7 +10,7 @@ from gateway.daemon import Daemon
 from gateway.dialogue import Json, ToolCall
 from gateway.sessions.entries import Plan
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_steering import Gate, transcript
 
 

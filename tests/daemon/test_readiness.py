@@ -8,7 +8,7 @@ from config import GatewaySettings
 from gateway.contract import Verdict
 from gateway.control import Control
 from gateway.daemon import opened
-from tests.daemon.test_conversation import PATIENCE, gateway, settings
+from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.disks import fill, small_disk
 from tests.metrics.scraping import scraped
 
@@ -26,7 +26,7 @@ async def test_not_ready_before_its_channels_are_up(tmp_path: Path) -> None:
 async def test_a_channel_that_needs_nobody_is_up_when_the_daemon_calls_itself_ready(tmp_path: Path) -> None:
     ready: asyncio.Queue[bool] = asyncio.Queue()
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(DAEMON_TIMEOUT),
         opened(settings(tmp_path), listen=False) as daemon,
         asyncio.TaskGroup() as tasks,
     ):
@@ -73,7 +73,7 @@ async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
     answers = threading.Event()
     async with gateway(settings(tmp_path)) as (daemon, chat), asyncio.TaskGroup() as tasks:
         commit = daemon._spool._do  # noqa: SLF001 - the only way to have a commit that does not end
-        tasks.create_task(commit(lambda _connection: answers.wait(PATIENCE)), name="stuck")
+        tasks.create_task(commit(lambda _connection: answers.wait(DAEMON_TIMEOUT)), name="stuck")
         try:
             stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.facts())
         finally:

@@ -12,8 +12,8 @@ from config import GatewaySettings
 from gateway.contract import Verdict
 from gateway.daemon import Daemon
 from gateway.spool import Begin, InboxState, Spool
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_commands import ask
-from tests.daemon.test_conversation import gateway, settings
 from tests.daemon.test_status import Slow
 from tests.daemon.test_taking_up import accepted, begin_a_session, leave
 

@@ -12,7 +12,7 @@ from gateway.contract import Outbound, OutboundKind, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.spool import Reschedule, Send, Spool
 from tests.agent.wire import OPENAI, Call, Reply, serving
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_models import ask, configured
 
 START = datetime(2020, 11, 16, 12, 0, 0, tzinfo=UTC)

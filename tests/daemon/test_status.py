@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.cli.status_screen import screen
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.metrics.scraping import scraped
 
 

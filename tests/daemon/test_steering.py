@@ -16,7 +16,7 @@ from gateway.sessions import TurnOutcome
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
 from gateway.spool import Spool, SpoolFull
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_status import Slow
 from tests.disks import fill, small_disk
 

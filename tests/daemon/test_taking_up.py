@@ -19,7 +19,7 @@ from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage, UserMessage
 from gateway.sessions.at_hand import INTERRUPTED
 from gateway.spool import Accept, Begin, InboxState, Settle, Spool
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 SCOPE = "agent:main:loopback:direct:ada"
 

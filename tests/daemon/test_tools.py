@@ -10,7 +10,7 @@ from config import ConfigError, load
 from gateway.contract import Sender
 from tests.agent.toolbox.test_shell import NAP, needs_sandbox, processes_with
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.daemon.test_models import ask, configured, transcript
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)

@@ -9,8 +9,8 @@ from gateway.contract import Sender
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
+from tests.daemon.harness import gateway
 from tests.daemon.models import ADA, ask, modelled, talking, transcript
-from tests.daemon.test_conversation import gateway
 
 ANSWER = OPENAI.answer("Hello.", tokens=(1_000, 200))
 BOB = Sender(id="bob", name="Bob")

@@ -16,7 +16,7 @@ from gateway.http.checks import control_users
 from gateway.importing import Unreadable, placed, read, transcript
 from gateway.importing.reading import Said, ToolAsked, ToolSaid
 from gateway.sessions.encoding import decode
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 from tests.running import gatehouse, write_config
 
 NOW = datetime(2026, 4, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import Json, ToolCall, ToolOutcome
 from gateway.mcp.servers import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
-from tests.daemon.test_conversation import gateway, settings
+from tests.daemon.harness import gateway, settings
 
 PROGRAM = str(Path(__file__).parent / "program.py")
 PATIENCE = 60
