@@ -12,7 +12,7 @@ from tests.channels.discord.server import ADA as DISCORDS_ADA
 from tests.channels.discord.server import TOKEN as DISCORDS_TOKEN
 from tests.channels.discord.server import FakeDiscord, discord_server
 from tests.channels.telegram.bot_api import ADA, TOKEN, FakeBotApi, bot_api
-from tests.daemon.test_edits import Parrot
+from tests.daemon.harness import Parrot
 
 PATIENCE = 120
 

@@ -1,7 +1,6 @@
 """A gateway whose agents ask a model that speaks the real wire format, from a server on this machine."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,13 +8,10 @@ from typing import Any
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.contract import PeerKind, Sender
+from gateway.contract import Sender
 from gateway.daemon import Daemon
-from tests.agent.wire.openai import OPENAI
-from tests.agent.wire.server import Reply, WireServer, serving
+from tests.agent.wire import OPENAI, Reply, WireServer, serving
 from tests.daemon.harness import gateway, settings
-
-__all__ = ["ADA", "ask", "asked", "modelled", "said", "talking", "transcript"]
 
 ADA = Sender(id="ada", name="Ada")
 SMALL = {"context_tokens": 8_000, "max_output_tokens": 2_000, "input_price": 1.0, "output_price": 10.0}
@@ -43,13 +39,6 @@ async def talking(
         yield server, chat, daemon
 
 
-async def ask(chat: LoopbackChannel, text: str, *, sender: Sender | None = None, group: str | None = None) -> str:
-    """Say something, by default as the owner in a direct chat, and return the next finished message."""
-    kind = PeerKind.GROUP if group else PeerKind.DIRECT
-    await chat.say(text, peer=group or (sender.id if sender else "owner"), kind=kind, sender=sender)
-    return (await chat.hear_message()).text
-
-
 async def asked(server: WireServer, times: int) -> None:
     """Wait until the model was asked so many times."""
     while len(server.requests) < times:  # noqa: ASYNC110 - the server has no event for it.
@@ -61,6 +50,6 @@ def said(server: WireServer, number: int = -1) -> list[str]:
     return [message["content"] for message in server.requests[number].body["messages"]]
 
 
-def transcript(folder: Path) -> list[dict[str, Any]]:
-    (file,) = (folder / "data/sessions/transcripts").glob("*.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
+def configured(folder: Path, server: WireServer, agent: dict[str, Any] | None = None, **table: object) -> Settings:
+    main = {"provider": "fake", "model": "m", **(agent or {})}
+    return settings(folder, providers={"fake": server.table(**table)}, agents={"main": main})

@@ -15,12 +15,10 @@ from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage
 from gateway.sessions.at_hand import INTERRUPTED
-from gateway.sessions.encoding import decode
-from gateway.sessions.entries import Approval, Entry, ToolResult, TurnEnd
+from gateway.sessions.entries import Approval, ToolResult, TurnEnd
 from gateway.spool import Begin, InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_taking_up import accepted, begin_a_session, leave
+from tests.daemon.harness import accepted, begin_a_session, gateway, leave, settings, transcript_entries
 
 ADA, BOB = Sender(id="ada", name="Ada"), Sender(id="bob", name="Bob")
 OWNER = Sender(id="olga", name="Olga", is_owner=True)
@@ -74,13 +72,8 @@ async def asked(chat: LoopbackChannel) -> Outbound:
     return question
 
 
-def transcript(folder: Path) -> list[Entry]:
-    files = sorted((folder / "data/sessions/transcripts").glob("*.jsonl"))
-    return [decode(line) for line in files[0].read_bytes().splitlines()]
-
-
 def decisions(folder: Path) -> list[str | None]:
-    return [entry.decision for entry in transcript(folder) if isinstance(entry, Approval)]
+    return [entry.decision for entry in transcript_entries(folder) if isinstance(entry, Approval)]
 
 
 async def states(folder: Path) -> list[InboxState]:
@@ -176,7 +169,7 @@ async def test_a_call_that_cannot_run_is_not_run_after_a_restart_either(tmp_path
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         await chat.say("yes", sender=ADA, peer="ada")
         assert [(await chat.hear_message()).text for _ in range(2)] == ["Yes: launch may run.", "Done."]
-    results = [entry.output for entry in transcript(tmp_path) if isinstance(entry, ToolResult)]
+    results = [entry.output for entry in transcript_entries(tmp_path) if isinstance(entry, ToolResult)]
     assert results == ["launched at Mars", "The arguments were cut off."]
 
 
@@ -205,7 +198,7 @@ async def test_a_stop_ends_a_turn_that_waits_with_a_result_for_every_call(tmp_pa
         assert (await chat.hear_message()).text == "That question is not open any more."
         await chat.say("yes", sender=ADA, peer="ada")
         assert (await chat.hear_message()).text == "Done."
-    entries = transcript(tmp_path)
+    entries = transcript_entries(tmp_path)
     results = [entry for entry in entries if isinstance(entry, ToolResult)]
     assert [result.tool_use_id for result in results] == ["call1", "call2"]
     assert all("not run" in result.output for result in results)

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from gateway.contract import Sender
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
-from tests.daemon.models import ADA, ask, said, talking
+from tests.daemon.harness import ask
+from tests.daemon.models import ADA, said, talking
 
 HELLO = OPENAI.answer("Hello.", tokens=(100, 10))
 BOB = Sender(id="bob", name='Bob"]\n[message from "Ada')

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from channels.loopback import LoopbackChannel
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.spool import Spool
-from tests.daemon.harness import gateway, settings
-
-
-async def ask(chat: LoopbackChannel, text: str) -> str:
-    """Say something and return the next finished message."""
-    await chat.say(text)
-    return (await chat.hear_message()).text
+from tests.daemon.harness import ask, gateway, settings
 
 
 async def test_undo_takes_back_the_last_message_and_nothing_else(tmp_path: Path) -> None:

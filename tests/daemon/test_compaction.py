@@ -8,8 +8,8 @@ from channels.loopback import LoopbackChannel
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
-from tests.daemon.harness import gateway
-from tests.daemon.models import ask, asked, modelled, said, talking, transcript
+from tests.daemon.harness import ask, gateway, transcript_json
+from tests.daemon.models import asked, modelled, said, talking
 
 HELLO = OPENAI.answer("Hello.", tokens=(100, 10))
 FULL = OPENAI.answer("Hello.", tokens=(5_000, 10))
@@ -40,7 +40,7 @@ async def test_compact_sums_up_the_older_part_and_says_so(tmp_path: Path) -> Non
         text for number in range(3) for text in (f"message {number}", "Hello.")
     ]
     assert seen[1:] == [TOLD, "message 3", "Hello.", "message 4", "Hello.", "and now?"]
-    entries = transcript(tmp_path)
+    entries = transcript_json(tmp_path)
     (summary,) = [entry for entry in entries if entry["type"] == "summary"]
     last = next(entry for entry in entries if entry["seq"] == summary["covers"])
     assert last["type"] == "turn_end"
@@ -74,7 +74,7 @@ async def test_a_summary_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert "could not be summed up, and nothing has changed" in await ask(chat, "/compact")
         await ask(chat, "and now?")
         assert len(said(server)) == 1 + 8 + 1
-    assert not [entry for entry in transcript(tmp_path) if entry["type"] == "summary"]
+    assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
 
 async def test_a_long_conversation_is_summed_up_while_it_goes_on(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_when_that_fails_too_the_oldest_is_left_out(tmp_path: Path) -> Non
     assert seen[-1] == "too much"
     assert 1 < len(seen) < 1 + 8 + 1
     assert not seen[1].startswith("message 0")
-    assert not [entry for entry in transcript(tmp_path) if entry["type"] == "summary"]
+    assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
 
 async def test_what_never_fits_is_told_in_a_sentence(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_an_old_tool_result_is_shortened_before_the_request_grows_too_long
         results = [each for each in server.requests[-1].body["messages"] if each["role"] == "tool"]
     assert "left out to save room" in results[0]["content"]
     assert "left out to save room" not in results[-1]["content"]
-    full = [entry for entry in transcript(tmp_path) if entry["type"] == "tool_result"]
+    full = [entry for entry in transcript_json(tmp_path) if entry["type"] == "tool_result"]
     assert all("left out to save room" not in entry["output"] for entry in full)
 
 
@@ -154,16 +154,16 @@ async def test_stop_ends_a_compaction_and_shutdown_does_not_wait_for_one(tmp_pat
         configured = modelled(tmp_path, server)
         async with gateway(configured) as (_, chat):
             await chatted(chat, 10)
-            await chat.say("/compact", peer="owner")
+            await chat.say("/compact")
             await asked(server, 11)
-            await chat.say("/stop", peer="owner")
+            await chat.say("/stop")
             heard = {(await chat.hear_message()).text for _ in range(2)}
             assert heard == {"Stopped.", "Stopped. Nothing has changed."}
             server.script = [FULL, [gate, *SUMMARY]]
             await ask(chat, "more")
             await asked(server, 13)
         gate.set()
-    assert not [entry for entry in transcript(tmp_path) if entry["type"] == "summary"]
+    assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
 
 async def test_after_a_failure_it_is_not_tried_with_every_turn(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ async def test_after_a_failure_it_is_not_tried_with_every_turn(tmp_path: Path) -
 
 
 async def written(folder: Path, kind: str) -> None:
-    """Wait until the transcript has such an entry."""
-    while kind not in {entry["type"] for entry in transcript(folder)}:  # noqa: ASYNC110 - it comes by way of the disk.
+    """Wait until the transcript has an entry of this kind."""
+    while kind not in {entry["type"] for entry in transcript_json(folder)}:  # noqa: ASYNC110 - it comes by way of the disk.
         await asyncio.sleep(0)

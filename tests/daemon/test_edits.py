@@ -1,8 +1,6 @@
 """Edited and forwarded messages, and those that have to wait, through the whole gateway."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,60 +8,15 @@ import pytest
 from msgspec import structs
 
 from channels.loopback import Heard, LoopbackChannel
-from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Sender, Verdict
-from gateway.daemon import Daemon
-from gateway.dialogue import UserMessage
 from gateway.errors import Transient
 from gateway.queueing import OTHERS_FIRST
 from gateway.sessions import Leaving, SessionMeta
 from gateway.signs import SEEN
 from gateway.spool import WrongState
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import ADA, Parrot, gateway, message, replies, settings
 
-ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
-OWNER = Sender(id="ada", name="Ada", is_owner=True)
 NO_LONGER = f"no {SEEN}"
-
-
-class Parrot:
-    """A model that says what it has heard, when it may; `heard` are the prompts."""
-
-    def __init__(self) -> None:
-        self.heard: list[list[str]] = []
-        self.may_answer = asyncio.Event()
-        self.is_asked = asyncio.Event()
-
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        self.heard.append([each.text for each in prompt.messages if isinstance(each, UserMessage)])
-        self.is_asked.set()
-        await self.may_answer.wait()
-        yield TextDelta(text=f"heard: {self.heard[-1][-1]}")
-
-    @classmethod
-    def answering(cls, daemon: Daemon) -> None:
-        """Have one that answers at once."""
-        parrot = cls()
-        parrot.may_answer.set()
-        parrot.installed(daemon)
-
-    def installed(self, daemon: Daemon) -> None:
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=self))
-
-
-def message(text: str, event: str, **more: object) -> Inbound:
-    plain = Inbound(
-        address=ADA, sender=OWNER, event_id=event, text=text, sent_at=datetime.now(UTC), message_id=f"m-{event}"
-    )
-    return structs.replace(plain, **more)
-
-
-async def replies(chat: LoopbackChannel, count: int) -> list[str]:
-    texts: list[str] = []
-    while len(texts) < count:
-        heard = await chat.hear_message()
-        texts += [heard.text] if heard.kind is OutboundKind.REPLY else []
-    return texts
 
 
 async def test_an_edit_before_its_turn_replaces_the_text(tmp_path: Path) -> None:

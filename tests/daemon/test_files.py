@@ -19,10 +19,9 @@ from gateway.dialogue import ToolCall, UserMessage
 from gateway.errors import AuthRejected, ProviderFailed
 from gateway.files.reception import AT_ONCE
 from gateway.sessions import shown
-from gateway.sessions.encoding import decode
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
+from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings, transcript_entries
 from tests.files.samples import PHOTO, offered, png
 from tests.files.test_transcription import serving
 
@@ -40,13 +39,8 @@ def last_asked(provider: ScriptedProvider) -> UserMessage:
     return asked[-1]
 
 
-def transcript(folder: Path) -> list[object]:
-    (file,) = (folder / "data/sessions/transcripts").glob("*.jsonl")
-    return [decode(line) for line in file.read_bytes().splitlines()]
-
-
 def users(folder: Path) -> list[User]:
-    return [entry for entry in transcript(folder) if isinstance(entry, User)]
+    return [entry for entry in transcript_entries(folder) if isinstance(entry, User)]
 
 
 async def asked_about(
@@ -275,7 +269,7 @@ async def test_the_agent_sends_a_file_behind_its_answer(tmp_path: Path) -> None:
     assert file.message is not None
     assert file.message.file is not None
     assert (file.message.file.name, file.message.file.media_type) == ("report.pdf", "application/pdf")
-    (sent,) = [entry for entry in transcript(tmp_path) if isinstance(entry, SentFile)]
+    (sent,) = [entry for entry in transcript_entries(tmp_path) if isinstance(entry, SentFile)]
     assert sent.name == "report.pdf"
 
 
@@ -285,7 +279,7 @@ async def test_only_a_file_of_the_workspace_is_sent(tmp_path: Path, path: str) -
     async with gateway(settings(tmp_path), using(provider)) as (_, chat):
         await chat.say("send it")
         assert (await chat.hear_message()).text == "ok"
-    assert not [entry for entry in transcript(tmp_path) if isinstance(entry, SentFile)]
+    assert not [entry for entry in transcript_entries(tmp_path) if isinstance(entry, SentFile)]
 
 
 async def test_a_file_that_is_too_large_for_the_chat_is_told_in_words(tmp_path: Path) -> None:
@@ -326,7 +320,7 @@ async def test_a_file_that_was_sent_before_a_crash_still_goes_with_the_answer_on
         assert file.content == b"first"
         await chat.say("/status")
         assert (await chat.hear_message()).file is None
-    assert len([entry for entry in transcript(tmp_path) if isinstance(entry, SentFile)]) == 1
+    assert len([entry for entry in transcript_entries(tmp_path) if isinstance(entry, SentFile)]) == 1
 
 
 async def test_a_voice_message_is_heard(tmp_path: Path) -> None:

@@ -1,20 +1,12 @@
 """Messages that follow one another in a session: the turn of the next begins in the commit that ends the one before."""
 
 import asyncio
-import json
 import threading
 from pathlib import Path
 
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_edits import Parrot, message, replies
-
-
-def transcript(folder: Path) -> list[dict[str, str]]:
-    """Return the entries of the only session."""
-    text = next((folder / "data/sessions/transcripts").iterdir()).read_text()
-    return [json.loads(line) for line in text.splitlines()]
+from tests.daemon.harness import Parrot, gateway, message, replies, settings, transcript_json
 
 
 async def one_waits_for_another(chat: LoopbackChannel, parrot: Parrot) -> None:
@@ -29,7 +21,7 @@ async def test_what_waits_begins_in_the_commit_that_ends_what_it_waited_for(tmp_
         await one_waits_for_another(chat, parrot)
         parrot.may_answer.set()
         assert await replies(chat, 2) == ["heard: first", "heard: second"]
-    entries = [entry for entry in transcript(tmp_path) if "turn" in entry]
+    entries = [entry for entry in transcript_json(tmp_path) if "turn" in entry]
     assert [entry["type"] for entry in entries] == ["user", "assistant", "turn_end"] * 2
     assert len({entry["turn"] for entry in entries[:3]}) == len({entry["turn"] for entry in entries[3:]}) == 1
     assert entries[2]["ts"] == entries[3]["ts"], "entries of one commit have one time"
@@ -43,7 +35,7 @@ async def test_a_stop_while_a_turn_ends_stops_the_one_that_begins_with_it(tmp_pa
         assert await replies(chat, 2) == ["heard: first", "*Stopped.*"]
         await chat.submit(message("third", "3"))
         assert await replies(chat, 1) == ["heard: third"]
-    ends = [entry["outcome"] for entry in transcript(tmp_path) if entry["type"] == "turn_end"]
+    ends = [entry["outcome"] for entry in transcript_json(tmp_path) if entry["type"] == "turn_end"]
     assert ends == ["answered", "stopped", "answered"]
     assert ["second"] not in [heard[-1:] for heard in parrot.heard], "it was never asked"
 
@@ -73,7 +65,7 @@ async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_res
         daemon.stop()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
         assert await replies(chat, 1) == ["heard: second"]
-    said = [entry["content"] for entry in transcript(tmp_path) if entry["type"] == "user"]
+    said = [entry["content"] for entry in transcript_json(tmp_path) if entry["type"] == "user"]
     assert said == ["first", "second"]
 
 

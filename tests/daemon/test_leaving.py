@@ -9,9 +9,7 @@ from pathlib import Path
 from channels.loopback import LoopbackChannel
 from gateway.contract import Verdict
 from gateway.daemon import Daemon
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_edits import Parrot, message, replies
-from tests.daemon.test_following import transcript
+from tests.daemon.harness import Parrot, gateway, message, replies, settings, transcript_json
 
 
 @asynccontextmanager
@@ -55,5 +53,5 @@ async def test_turns_do_not_overlap_though_whoever_began_the_first_has_left(tmp_
         assert await replies(chat, 1) == ["heard: hello"]
         assert await one_leaves_before_another(daemon, chat, "first", "second") is Verdict.ACCEPTED
         assert await replies(chat, 2) == ["heard: first", "heard: second"]
-    entries = [entry["type"] for entry in transcript(tmp_path) if "turn" in entry]
+    entries = [entry["type"] for entry in transcript_json(tmp_path) if "turn" in entry]
     assert entries == ["user", "assistant", "turn_end"] * 3

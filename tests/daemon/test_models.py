@@ -5,35 +5,19 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
 
-from channels.loopback import LoopbackChannel
-from config import LogFormat, LogLevel, Settings
-from gateway.contract import Outbound
+from config import LogFormat, LogLevel
 from gateway.logs import configure, secrets_in
-from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, WireServer, serving
+from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, serving
 from tests.agent.wire.server import KEY
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
+from tests.daemon.models import configured
 from tests.metrics.scraping import scraped
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
-
-
-def configured(folder: Path, server: WireServer, agent: dict[str, Any] | None = None, **table: object) -> Settings:
-    main = {"provider": "fake", "model": "m", **(agent or {})}
-    return settings(folder, providers={"fake": server.table(**table)}, agents={"main": main})
-
-
-async def ask(chat: LoopbackChannel, text: str) -> Outbound:
-    await chat.say(text)
-    return await chat.hear_message()
-
-
-def transcript(folder: Path) -> str:
-    return "".join(file.read_text() for file in (folder / "data" / "sessions" / "transcripts").iterdir())
 
 
 @both
@@ -43,22 +27,22 @@ async def test_a_question_is_answered_with_the_help_of_a_tool(tmp_path: Path, ap
         api.answer("It is ", "empty."),
     ]
     async with serving(api, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
-        reply = await ask(chat, "what is in the workspace?")
-        again = await ask(chat, "really?")
+        reply = await say_and_hear(chat, "what is in the workspace?")
+        again = await say_and_hear(chat, "really?")
     assert reply.text == "Let me see.\n\nIt is empty."
     assert again.text == "It is empty."
     assert not reply.is_failure
     first, second, third = (request.body["messages"] for request in server.requests)
     assert len(first) < len(second) < len(third)
-    assert '"cached_tokens"' not in transcript(tmp_path)
-    assert '"input_tokens":11' in transcript(tmp_path)
+    assert '"cached_tokens"' not in transcript_text(tmp_path)
+    assert '"input_tokens":11' in transcript_text(tmp_path)
 
 
 @both
 async def test_arguments_that_stay_broken_end_in_a_visible_reason(tmp_path: Path, api: Dialect) -> None:
     broken = api.answer(calls=[Call("read_file", ['{"path": "no'], id="0")])
     async with serving(api, broken) as server, gateway(configured(tmp_path, server)) as (_, chat):
-        reply = await ask(chat, "read it")
+        reply = await say_and_hear(chat, "read it")
     assert "going in circles" in reply.text
     assert len(server.requests) == 3
     assert "JSON" in str(server.requests[1].body["messages"][-1])
@@ -70,17 +54,17 @@ async def test_a_stream_cut_within_a_call_runs_nothing_and_is_answered(tmp_path:
     *begun, _, _, _ = api.answer("Noting. ", calls=[call])
     script: list[Reply] = [[*begun[:-1], CUT], api.answer("There was nothing to note.")]
     async with serving(api, *script) as server, gateway(configured(tmp_path, server, patience=20.0)) as (_, chat):
-        reply = await ask(chat, "note it")
+        reply = await say_and_hear(chat, "note it")
     assert reply.text == "Noting. There was nothing to note."
-    assert "tool_use" not in transcript(tmp_path)
+    assert "tool_use" not in transcript_text(tmp_path)
 
 
 @both
 async def test_a_model_that_is_down_is_told_once_and_the_chat_goes_on(tmp_path: Path, api: Dialect) -> None:
     script: list[Reply] = [api.refusal(529, "overloaded_error"), api.answer("Back again.")]
     async with serving(api, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
-        failed = await ask(chat, "hello")
-        reply = await ask(chat, "hello again")
+        failed = await say_and_hear(chat, "hello")
+        reply = await say_and_hear(chat, "hello again")
     assert failed.is_failure
     assert "overloaded" in failed.text
     assert reply.text == "Back again."
@@ -94,10 +78,10 @@ async def test_the_transcript_and_the_metrics_say_which_model_has_answered(tmp_p
         agents = {"main": {"provider": "first", "model": "m", "fallbacks": ["second/claude"]}}
         providers = {"first": gone.table(), "second": there.table()}
         async with gateway(settings(tmp_path, providers=providers, agents=agents)) as (daemon, chat):
-            assert (await ask(chat, "hello")).text == "Here I am."
+            assert (await say_and_hear(chat, "hello")).text == "Here I am."
             seen = await scraped(tmp_path / "data")
             health = daemon.health()
-    assert '"second/claude"' in transcript(tmp_path)
+    assert '"second/claude"' in transcript_text(tmp_path)
     assert seen.value("gatehouse_model_requests_total", model="second/claude", outcome="answered") == 1
     assert (seen.value("gatehouse_ready"), seen.value("gatehouse_degraded")) == (1, 1)
     assert health.warnings == ("The model first/m has failed a moment ago, and another is asked in its place.",)
@@ -113,7 +97,7 @@ async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> Non
         await chat.say("/stop")
         assert {(await chat.hear_message()).text.split()[0] for _ in range(2)} >= {"Once"}
         await server.idle.wait()
-        assert (await ask(chat, "hello")).text == "Yes?"
+        assert (await say_and_hear(chat, "hello")).text == "Yes?"
         never.set()
 
 
@@ -131,7 +115,7 @@ async def test_new_settings_take_the_place_of_a_model_while_it_answers(tmp_path:
         await daemon.reload(configured(tmp_path, new))
         gate.set()
         assert (await chat.hear_message()).text == "The old model."
-        assert (await ask(chat, "and now?")).text == "The new model."
+        assert (await say_and_hear(chat, "and now?")).text == "The new model."
 
 
 @pytest.fixture
@@ -161,9 +145,9 @@ async def test_the_key_reaches_neither_log_nor_chat_nor_files(
         configure(LogLevel.DEBUG, LogFormat.JSON, secrets_in(told), everything_logged)
         logging.getLogger().setLevel(logging.DEBUG)  # More than the daemon would let the SDKs say.
         async with gateway(told) as (_, chat):
-            heard = [(await ask(chat, "hello")).text for _ in script]
+            heard = [(await say_and_hear(chat, "hello")).text for _ in script]
     assert KEY in str(server.requests[0].headers)
     assert heard[-1] == "At last."
     assert "invalid_api_key" in everything_logged.getvalue()
-    assert KEY not in everything_logged.getvalue() + "".join(heard) + transcript(tmp_path)
+    assert KEY not in everything_logged.getvalue() + "".join(heard) + transcript_text(tmp_path)
     assert "Traceback" not in "".join(heard)

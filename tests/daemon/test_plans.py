@@ -10,8 +10,8 @@ from gateway.daemon import Daemon
 from gateway.dialogue import Json, ToolCall
 from gateway.sessions.entries import Plan
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_steering import Gate, transcript
+from tests.daemon.harness import gateway, settings, transcript_entries
+from tests.daemon.test_steering import Gate
 
 
 async def test_a_plan_is_shown_while_its_turn_runs(tmp_path: Path) -> None:
@@ -33,5 +33,5 @@ async def test_a_plan_is_shown_while_its_turn_runs(tmp_path: Path) -> None:
         assert (await chat.hear_message()).text == "Done."
         await chat.say("/status")
         assert "Leap" not in (await chat.hear_message()).text
-    (entry,) = [entry for entry in transcript(tmp_path) if isinstance(entry, Plan)]
+    (entry,) = [entry for entry in transcript_entries(tmp_path) if isinstance(entry, Plan)]
     assert [(step.content, step.status) for step in entry.steps] == [("Look", "completed"), ("Leap", "in_progress")]

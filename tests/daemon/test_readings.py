@@ -12,10 +12,7 @@ from config import GatewaySettings
 from gateway.contract import Verdict
 from gateway.daemon import Daemon
 from gateway.spool import Begin, InboxState, Spool
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_commands import ask
-from tests.daemon.test_status import Slow
-from tests.daemon.test_taking_up import accepted, begin_a_session, leave
+from tests.daemon.harness import Slow, accepted, ask, begin_a_session, gateway, leave, settings
 
 SEARCH = "/session search heron"
 

@@ -12,8 +12,8 @@ from gateway.contract import Outbound, OutboundKind, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.spool import Reschedule, Send, Spool
 from tests.agent.wire import OPENAI, Call, Reply, serving
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_models import ask, configured
+from tests.daemon.harness import gateway, say_and_hear, settings
+from tests.daemon.models import configured
 
 START = datetime(2020, 11, 16, 12, 0, 0, tzinfo=UTC)
 """A Monday. What is said is said later, by the real clock, and thus is no backlog."""
@@ -193,6 +193,6 @@ async def test_a_model_is_told_what_was_wrong_with_its_time(tmp_path: Path, cloc
         OPENAI.answer("Done."),
     ]
     async with serving(OPENAI, *script) as server, gateway(configured(tmp_path, server), now=clock) as (_, chat):
-        await ask(chat, "remind me tomorrow")
+        await say_and_hear(chat, "remind me tomorrow")
     assert "No reminder was set: 'tomorrow' is no time" in server.requests[1].body["messages"][-1]["content"]
     assert "Reminder 1 is set for Monday, 16 November 2020" in server.requests[2].body["messages"][-1]["content"]

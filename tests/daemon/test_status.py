@@ -1,27 +1,11 @@
 """What the owner is told of a gateway at work."""
 
-import asyncio
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.cli.status_screen import screen
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import Slow, gateway, settings
 from tests.metrics.scraping import scraped
-
-
-class Slow:
-    """A model that takes its time."""
-
-    def __init__(self) -> None:
-        self.is_asked = asyncio.Event()
-        self.may_answer = asyncio.Event()
-
-    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        self.is_asked.set()
-        await self.may_answer.wait()
-        yield TextDelta(text="Done.")
 
 
 async def test_running_turns_are_told_with_their_age_and_those_behind_them_counted(tmp_path: Path) -> None:

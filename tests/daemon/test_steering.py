@@ -13,10 +13,9 @@ from gateway.contract import OutboundKind
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, UserMessage
 from gateway.sessions import TurnOutcome
-from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import gateway, settings, transcript_entries
 
 
 @dataclass
@@ -50,11 +49,6 @@ def agent(provider: ScriptedProvider, gate: Gate) -> Callable[[Daemon], None]:
     return lambda daemon: daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))
 
 
-def transcript(folder: Path) -> list[Entry]:
-    (file,) = (folder / "data/sessions/transcripts").glob("*.jsonl")
-    return [decode(line) for line in file.read_bytes().splitlines()]
-
-
 def spoken(entries: Sequence[Entry]) -> list[tuple[type[Entry], str]]:
     kinds = (User, Assistant, ToolUse, ToolResult, TurnEnd)
     return [(type(entry), getattr(entry, "content", "")) for entry in entries if isinstance(entry, kinds)]
@@ -74,7 +68,7 @@ async def test_what_is_said_during_a_step_is_heard_before_the_next(tmp_path: Pat
         assert (await chat.hear_message()).text == "Both."
     heard = [message.text for message in provider.prompts[1].messages if isinstance(message, UserMessage)]
     assert heard == ["one", "two"]
-    entries = transcript(tmp_path)
+    entries = transcript_entries(tmp_path)
     assert spoken(entries)[:6] == [
         (User, "one"),
         (Assistant, ""),
@@ -119,7 +113,7 @@ async def test_a_stop_ends_also_what_was_steered_in(tmp_path: Path) -> None:
         await chat.say("/stop")
         texts = {(await chat.hear_message()).text for _ in range(2)}
     assert texts == {"Stopped.", "*Stopped.*"}
-    ends = [entry for entry in transcript(tmp_path) if isinstance(entry, TurnEnd)]
+    ends = [entry for entry in transcript_entries(tmp_path) if isinstance(entry, TurnEnd)]
     assert [end.outcome for end in ends] == [TurnOutcome.STOPPED]
 
 

@@ -11,8 +11,7 @@ import pytest
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
 from gateway.spool import Spool, SpoolFull
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_status import Slow
+from tests.daemon.harness import Slow, gateway, settings
 from tests.disks import fill, small_disk
 
 

@@ -14,50 +14,11 @@ import pytest
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
-from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.dialogue import ToolCall, ToolMessage, UserMessage
 from gateway.sessions.at_hand import INTERRUPTED
-from gateway.spool import Accept, Begin, InboxState, Settle, Spool
-from tests.daemon.harness import gateway, settings
-
-SCOPE = "agent:main:loopback:direct:ada"
-
-
-def inbound(event_id: str, text: str, peer: str = "ada") -> Inbound:
-    return Inbound(
-        address=Address(channel="loopback", kind=PeerKind.DIRECT, peer=peer),
-        sender=Sender(id=peer, name=peer.title(), is_owner=True),
-        event_id=event_id,
-        text=text,
-        sent_at=datetime.now(UTC),
-    )
-
-
-async def leave(folder: Path, *operations: Accept | Begin | Settle) -> None:
-    """Leave an accepted message behind, as a run does that was killed."""
-    async with await Spool.open(folder / "data") as spool:
-        await spool.commit(*operations)
-
-
-def accepted(turn: str, text: str, *, peer: str = "ada", at: datetime | None = None) -> Accept:
-    scope = SCOPE.replace("ada", peer)
-    return Accept(
-        turn=turn,
-        inbound=inbound(turn, text, peer),
-        scope=scope,
-        session=scope,
-        number=1,
-        agent="main",
-        at=at or datetime.now(UTC),
-    )
-
-
-async def begin_a_session(folder: Path, *peers: str) -> None:
-    async with gateway(settings(folder)) as (_, chat):
-        for peer in peers or ("ada",):
-            await chat.say("hello", peer=peer)
-            await chat.hear_message()
+from gateway.spool import Begin, InboxState, Settle, Spool
+from tests.daemon.harness import SCOPE, accepted, begin_a_session, gateway, leave, settings
 
 
 async def test_a_message_to_an_agent_that_was_removed_meanwhile_is_told_so(tmp_path: Path) -> None:

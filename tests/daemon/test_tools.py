@@ -10,8 +10,8 @@ from config import ConfigError, load
 from gateway.contract import Sender
 from tests.agent.toolbox.test_shell import NAP, needs_sandbox, processes_with
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
-from tests.daemon.harness import gateway, settings
-from tests.daemon.test_models import ask, configured, transcript
+from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
+from tests.daemon.models import configured
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 STRANGER = Sender(id="bob", name="Bob")
@@ -20,7 +20,7 @@ STRANGER = Sender(id="bob", name="Bob")
 @both
 async def test_a_first_hello_costs_less_than_four_kilobytes(tmp_path: Path, api: Dialect) -> None:
     async with serving(api, api.answer("Hello!")) as server, gateway(configured(tmp_path, server)) as (_, chat):
-        await ask(chat, "hello")
+        await say_and_hear(chat, "hello")
     assert server.requests[0].size < 4000
 
 
@@ -42,9 +42,9 @@ async def test_a_model_that_obeys_every_text_gets_at_nothing_of_ours(tmp_path: P
     script = [OPENAI.answer(calls=calls), OPENAI.answer("I tried.")]
     async with serving(OPENAI, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
         secret.write_text("canary")
-        reply = await ask(chat, "do what the page says")
+        reply = await say_and_hear(chat, "do what the page says")
     assert reply.text == "I tried."
-    results = [json.loads(line) for line in transcript(tmp_path).splitlines() if '"type":"tool_result"' in line]
+    results = [json.loads(line) for line in transcript_text(tmp_path).splitlines() if '"type":"tool_result"' in line]
     assert [result["is_error"] for result in results] == [True] * len(attempts)
     assert "canary" not in "".join(result["output"] for result in results)
     assert secret.read_text() == "canary"
@@ -71,11 +71,11 @@ async def test_a_command_sees_nothing_of_ours_and_stops_with_its_turn(tmp_path: 
                 await asyncio.sleep(0.01)
             await chat.say("/stop")
             heard = [await chat.hear_message(), await chat.hear_message()]
-            reply = await ask(chat, "still there?")
+            reply = await say_and_hear(chat, "still there?")
     assert any("Stopped" in each.text for each in heard)
     assert reply.text == "Yes?"
     assert (workspace / "seen").read_text() == "done\n"
-    assert "canary" not in transcript(tmp_path)
+    assert "canary" not in transcript_text(tmp_path)
     assert not processes_with(f"{NAP}99")
     assert not server.complaints
 
@@ -93,13 +93,13 @@ async def test_the_owner_chooses_the_workspace_of_a_session(tmp_path: Path) -> N
     repo.mkdir()
     (repo / "index.html").write_text("<p>hi")
     async with gateway(settings(tmp_path, repos=[{"name": "website", "path": repo}])) as (_, chat):
-        await ask(chat, "hello")
-        assert "There is no workspace shop" in (await ask(chat, "/workspace shop")).text
-        assert "work in website" in (await ask(chat, "/workspace website")).text
-        assert "▸ website" in (await ask(chat, "/workspace")).text
-        assert "index.html" in (await ask(chat, "list files")).text
-        await ask(chat, "/workspace default")
-        assert "index.html" not in (await ask(chat, "list files")).text
+        await say_and_hear(chat, "hello")
+        assert "There is no workspace shop" in (await say_and_hear(chat, "/workspace shop")).text
+        assert "work in website" in (await say_and_hear(chat, "/workspace website")).text
+        assert "▸ website" in (await say_and_hear(chat, "/workspace")).text
+        assert "index.html" in (await say_and_hear(chat, "list files")).text
+        await say_and_hear(chat, "/workspace default")
+        assert "index.html" not in (await say_and_hear(chat, "list files")).text
 
 
 async def test_others_do_not_choose_a_workspace_and_do_not_see_which_there_are(tmp_path: Path) -> None:

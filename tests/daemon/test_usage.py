@@ -9,8 +9,8 @@ from gateway.contract import Sender
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
-from tests.daemon.harness import gateway
-from tests.daemon.models import ADA, ask, modelled, talking, transcript
+from tests.daemon.harness import ask, gateway, transcript_json
+from tests.daemon.models import ADA, modelled, talking
 
 ANSWER = OPENAI.answer("Hello.", tokens=(1_000, 200))
 BOB = Sender(id="bob", name="Bob")
@@ -22,7 +22,7 @@ async def test_usage_and_cost_are_in_the_transcript_and_shown(tmp_path: Path) ->
         await ask(chat, "hello again")
         status = await ask(chat, "/status")
         usage = await ask(chat, "/usage")
-    (first, _second) = [entry["usage"] for entry in transcript(tmp_path) if entry["type"] == "assistant"]
+    (first, _second) = [entry["usage"] for entry in transcript_json(tmp_path) if entry["type"] == "assistant"]
     assert first == {"input_tokens": 1_000, "output_tokens": 200, "cost_micros": 3_000}
     assert "Agent: main. Model: house/small." in status
     assert "of 5,700 tokens" in status
@@ -78,10 +78,10 @@ async def test_what_was_stopped_half_way_is_paid_for_all_the_same(tmp_path: Path
     gate = asyncio.Event()
     half: Reply = [*OPENAI.answer("Once upon a time")[:2], gate]
     async with talking(tmp_path, half) as (_, chat, _daemon):
-        await chat.say("tell me a story", peer="owner")
+        await chat.say("tell me a story")
         while (await chat.hear()).how != "draft":
             pass
-        await chat.say("/stop", peer="owner")
+        await chat.say("/stop")
         heard = [(await chat.hear_message()).text for _ in range(2)]
         assert any("Stopped" in text for text in heard)
         usage = await ask(chat, "/usage")

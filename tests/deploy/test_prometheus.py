@@ -10,7 +10,8 @@ from promql_parser import Expr, MatchOp, VectorSelector
 
 from gateway.http.auth import load_or_make_token
 from tests.agent.wire.openai import OPENAI
-from tests.daemon.models import ask, talking
+from tests.daemon.harness import ask
+from tests.daemon.models import talking
 from tests.metrics.scraping import Scraped, scraped
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"

@@ -9,8 +9,8 @@ from config import HttpSettings, Secret
 from gateway.contract import Sender, Verdict
 from gateway.daemon import opened
 from tests.agent.wire.openai import OPENAI
-from tests.daemon.harness import settings
-from tests.daemon.models import ask, talking
+from tests.daemon.harness import ask, settings
+from tests.daemon.models import talking
 from tests.metrics.scraping import scraped
 
 REFUSAL = OPENAI.refusal(401, "invalid_api_key")

@@ -9,7 +9,7 @@ import pytest
 from tests.channels.cable import Cable, back, laid, noticed, settled
 from tests.channels.discord.server import ADAS, FakeDiscord, discord_server
 from tests.channels.discord.test_daemon import gateway, settings, shown
-from tests.daemon.test_edits import Parrot
+from tests.daemon.harness import Parrot
 
 NOTICED_WITHIN = 30.0
 HEARTBEAT = 1.0

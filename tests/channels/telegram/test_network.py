@@ -9,7 +9,7 @@ from config import Settings
 from tests.channels.cable import Cable, back, laid, noticed, settled
 from tests.channels.telegram.bot_api import FakeBotApi, bot_api
 from tests.channels.telegram.test_daemon import gateway, heard, settings
-from tests.daemon.test_edits import Parrot
+from tests.daemon.harness import Parrot
 
 NOTICED_WITHIN = 20.0
 """Far more than the poll of one second and its slack take, for slow machines; far less than polls take by default."""
