@@ -5,7 +5,7 @@ from pathlib import Path
 from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Enclosure, Outbound, Receipt
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
-from tests.test_delivery import HELLO, Post, Wire, posting
+from tests.outbound.harness import HELLO, Post, Wire, posting
 
 REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=1500, ref="s/report.pdf")
 

@@ -1,15 +1,14 @@
 """Tools that ask: the turn stops, a person answers, and the turn goes on, over restarts too."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.agent.provider import Chunk, TextDelta
+from gateway.agent.provider import TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
@@ -19,43 +18,10 @@ from gateway.sessions.entries import Approval, ToolResult, TurnEnd
 from gateway.spool import Begin, InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import accepted, begin_a_session, gateway, leave, settings, transcript_entries
+from tests.daemon.tools import Rocket, agent, launch, scripted
 
 ADA, BOB = Sender(id="ada", name="Ada"), Sender(id="bob", name="Bob")
 OWNER = Sender(id="olga", name="Olga", is_owner=True)
-
-
-@dataclass
-class Rocket:
-    """A tool that asks, and remembers how often it ran."""
-
-    launched: list[str] = field(default_factory=list)
-
-    def toolbox(self) -> Toolbox:
-        async def launch(_context: ToolContext, target: str) -> str:
-            """Launch."""
-            self.launched.append(target)
-            return f"launched at {target}"
-
-        async def look(_context: ToolContext) -> str:
-            """Look."""
-            return "seen"
-
-        return Toolbox([tool(asks=True)(launch), tool(look)])
-
-
-def launch(target: str, number: int = 1) -> ToolCall:
-    return ToolCall(id=f"call{number}", name="launch", input={"target": target})
-
-
-def scripted(*steps: Sequence[Chunk | Exception]) -> ScriptedProvider:
-    return ScriptedProvider(*steps, [TextDelta(text="Done.")])
-
-
-def agent(provider: ScriptedProvider, rocket: Rocket) -> Callable[[Daemon], None]:
-    def change(daemon: Daemon) -> None:
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=rocket.toolbox()))
-
-    return change
 
 
 def house(folder: Path, **keys: object) -> Settings:

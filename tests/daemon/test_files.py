@@ -22,8 +22,8 @@ from gateway.sessions import shown
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings, transcript_entries
+from tests.files.harness import transcription_server
 from tests.files.samples import PHOTO, offered, png
-from tests.files.test_transcription import serving
 
 OK: Sequence[Chunk] = [TextDelta(text="ok")]
 SEES = ModelInfo(name="eyes", sees_images=True)
@@ -329,7 +329,7 @@ async def test_a_voice_message_is_heard(tmp_path: Path) -> None:
         return web.json_response({"text": "Buy milk."})
 
     voice = offered(name="voice.ogg", media_type="audio/ogg", kind=AttachmentKind.VOICE)
-    async with serving(transcribe) as url:
+    async with transcription_server(transcribe) as url:
         listens = settings(
             tmp_path,
             providers={"ears": {"kind": "openai", "base_url": url, "api_key": "k"}},

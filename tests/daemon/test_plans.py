@@ -11,7 +11,7 @@ from gateway.dialogue import Json, ToolCall
 from gateway.sessions.entries import Plan
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import gateway, settings, transcript_entries
-from tests.daemon.test_steering import Gate
+from tests.daemon.tools import Gate
 
 
 async def test_a_plan_is_shown_while_its_turn_runs(tmp_path: Path) -> None:

@@ -1,52 +1,24 @@
 """Busy mode `steer`: what is said during a turn is heard by that turn, between two of its steps."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from config import DmScope, SessionSettings, Settings
 from gateway.agent.events import TextDelta
 from gateway.agent.provider import Chunk, Prompt
-from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
 from gateway.contract import OutboundKind
-from gateway.daemon import Daemon
-from gateway.dialogue import ToolCall, UserMessage
+from gateway.dialogue import UserMessage
 from gateway.sessions import TurnOutcome
 from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import gateway, settings, transcript_entries
-
-
-@dataclass
-class Gate:
-    """A tool that runs until it is let go."""
-
-    entered: asyncio.Event = field(default_factory=asyncio.Event)
-    leave: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def tool(self) -> Tool:
-        async def wait(_context: ToolContext) -> str:
-            """Wait."""
-            self.entered.set()
-            await self.leave.wait()
-            return "waited"
-
-        return tool(wait)
-
-
-def call(number: int) -> ToolCall:
-    return ToolCall(id=f"call{number}", name="wait", input={})
+from tests.daemon.tools import Gate, agent, call
 
 
 def steered(folder: Path, mode: str = "steer") -> Settings:
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"busy": mode}}
     return settings(folder, channels=channels)
-
-
-def agent(provider: ScriptedProvider, gate: Gate) -> Callable[[Daemon], None]:
-    toolbox = Toolbox([gate.tool()])
-    return lambda daemon: daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))
 
 
 def spoken(entries: Sequence[Entry]) -> list[tuple[type[Entry], str]]:

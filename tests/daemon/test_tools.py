@@ -8,10 +8,10 @@ import pytest
 
 from config import ConfigError, load
 from gateway.contract import Sender
-from tests.agent.toolbox.test_shell import NAP, needs_sandbox, processes_with
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
 from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
 from tests.daemon.models import configured
+from tests.sandbox.harness import NAP, needs_sandbox, processes_with
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 STRANGER = Sender(id="bob", name="Bob")

@@ -5,8 +5,8 @@ import pytest
 from gateway.dialogue import AssistantMessage, Message, Picture, UserMessage
 from gateway.files.pictures import MAX_PICTURE_BYTES, MAX_PICTURES, shown
 from gateway.files.store import FileStore
+from tests.files.harness import chunks, opened
 from tests.files.samples import png
-from tests.files.test_store import chunks, opened
 
 
 @pytest.fixture

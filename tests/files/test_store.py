@@ -1,4 +1,3 @@
-import asyncio
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -6,31 +5,14 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import CannotStart, Refused
-from gateway.files.store import FileStore, TooLarge
-
-
-async def chunks(*parts: bytes) -> AsyncGenerator[bytes, None]:
-    for part in parts:
-        await asyncio.sleep(0)
-        yield part
+from gateway.files.store import TooLarge
+from tests.files.harness import chunks, left, opened
 
 
 async def endless(seen: list[int]) -> AsyncGenerator[bytes, None]:
     while True:
         seen.append(1)
         yield bytes(1000)
-
-
-async def opened(tmp_path: Path, budget: int = 10_000) -> FileStore:
-    store = FileStore(tmp_path / "files", budget)
-    await store.open()
-    return store
-
-
-def left(tmp_path: Path) -> list[str]:
-    return sorted(
-        str(path.relative_to(tmp_path / "files")) for path in (tmp_path / "files").rglob("*") if path.is_file()
-    )
 
 
 async def test_a_file_is_private_from_birth(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The transcriber, against a server that speaks OpenAI's wire format."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,7 @@ from aiohttp import web
 from config import Secret
 from gateway.errors import Refused
 from gateway.files.transcription import Transcriber
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_post("/v1/audio/transcriptions", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}/v1"
-    finally:
-        await runner.cleanup()
+from tests.files.harness import transcription_server
 
 
 @pytest.fixture
@@ -55,7 +39,7 @@ async def test_a_recording_becomes_what_was_said(recording: Path) -> None:
         )
         return web.json_response({"text": "Buy milk."})
 
-    async with serving(transcribe) as url:
+    async with transcription_server(transcribe) as url:
         assert await transcriber(url).transcribe(recording, "voice.ogg", "audio/ogg") == "Buy milk."
     assert got == {
         "key": "Bearer sk-canary",
@@ -82,7 +66,7 @@ async def test_a_failure_is_a_sentence_without_the_key(
         await request.read()
         return answer()
 
-    async with serving(transcribe) as url:
+    async with transcription_server(transcribe) as url:
         with pytest.raises(Refused, match=sentence) as caught:
             await transcriber(url).transcribe(recording, "voice.ogg", "audio/ogg")
     assert "canary" not in str(caught.value)

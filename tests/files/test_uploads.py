@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gateway.files.store import FileStore
 from gateway.files.uploads import KEPT_FOR, UPLOADS, FileRoutes
+from tests.files.harness import chunks, left, opened
 from tests.files.samples import png
-from tests.files.test_store import chunks, left, opened
 from tests.http.serving import BEARER, Running, serving
 
 RAW = {**BEARER, "Content-Type": "application/octet-stream"}

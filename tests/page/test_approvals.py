@@ -11,9 +11,9 @@ from playwright.async_api import Page, expect
 from config import Settings
 from gateway.agent.provider import TextDelta
 from gateway.daemon import opened
-from tests.daemon.test_approvals import Rocket, agent, launch, scripted
+from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.page.conftest import shoot
-from tests.page.test_chat import write
+from tests.page.harness import write
 
 COMMAND = "rm -rf build && \u202emake\u202c install " + "x" * 900
 

@@ -3,14 +3,8 @@ from playwright.async_api import Page, expect
 from gateway.contract import Outbound, OutboundKind
 from tests.channels.cable import until
 from tests.page.conftest import shoot
+from tests.page.harness import HELLO, write
 from tests.page.house import House
-
-HELLO = "Hello, is anybody there?"
-
-
-async def write(page: Page, text: str) -> None:
-    await page.get_by_role("textbox", name="Message").fill(text)
-    await page.keyboard.press("Enter")
 
 
 async def test_an_answer_streams_in_and_is_there_after_a_reload(page: Page, house: House) -> None:

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from tests.page.conftest import shoot
 from tests.page.daemon import Daemon
-from tests.page.test_chat import HELLO, write
+from tests.page.harness import HELLO, write
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,8 +1,8 @@
 from playwright.async_api import Page, expect
 
 from tests.page.conftest import shoot
+from tests.page.harness import HELLO, write
 from tests.page.house import House
-from tests.page.test_chat import HELLO, write
 
 
 async def test_what_is_typed_while_the_server_is_away_arrives_once(page: Page, house: House) -> None:

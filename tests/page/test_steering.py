@@ -12,8 +12,8 @@ from config import Settings
 from gateway.agent.provider import TextDelta
 from gateway.daemon import opened
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.test_steering import Gate, agent, call
-from tests.page.test_chat import write
+from tests.daemon.tools import Gate, agent, call
+from tests.page.harness import write
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from gateway.errors import Undeliverable
 from gateway.live import Live
 from gateway.reminders import Alarm, Reminders
 from gateway.spool import About, Appoint
-from tests.test_delivery import ADDRESS, Post, Time, Wire, posting
+from tests.outbound.harness import ADDRESS, Post, Time, Wire, posting
 
 DAILY = "0 0 * * *"
 

@@ -15,7 +15,7 @@ from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
 from gateway.sandbox.host import host
 from gateway.sandbox.wire import MAX_LINE
-from tests.agent.toolbox.test_shell import NAP, needs_sandbox, processes_with
+from tests.sandbox.harness import NAP, needs_sandbox, processes_with
 
 pytestmark = needs_sandbox
 

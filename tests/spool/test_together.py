@@ -2,8 +2,8 @@ import asyncio
 
 from gateway.spool import Begin, Delivered, Duplicate, InboxState, Note, Operation, Settle, Spool, Take
 from gateway.spool.together import moves
+from tests.spool.harness import held
 from tests.spool.samples import NOW, RECEIPT, accept, send, take
-from tests.spool.test_writer import held
 
 TURNS = [f"t{number:02}" for number in range(30)]
 

@@ -1,5 +1,4 @@
 import asyncio
-import sqlite3
 import threading
 from pathlib import Path
 
@@ -8,28 +7,8 @@ import pytest
 from gateway.spool import Duplicate, Note, Remember, Spool, WrongState
 from gateway.spool.operations import Begin
 from tests.spool.conftest import Crash
+from tests.spool.harness import WriterGate, held
 from tests.spool.samples import accept, send, take
-
-
-class Gate:
-    """Holds the writer's thread between two transactions."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, connection: sqlite3.Connection) -> None:
-        del connection
-        self.reached.set()
-        assert self.opened.wait(30)
-
-
-async def held(spool: Spool, group: asyncio.TaskGroup) -> Gate:
-    """Keep the writer busy until the gate is opened; what is committed meanwhile queues up."""
-    gate = Gate()
-    group.create_task(spool._do(gate), name="gate")  # noqa: SLF001 - the only way to make the queueing certain
-    await asyncio.to_thread(gate.reached.wait, 30)
-    return gate
 
 
 async def test_what_queues_up_is_one_transaction(spool: Spool) -> None:
@@ -138,7 +117,7 @@ async def test_closing_stores_what_was_committed_before(tmp_path: Path) -> None:
 
 
 def test_a_loop_that_is_gone_does_not_stop_what_was_queued(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = WriterGate()
 
     async def leave_behind() -> Spool:
         spool = await Spool.open(tmp_path)

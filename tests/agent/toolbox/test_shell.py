@@ -4,7 +4,6 @@ import asyncio
 import os
 import resource
 import shutil
-import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,21 +13,7 @@ from config import ShellSettings
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
-from gateway.sandbox.walls import Limits, NoSandbox, sandboxed
-
-_OPTIONS: list[str] = []
-
-
-def _fault() -> str:
-    try:
-        _OPTIONS[:] = sandboxed(":", Path("/"), Limits(memory_bytes=1, processes=1), network=False)
-    except NoSandbox as failure:
-        return str(failure)
-    return ""
-
-
-NO_SANDBOX = _fault()
-needs_sandbox = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
+from tests.sandbox.harness import NAP, SANDBOX_COMMAND, needs_sandbox, processes_with
 
 
 async def run(command: str, context: ToolContext, **changes: object) -> ToolOutcome:
@@ -36,31 +21,6 @@ async def run(command: str, context: ToolContext, **changes: object) -> ToolOutc
     async with asyncio.timeout(120):
         call = ToolCall(id="call_1", name="shell", input={"command": command})
         return await Toolbox([make_shell(settings)]).run(call, context)
-
-
-NAP = f"{1_000_000 + os.getpid()}"
-"""Begins a number of seconds that nobody else sleeps, not even the same test in another process."""
-
-
-def processes_with(word: str) -> list[str]:
-    """Return which processes have a word in their command, once those that were killed had time to go."""
-    found = _found(word)
-    for _ in range(100):
-        if found:
-            time.sleep(0.1)
-            found = _found(word)
-    return found
-
-
-def _found(word: str) -> list[str]:
-    return [process.name for process in Path("/proc").iterdir() if word in _command(process)]
-
-
-def _command(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text(errors="replace") if process.name.isdigit() else ""
-    except OSError:
-        return ""
 
 
 @needs_sandbox
@@ -96,7 +56,7 @@ async def test_no_setting_of_the_kernel_can_be_changed_not_even_by_root(context:
         "test -w /proc/sys/kernel/core_pattern && echo WRITABLE; unshare -U true && echo NESTED", context
     )
     assert "WRITABLE" not in outcome.output
-    assert "NESTED" not in outcome.output or "--disable-userns" not in _OPTIONS
+    assert "NESTED" not in outcome.output or "--disable-userns" not in SANDBOX_COMMAND
 
 
 @needs_sandbox

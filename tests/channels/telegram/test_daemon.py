@@ -16,7 +16,7 @@ from gateway.daemon import Daemon, opened
 from gateway.dialogue import UserMessage
 from tests.agent.scripted import PatientProvider, ScriptedProvider
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
-from tests.daemon.test_approvals import Rocket, agent, launch, scripted
+from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.files.samples import png
 from tests.running import DEFAULTS, Running, by_fork_with, write_config
 

@@ -1,0 +1,28 @@
+"""Set-up shared by the tests of the spool."""
+
+import asyncio
+import sqlite3
+import threading
+
+from gateway.spool import Spool
+
+
+class WriterGate:
+    """Holds the writer's thread between two transactions."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        del connection
+        self.reached.set()
+        assert self.opened.wait(30)
+
+
+async def held(spool: Spool, group: asyncio.TaskGroup) -> WriterGate:
+    """Keep the writer busy until the gate is opened, so that commits queue up."""
+    gate = WriterGate()
+    group.create_task(spool._do(gate), name="gate")  # noqa: SLF001 - the only way to make the queueing certain
+    await asyncio.to_thread(gate.reached.wait, 30)
+    return gate
