@@ -9,7 +9,7 @@ from gateway.channels import Channels
 from gateway.contract import Inbound, Verdict
 from gateway.errors import CannotStart
 from gateway.supervisor import ChannelState
-from tests.channels.sockets.serving import StubBrowser
+from gateway.testing import StubBrowser
 
 QUIET = {"web": {"enabled": False}, "terminal": {"enabled": False}}
 

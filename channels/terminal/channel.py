@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from channels.sockets import SocketChannel
 from channels.terminal.wire import PATH
+from channels.websocket import SocketChannel
 from gateway.contract import Access, Route
 
 __all__ = ["TerminalChannel"]

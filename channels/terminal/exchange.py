@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from uuid import uuid4
 
-from channels.sockets.wire import Ack, Draft, Failure, Message, Say, ServerFrame
+from channels.websocket.wire import Ack, Draft, Failure, Message, Say, ServerFrame
 from gateway.contract import OutboundKind, Verdict
 from gateway.text import clean
 

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from channels.sockets.wire import Commands, Draft, Echo, Failure, Message, ServerFrame
 from channels.terminal.asking import Asking
 from channels.terminal.exchange import Exchange
 from channels.terminal.flow import Flow
 from channels.terminal.keyboard import Prompt, answering
 from channels.terminal.link import Link
 from channels.terminal.quitting import is_quit
+from channels.websocket.wire import Commands, Draft, Echo, Failure, Message, ServerFrame
 from gateway.text import printable
 
 __all__ = ["Interactive"]

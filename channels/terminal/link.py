@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 
-from channels.sockets.wire import AskCommands, Failure, Frame, Message, ServerFrame
 from channels.terminal.errors import Lost
 from channels.terminal.exchange import Exchange, Outcome, subject
 from channels.terminal.wire import PATH, pack, unpack
+from channels.websocket.wire import AskCommands, Failure, Frame, Message, ServerFrame
 from gateway.errors import GatehouseError, Refused
 from gateway.text import excerpt
 

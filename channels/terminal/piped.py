@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from channels.sockets.wire import Failure, Message, ServerFrame
 from channels.terminal.exchange import Exchange
 from channels.terminal.link import Link
 from channels.terminal.quitting import is_quit
+from channels.websocket.wire import Failure, Message, ServerFrame
 from gateway.contract import OutboundKind
 from gateway.text import excerpt, printable
 

@@ -1,8 +1,8 @@
-"""The frames of `channels.sockets.wire` as the client sees them: it reads what the gateway writes, and back."""
+"""The frames of `channels.websocket.wire` as the client sees them: it reads what the gateway writes, and back."""
 
 import msgspec
 
-from channels.sockets.wire import Frame, ServerFrame
+from channels.websocket.wire import Frame, ServerFrame
 
 __all__ = ["PATH", "pack", "unpack"]
 

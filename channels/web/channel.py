@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from channels.sockets import SocketChannel
-from channels.sockets.conversation import link_to
-from channels.sockets.wire import Message
 from channels.web.assets import asset_routes
+from channels.websocket import SocketChannel
+from channels.websocket.connection import link_to
+from channels.websocket.wire import Message
 from gateway.contract import Access, ChannelContext, Outbound, Receipt, Route
 from gateway.errors import Undeliverable
 from gateway.text.markdown import render_html

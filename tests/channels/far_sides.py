@@ -13,7 +13,7 @@ from channels.web import open_channel as open_web
 from gateway.contract import Address, Attachment, AttachmentKind, Channel, HasRoutes, OpenChannel, PeerKind
 from gateway.errors import Transient
 from gateway.testing import NOT_TAKEN, FarSide
-from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, serving
+from tests.channels.websocket.harness import Core, StubBrowser, StubPulse, context, frame, running, serving
 
 
 class LoopbackFarSide:

@@ -4,9 +4,9 @@ from channels.discord import open_channel
 from config import ChannelSettings, Secret
 from gateway.contract import Channel, ChannelContext, Notebook
 from gateway.notebook import LooseLeaf
+from gateway.testing import StubBrowser
 from tests.channels.at_work import Beats, Core, running
 from tests.channels.discord.server import TOKEN, FakeDiscord
-from tests.channels.sockets.serving import StubBrowser
 
 __all__ = ["Beats", "Core", "opened", "running"]
 

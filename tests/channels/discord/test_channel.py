@@ -38,6 +38,7 @@ from gateway.contract import (
 )
 from gateway.errors import AuthRejected, CannotStart, Transient, Undeliverable
 from gateway.notebook import LooseLeaf
+from gateway.testing import StubBrowser
 from tests.channels.discord.harness import Beats, Core, opened, running
 from tests.channels.discord.server import (
     ADA,
@@ -57,7 +58,6 @@ from tests.channels.discord.server import (
     discord_server,
     refusal,
 )
-from tests.channels.sockets.serving import StubBrowser
 
 HERE = Address(channel="discord", kind=PeerKind.DIRECT, peer="42")
 THERE = Address(channel="discord", kind=PeerKind.CHANNEL, peer=CHANNEL, thread=THREAD)

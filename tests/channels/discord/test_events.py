@@ -17,10 +17,10 @@ from channels.discord.wire import BotIdentity
 from config import Secret
 from gateway.contract import Verdict
 from gateway.notebook import LooseLeaf
+from gateway.testing import StubBrowser
 from tests.channels.at_work import PATIENCE
 from tests.channels.discord.harness import Beats, Core
 from tests.channels.discord.server import ADA, ADAS, BOB, BOBS, BOT, CHANNEL, TOKEN, FakeDiscord, discord_server
-from tests.channels.sockets.serving import StubBrowser
 
 
 @pytest.fixture

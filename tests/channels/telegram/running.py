@@ -4,8 +4,8 @@ from channels.telegram import open_channel
 from config import ChannelSettings, Secret
 from gateway.contract import Channel, ChannelContext
 from gateway.notebook import LooseLeaf
+from gateway.testing import StubBrowser
 from tests.channels.at_work import Beats, Core, running
-from tests.channels.sockets.serving import StubBrowser
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi
 
 __all__ = ["Beats", "Core", "opened", "running"]

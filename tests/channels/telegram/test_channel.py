@@ -33,7 +33,7 @@ from gateway.contract import (
 )
 from gateway.errors import AuthRejected, CannotStart, Transient, Undeliverable
 from gateway.notebook import LooseLeaf
-from tests.channels.sockets.serving import StubBrowser
+from gateway.testing import StubBrowser
 from tests.channels.telegram.bot_api import (
     ADA,
     BOB,

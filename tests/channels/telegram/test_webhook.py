@@ -20,7 +20,7 @@ from gateway.contract import ChannelContext
 from gateway.daemon import Daemon, opened
 from gateway.errors import AuthRejected, CannotStart, Transient
 from gateway.notebook import LooseLeaf
-from tests.channels.sockets.serving import StubBrowser
+from gateway.testing import StubBrowser
 from tests.channels.telegram.bot_api import ADA, BOB, PATIENCE, TOKEN, FakeBotApi, bot_api, refusal
 from tests.channels.telegram.running import Beats
 

@@ -18,7 +18,7 @@ from gateway.contract import (
     PeerKind,
     Verdict,
 )
-from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, running, say, serving
+from tests.channels.websocket.harness import Core, StubBrowser, StubPulse, context, frame, running, say, serving
 
 ADA = Caller(name="ada", is_owner=True)
 

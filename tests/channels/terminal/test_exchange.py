@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.sockets.wire import Ack, Message
 from channels.terminal.exchange import Exchange
+from channels.websocket.wire import Ack, Message
 from gateway.contract import OutboundKind, Verdict
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -10,11 +10,11 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from channels.sockets.wire import ServerFrame
 from channels.terminal.exchange import Exchange
 from channels.terminal.interactive import Interactive
 from channels.terminal.keyboard import Prompt
 from channels.terminal.link import Link, linked
+from channels.websocket.wire import ServerFrame
 from tests.channels.terminal.scripted import QUICKLY, Client, Script, echoing, gateway
 
 CTRL_C, CTRL_D, UP, ALT_ENTER = "\x03", "\x04", "\x1b[A", "\x1b\r"

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from aiohttp import WSCloseCode
 
-from channels.sockets.wire import Commands, Failure, Message, ServerFrame
 from channels.terminal.errors import Lost
 from channels.terminal.exchange import Exchange
 from channels.terminal.link import AWAY, BACK, linked
+from channels.websocket.wire import Commands, Failure, Message, ServerFrame
 from gateway.errors import Refused, Transient
 from tests.channels.terminal.scripted import QUICKLY, Client, echoing, gateway, never
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.sockets.wire import Commands, Draft, Message, Say, ServerFrame, encode, parse
 from channels.terminal.wire import pack, unpack
+from channels.websocket.wire import Commands, Draft, Message, Say, ServerFrame, encode, parse
 from gateway.contract import Button, CommandInfo
 
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from channels.web.assets import asset_routes
-from tests.channels.sockets.serving import serving
+from tests.channels.websocket.harness import serving
 
 
 @pytest.fixture

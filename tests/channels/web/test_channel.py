@@ -7,7 +7,17 @@ from aiohttp.test_utils import TestClient
 from channels.web import open_channel
 from channels.web.channel import WebChannel
 from gateway.contract import Access, Drafts, HasRoutes, OffersButtons
-from tests.channels.sockets.serving import Core, StubBrowser, StubPulse, context, frame, outbound, running, say, serving
+from tests.channels.websocket.harness import (
+    Core,
+    StubBrowser,
+    StubPulse,
+    context,
+    frame,
+    outbound,
+    running,
+    say,
+    serving,
+)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.sockets.wire import (
+from channels.websocket.wire import (
     MAX_FRAME_SIZE,
     AskCommands,
     AskHistory,

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
-from channels.sockets.wire import Draft, Message, ServerFrame, encode
+from channels.websocket.wire import Draft, Message, ServerFrame, encode
 
 __all__ = ["Outlet"]
 

@@ -4,8 +4,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from channels.sockets.outlet import Outlet
-from channels.sockets.wire import Message, ServerFrame
+from channels.websocket.send_queue import Outlet
+from channels.websocket.wire import Message, ServerFrame
 from gateway.contract import OutboundKind
 
 __all__ = ["Hub", "TooManyConnections"]

@@ -1,5 +1,5 @@
 """What the channels that speak JSON over a WebSocket share: frames, the hub of open sockets, and the channel itself."""
 
-from channels.sockets.channel import SocketChannel
+from channels.websocket.channel import SocketChannel
 
 __all__ = ["SocketChannel"]

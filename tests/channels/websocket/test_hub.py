@@ -3,10 +3,10 @@ from contextlib import ExitStack
 import pytest
 from msgspec.structs import replace
 
-from channels.sockets.hub import MAX_CONNECTIONS, MAX_MAILBOXES, MAX_NOTES, MAX_SAID, Hub, TooManyConnections
-from channels.sockets.outlet import Outlet
-from channels.sockets.wire import Message
-from tests.channels.sockets.serving import NOON
+from channels.websocket.hub import MAX_CONNECTIONS, MAX_MAILBOXES, MAX_NOTES, MAX_SAID, Hub, TooManyConnections
+from channels.websocket.send_queue import Outlet
+from channels.websocket.wire import Message
+from tests.channels.websocket.harness import NOON
 
 
 def outlet() -> Outlet:

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from aiohttp import WSMessage, WSMsgType
 
-from channels.sockets.bucket import Bucket
-from channels.sockets.hub import Hub
-from channels.sockets.outlet import Outlet
-from channels.sockets.wire import (
+from channels.websocket.bucket import Bucket
+from channels.websocket.hub import Hub
+from channels.websocket.send_queue import Outlet
+from channels.websocket.wire import (
     Ack,
     AskCommands,
     AskHistory,

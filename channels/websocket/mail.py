@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import msgspec
 
-from channels.sockets.hub import Hub
-from channels.sockets.wire import Message
+from channels.websocket.hub import Hub
+from channels.websocket.wire import Message
 from gateway.contract import Notebook
 from gateway.errors import Transient
 

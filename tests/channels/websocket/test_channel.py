@@ -10,15 +10,15 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.test_utils import TestClient
 
-from channels.sockets import SocketChannel
-from channels.sockets.channel import HEARTBEAT, MAX_MESSAGE_SIZE
-from channels.sockets.conversation import FRAMES_AT_ONCE, PATIENCE
-from channels.sockets.hub import MAX_CONNECTIONS
-from channels.sockets.outlet import MAX_FRAMES
-from channels.sockets.wire import MAX_FRAME_SIZE
+from channels.websocket import SocketChannel
+from channels.websocket.channel import HEARTBEAT, MAX_MESSAGE_SIZE
+from channels.websocket.connection import FRAMES_AT_ONCE, PATIENCE
+from channels.websocket.hub import MAX_CONNECTIONS
+from channels.websocket.send_queue import MAX_FRAMES
+from channels.websocket.wire import MAX_FRAME_SIZE
 from gateway.contract import Access, Address, Caller, Line, OutboundKind, PeerKind, Route, Sender, SessionInfo, Verdict
 from gateway.errors import Transient
-from tests.channels.sockets.serving import (
+from tests.channels.websocket.harness import (
     NOON,
     Core,
     StubBrowser,

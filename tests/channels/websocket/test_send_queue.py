@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.sockets.outlet import CALM, MAX_BYTES, MAX_FRAMES, Outlet
-from channels.sockets.wire import Draft, Failure, Message
-from tests.channels.sockets.serving import NOON
+from channels.websocket.send_queue import CALM, MAX_BYTES, MAX_FRAMES, Outlet
+from channels.websocket.wire import Draft, Failure, Message
+from tests.channels.websocket.harness import NOON
 
 
 class Line:

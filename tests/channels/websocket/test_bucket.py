@@ -1,4 +1,4 @@
-from channels.sockets.bucket import Bucket
+from channels.websocket.bucket import Bucket
 
 
 def test_allows_a_burst_and_then_as_much_as_flows_in() -> None:

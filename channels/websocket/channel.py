@@ -7,11 +7,11 @@ from time import monotonic
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from channels.sockets.conversation import Conversation, Desk, Render, TooInsistent
-from channels.sockets.hub import Hub, TooManyConnections
-from channels.sockets.mail import Mail
-from channels.sockets.outlet import Outlet
-from channels.sockets.wire import Draft, Message
+from channels.websocket.connection import Conversation, Desk, Render, TooInsistent
+from channels.websocket.hub import Hub, TooManyConnections
+from channels.websocket.mail import Mail
+from channels.websocket.send_queue import Outlet
+from channels.websocket.wire import Draft, Message
 from gateway.contract import Address, Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt, TextLimit
 
 __all__ = ["SocketChannel"]
