@@ -1,18 +1,16 @@
-"""Keys of older versions: they warn and keep working for a while, under their new name or without any effect.
+"""Renamed and removed keys: they cause a warning and keep working, or are ignored, for a while.
 
-A key stays here for at least two minor versions after the one that has renamed or removed it.
+A key stays in `CHANGES` for at least two minor versions after the one that renamed or removed it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_Tables = dict[str, Any]  # Any: what a TOML file says.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """`old` is a dotted key in which `*` stands for any name; `new` is the last part of its name today."""
+    """`old` is a dotted key in which `*` matches any name; `new` is the last part of the new key."""
 
     old: str
     new: str
@@ -20,54 +18,52 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """`instead` is a sentence: what does its work today, or that nothing has to."""
+    """`old` is a dotted key in which `*` matches any name; `reason` is a sentence for the operator."""
 
     old: str
-    instead: str
+    reason: str
 
 
 CHANGES: Sequence[Renamed | Removed] = (
     Removed(
         old="channels.*.webhook_secret",
-        instead="It is made anew at each start and told to the platform, so there is nothing to set.",
+        reason="Gatehouse generates the secret at each start and registers it with the platform.",
     ),
 )
 
 
-def brought_up_to_date(
-    tables: _Tables, warn: Callable[[str], None], changes: Iterable[Renamed | Removed] = CHANGES
-) -> _Tables:
-    """Return `tables` as this version reads them; what had to be changed is told to `warn`. The file stays as it is."""
+def apply_deprecations(
+    tables: dict[str, Any], warn: Callable[[str], None], changes: Iterable[Renamed | Removed] = CHANGES
+) -> dict[str, Any]:
+    """Return a copy of `tables` with today's keys, and pass a warning to `warn` for each key that changed."""
     for change in changes:
-        tables = _changed(tables, change, change.old.split("."), (), warn)
+        tables = _apply(tables, change, change.old.split("."), (), warn)
     return tables
 
 
-def _changed(
-    table: _Tables, change: Renamed | Removed, parts: Sequence[str], path: tuple[str, ...], warn: Callable[[str], None]
-) -> _Tables:
+def _apply(
+    table: dict[str, Any],
+    change: Renamed | Removed,
+    parts: Sequence[str],
+    path: tuple[str, ...],
+    warn: Callable[[str], None],
+) -> dict[str, Any]:
+    """Apply `change` to the table at `path`; `parts` is the rest of the old key, relative to this table."""
     head, *rest = parts
-    if not rest:
-        return _without(table, change, head, path, warn) if head in table else table
-    inside = [name for name, inner in table.items() if head in ("*", name) and isinstance(inner, Mapping)]
-    return {
-        **table,
-        **{name: _changed(table[name], change, rest, (*path, name), warn) for name in inside},
-    }
-
-
-def _without(
-    table: _Tables, change: Renamed | Removed, old: str, path: tuple[str, ...], warn: Callable[[str], None]
-) -> _Tables:
-    """Take the old key out; where it has a new name that is not used yet, its value goes there."""
-    key = ".".join((*path, old))
-    rest = {name: value for name, value in table.items() if name != old}
+    if rest:
+        # A value that is not a table stays as it is; validation reports it later.
+        inside = [name for name, inner in table.items() if head in ("*", name) and isinstance(inner, Mapping)]
+        return {**table, **{name: _apply(table[name], change, rest, (*path, name), warn) for name in inside}}
+    if head not in table:
+        return table
+    key = ".".join((*path, head))
+    others = {name: value for name, value in table.items() if name != head}
     if isinstance(change, Removed):
-        warn(f"{key} is not used any more. {change.instead} Remove it; a later version will refuse it.")
-        return rest
+        warn(f"{key} is no longer used. {change.reason} Remove the key; a later version will reject it")
+        return others
     new = ".".join((*path, change.new))
     if change.new in table:
-        warn(f"{key} is now called {new}, which is set too and is what counts. Remove {key}.")
-        return rest
-    warn(f"{key} is now called {new}. It still works; rename it, since a later version will refuse it.")
-    return {**rest, change.new: table[old]}
+        warn(f"{key} was renamed to {new}. Both are set, and {new} is used. Remove {key}")
+        return others
+    warn(f"{key} was renamed to {new}. The old name still works; a later version will reject it")
+    return {**others, change.new: table[head]}

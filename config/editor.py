@@ -1,4 +1,4 @@
-"""Changes single keys of the config file, and shows settings without their secrets."""
+"""Edits single keys of the config file, and shows settings without their secrets."""
 
 import os
 import tomllib
@@ -17,24 +17,37 @@ _Tables = dict[str, Any]
 
 
 def set_value(path: Path, key: str, value_text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Set a dotted key and keep all others; the file is created when missing.
+    """Set a dotted key and keep all others. Creates the file if it does not exist.
 
-    `value_text` is read as a TOML value, or taken as text when it is none or when only text fits the key. The result
-    is validated first (references to secrets are taken on trust): a `ConfigError` leaves the file as it was.
-    Comments are lost, since tomli-w writes values only.
+    `value_text` is parsed as a TOML value. It is taken as text if it is not valid TOML, or if only text fits the key.
+    The result is validated first, without following references to secrets: a `ConfigError` leaves the file unchanged.
+    Comments in the file are lost, since tomli-w writes values only.
     """
     parts = _parse_key(key, path)
-    tables = _existing(path)
-    candidates = [_with(tables, parts, value, path) for value in _readings(value_text, key, path)]
-    _write_first_valid(path, candidates, environ)
+    tables = _read_if_exists(path)
+    try:
+        value_text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError([Problem(key=key, message="the value is not UTF-8 text")], path=path) from None
+    values: list[object] = [value_text]
+    try:
+        parsed = parse(f"value = {value_text}")
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if set(parsed) == {"value"}:  # Otherwise line breaks in the text made several keys of it.
+            value = parsed["value"]
+            # A bare 4.1 may be a number or the name of a model, so both are tried.
+            values = [value] if isinstance(value, str | list | dict) else [value, value_text]
+    _write_first_valid(path, [_with(tables, parts, value, path) for value in values], environ)
 
 
 def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> None:
-    """Set several dotted keys at once, each to a value that TOML has; None removes it, if it is there.
+    """Set several dotted keys at once, each to a TOML value; None removes the key if it exists.
 
-    Validated and written as `set_value`.
+    Validates and writes like `set_value`.
     """
-    tables = _existing(path)
+    tables = _read_if_exists(path)
     for key, value in values.items():
         parts = _parse_key(key, path)
         if value is not None:
@@ -45,53 +58,53 @@ def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, s
 
 
 def unset_value(path: Path, key: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Remove a dotted key, or a whole table, so that the default holds again. Validated and written as `set_value`."""
-    _write_first_valid(path, [_without(_existing(path), _parse_key(key, path), path)], environ)
+    """Remove a dotted key or a whole table, so that the default applies. Validates and writes like `set_value`."""
+    _write_first_valid(path, [_without(_read_if_exists(path), _parse_key(key, path), path)], environ)
 
 
 def show(settings: Settings) -> str:
-    """Return all settings in effect as TOML; secrets are `***`."""
+    """Return all effective settings as TOML; secrets are `***`."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the config file, so that editors can complete and check it."""
+    """Return the JSON Schema of the config file, for completion and checks in editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
 
 
-def _existing(path: Path) -> _Tables:
+def _read_if_exists(path: Path) -> _Tables:
+    # `lexists`, so that a dangling link is reported and not replaced.
     return read_tables(path) if os.path.lexists(path) else {}
 
 
 def _write_first_valid(path: Path, candidates: Sequence[_Tables], environ: Mapping[str, str]) -> None:
-    refusals = []
+    """Write the first of `candidates` that validates, or raise the `ConfigError` of the first."""
+    errors = []
     for tables in candidates:
         try:
             loaded = validate(tables, path, environ, resolves=False)
-        except ConfigError as refusal:
-            refusals.append(refusal)
-        else:
-            _write(path, tables, is_secret=any("holds a secret" in warning for warning in loaded.warnings))
-            return
-    raise refusals[0]
-
-
-def _write(path: Path, tables: _Tables, *, is_secret: bool) -> None:
-    """Write a private file; one that others may read, as a service's user does, stays so while it holds no secret."""
-    target = path.resolve()  # A link to the file stays a link.
-    try:
-        mode = target.stat().st_mode & 0o644 if target.exists() and not is_secret else 0o600
-        make_private_directory(target.parent)
-        write_atomically(target, tomli_w.dumps(tables).encode())
-        target.chmod(mode)
-    except OSError as error:
-        reason = (error.strerror or "unknown reason").lower()
-        problem = Problem(key="", message=f"cannot be written: {reason}", hint="check who owns the folder")
-        raise ConfigError([problem], path=path) from error
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        target = path.resolve()  # A link to the file stays a link.
+        try:
+            # A new file is private. An existing one keeps its readers, such as the user of a service, until it
+            # contains a secret. Others never get the right to write.
+            keeps_mode = target.exists() and not loaded.has_exposed_secret
+            mode = target.stat().st_mode & 0o644 if keeps_mode else 0o600
+            make_private_directory(target.parent)
+            write_atomically(target, tomli_w.dumps(tables).encode())
+            target.chmod(mode)
+        except OSError as error:
+            reason = (error.strerror or "unknown reason").lower()
+            problem = Problem(key="", message=f"cannot be written: {reason}", hint="check who owns the folder")
+            raise ConfigError([problem], path=path) from error
+        return
+    raise errors[0]
 
 
 def _parse_key(key: str, path: Path) -> list[str]:
-    """Read `a.b."c d"` as TOML would."""
+    """Split a dotted key like TOML does: `a.b."c d"` has three parts."""
     try:
         table: object = tomllib.loads(f"{key} = 0")
     except ValueError:
@@ -100,26 +113,10 @@ def _parse_key(key: str, path: Path) -> list[str]:
     while isinstance(table, dict) and len(table) == 1:
         ((part, table),) = table.items()
         parts.append(part)
-    if table != 0:  # Something else than one key was in there.
-        hint = "write it like http.port; a list such as bindings is set as a whole"
+    if table != 0:  # The text was not exactly one key.
+        hint = "write it like http.port; set a list such as bindings as a whole"
         raise ConfigError([Problem(key=key, message="is not a key", hint=hint)], path=path)
     return parts
-
-
-def _readings(value_text: str, key: str, path: Path) -> list[object]:
-    """Return what `value_text` can mean, the likeliest first."""
-    try:
-        value_text.encode()
-    except UnicodeEncodeError:
-        raise ConfigError([Problem(key=key, message="the value is not UTF-8 text")], path=path) from None
-    try:
-        parsed = parse(f"value = {value_text}")
-    except (ValueError, RecursionError):
-        return [value_text]
-    if set(parsed) != {"value"}:  # Line breaks in it have made several keys.
-        return [value_text]
-    value = parsed["value"]
-    return [value] if isinstance(value, str | list | dict) else [value, value_text]
 
 
 def _has(tables: object, parts: Sequence[str]) -> bool:

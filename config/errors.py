@@ -1,8 +1,12 @@
-"""Config errors: what is wrong with a key and how to fix it."""
+"""Config errors: for every problem its key, what is wrong and how to fix it.
+
+Validators raise `InvalidValue` or `InvalidTables`. `explain` turns these, and the errors that pydantic finds, into
+`Problem`s.
+"""
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -10,65 +14,14 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One mistake. `key` is empty when the file as a whole is at fault. No field ever holds a secret's value."""
-
-    key: str
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        said = f"{self.key}: {self.message}" if self.key else self.message
-        return f"{said}\n    {self.hint}" if self.hint else said
-
-
-class ConfigError(Exception):
-    """Everything that is wrong with the settings, at once. Its text is the block to show; the exit code is 78."""
-
-    def __init__(self, problems: Iterable[Problem], *, path: Path | None = None) -> None:
-        self.problems = tuple(problems)
-        self.path = path
-        super().__init__(_block(self.problems, path))
-
-
-def _block(problems: Sequence[Problem], path: Path | None) -> str:
-    where = str(path) if path else "The settings"
-    count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-    return "\n".join([f"{where}: {count}", *(f"  {problem}" for problem in problems)])
-
-
-class Mistake(ValueError):
-    """Raised by a validator of the model; becomes a `Problem` where pydantic noticed it."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-class Mistakes(ValueError):
-    """Raised by a check across tables, which knows the keys itself."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("the tables do not fit together")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question naming the nearest known word, or nothing when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean `{near[0]}`?" if near else ""
-
-
 _LONGEST_QUOTE = 24
-_YES_OR_NO = ("true", "false", "yes", "no", "on", "off")
-_NAME_ITSELF = "[key]"
-"""Pydantic's mark at the end of a location: not the value is wrong but its name."""
+_BOOLEAN_WORDS = ("true", "false", "yes", "no", "on", "off")
+_KEY_MARKER = "[key]"
+"""Pydantic appends this to a location when the name of an entry is invalid, not its value."""
 
-_SENTENCES = {
-    "missing": "is missing",
-    "extra_forbidden": "is not a key that Gatehouse knows",
+_MESSAGES = {
+    "missing": "is required",
+    "extra_forbidden": "is not a known key",
     "string_type": "must be text in quotes, got {got}",
     "path_type": "must be a path in quotes, got {got}",
     "int_type": "must be a whole number, got {value}",
@@ -86,94 +39,118 @@ _SENTENCES = {
     "greater_than_equal": "must be at least {ge}, got {value}",
     "less_than_equal": "must be at most {le}, got {value}",
 }
-_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+_TYPE_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem. `key` is empty if the problem concerns the whole file. No field contains the value of a secret."""
+
+    key: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.key}: {self.message}" if self.key else self.message
+        return f"{line}\n    {self.hint}" if self.hint else line
+
+
+class ConfigError(Exception):
+    """All problems of a configuration. Its text is meant for the terminal; the exit code is 78."""
+
+    def __init__(self, problems: Iterable[Problem], *, path: Path | None = None) -> None:
+        self.problems = tuple(problems)
+        self.path = path
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"{path or 'The settings'}: {count}", *(f"  {each}" for each in self.problems)]))
+
+
+class InvalidValue(ValueError):  # It is raised inside validators and never leaves this package as it is.
+    """Raised by a validator for one key. `explain` adds the key path."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InvalidTables(ValueError):  # As above.
+    """Raised by a check across tables, which knows the key paths."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("the tables contradict each other")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a question with the closest known word, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean `{near[0]}`?" if near else ""
 
 
 def explain(error: ValidationError, root: type[BaseModel]) -> list[Problem]:
-    """Return every mistake that `error` holds, in the order of the model."""
-    return [problem for details in error.errors(include_url=False) for problem in _problems(details, root)]
+    """Return a `Problem` for each finding in `error`, in the order of the model."""
+    problems: list[Problem] = []
+    for details in error.errors(include_url=False):
+        cause = details.get("ctx", {}).get("error")
+        location = [part for part in details["loc"] if part != _KEY_MARKER]
+        if isinstance(cause, InvalidTables):
+            problems += cause.problems
+        elif isinstance(cause, InvalidValue):
+            hint = cause.hint or _hint(details, location, root)
+            problems.append(Problem(key=_key_path(location), message=str(cause), hint=hint))
+        # Pydantic skips a default that depends on an invalid key, and reports that as an error too.
+        elif details["type"] != "default_factory_not_called":
+            hint = _hint(details, location, root)
+            problems.append(Problem(key=_key_path(location), message=_message(details), hint=hint))
+    return problems
 
 
-def _problems(details: ErrorDetails, root: type[BaseModel]) -> Iterator[Problem]:
-    cause = details.get("ctx", {}).get("error")
-    key = key_path(details["loc"])
-    if isinstance(cause, Mistakes):
-        yield from cause.problems
-    elif isinstance(cause, Mistake):
-        yield Problem(key=key, message=str(cause), hint=cause.hint or _hint(details, root))
-    elif details["type"] != "default_factory_not_called":  # It only follows from another mistake.
-        yield Problem(key=key, message=_sentence(details), hint=_hint(details, root))
-
-
-def key_path(location: Sequence[int | str]) -> str:
+def _key_path(location: Sequence[int | str]) -> str:
     """Write a location as in TOML: `bindings[0].agent`, `agents."Bad Name"`."""
     key = ""
     for part in location:
         if isinstance(part, int):
             key += f"[{part}]"
-        elif part != _NAME_ITSELF:
+        else:
             key += ("." if key else "") + (part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"')
     return key
 
 
-def _sentence(details: ErrorDetails) -> str:
-    sentence = _SENTENCES.get(details["type"], "is not valid")
+def _message(details: ErrorDetails) -> str:
     value = details["input"]
+    got = _TYPE_NAMES.get(type(value), "a date or time")
+    # Quote a text only if it looks like a typo of an accepted word. Any other text may be a misplaced secret.
+    is_harmless = isinstance(value, int | float) or (
+        isinstance(value, str) and bool(did_you_mean(value, _accepted_words(details)))
+    )
+    quoted = str(value).lower() if isinstance(value, bool) else repr(value)
     limits = {
         name: f"{limit:g}" if isinstance(limit, float) else limit for name, limit in details.get("ctx", {}).items()
     }
-    return sentence.format_map({**limits, "value": _quote(value, _words(details)), "got": _kind(value)})
+    return _MESSAGES.get(details["type"], "is not valid").format_map(
+        {**limits, "value": quoted if is_harmless and len(quoted) <= _LONGEST_QUOTE else got, "got": got}
+    )
 
 
-def _words(details: ErrorDetails) -> Sequence[str]:
-    """Return the words that were expected, or are often written, where the mistake is."""
+def _accepted_words(details: ErrorDetails) -> Sequence[str]:
     if details["type"] == "enum":
+        # Pydantic has no list of them, only the phrase: 'a', 'b' or 'c'.
         return re.findall(r"'([^']*)'", details["ctx"]["expected"])
-    return _YES_OR_NO if details["type"] == "bool_type" else ()
+    return _BOOLEAN_WORDS if details["type"] == "bool_type" else ()
 
 
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a date or time")
-
-
-def _quote(value: object, words: Sequence[str]) -> str:
-    """Repeat a value that is a short number, or near one of `words`."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    is_slip = isinstance(value, int | float) or (isinstance(value, str) and bool(did_you_mean(value, words)))
-    return repr(value) if is_slip and len(repr(value)) <= _LONGEST_QUOTE else _kind(value)
-
-
-def _hint(details: ErrorDetails, root: type[BaseModel]) -> str:
-    location = [part for part in details["loc"] if part != _NAME_ITSELF]
-    *parents, last = location
-    if details["type"] == "extra_forbidden":
-        known = list(_kind_at(root, parents).model_fields)
-        return did_you_mean(str(last), known) or f"known here: {', '.join(known)}"
-    if details["type"] == "enum":
-        return did_you_mean(str(details["input"]), _words(details)) or _description(root, location)
-    return _description(root, location)
-
-
-def _description(root: type[BaseModel], location: Sequence[int | str]) -> str:
-    """Return what the model says about the key, or about the table or list that it is in."""
-    *parents, last = location
-    kind = _kind_at(root, parents)
-    return kind.model_fields[str(last)].description or "" if _is_table(kind) else _description(root, parents)
-
-
-def _kind_at(root: type[BaseModel], location: Sequence[int | str]) -> Any:  # noqa: ANN401  # An annotation can be anything.
-    kind: Any = root
+def _hint(details: ErrorDetails, location: Sequence[int | str], root: type[BaseModel]) -> str:
+    """Return the closest accepted word, or else the model's description of the key or of the table that contains it."""
+    annotation: Any = root  # Any: an annotation can be anything.
+    description = ""
     for part in location:
-        kind = kind.model_fields[str(part)].annotation if _is_table(kind) else _inner(kind)
-    return kind
-
-
-def _is_table(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _inner(container: Any) -> Any:  # noqa: ANN401  # As above.
-    """Return what a dict or a tuple holds."""
-    arguments = [argument for argument in get_args(container) if argument is not Ellipsis]
-    return arguments[-1]
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            fields = annotation.model_fields
+            if part not in fields:
+                return did_you_mean(str(part), fields) or f"known keys: {', '.join(fields)}"
+            annotation, description = fields[str(part)].annotation, fields[str(part)].description or ""
+        else:
+            # The element type of dict[K, V] or tuple[V, ...].
+            annotation = [each for each in get_args(annotation) if each is not Ellipsis][-1]
+    near = did_you_mean(str(details["input"]), _accepted_words(details)) if details["type"] == "enum" else ""
+    return near or description

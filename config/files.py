@@ -1,4 +1,4 @@
-"""Files that are private from birth and never half written."""
+"""Private files and folders, and atomic writes."""
 
 import os
 import tempfile
@@ -8,36 +8,39 @@ from pathlib import Path
 from typing import BinaryIO
 
 Fsync = Callable[[int], None]
-"""Makes durable what a descriptor stands for: `os.fsync`, or what a test puts in its place."""
+"""`os.fsync`, or a fake in tests."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` in place of `path`, mode 0600: readers see the old file or the new one, also after a power cut."""
-    with replacing(path) as file:
+    """Replace `path` with `data`, mode 0600. Readers see the old file or the new one, even after a power cut."""
+    with atomic_writer(path) as file:
         file.write(data)
     fsync_directory(path.parent)
 
 
 @contextmanager
-def replacing(path: Path, fsync: Fsync = os.fsync) -> Iterator[BinaryIO]:
-    """Give a private file that takes the name `path` once it is whole and durable, and leaves nothing otherwise.
+def atomic_writer(path: Path, fsync: Fsync = os.fsync) -> Iterator[BinaryIO]:
+    """Yield a private temporary file that is fsynced and renamed to `path` at the end, or removed on an error.
 
-    The name itself is durable once the folder is synced.
+    The caller fsyncs the folder: until then a power cut may bring back the old file.
     """
+    # In the same folder, since a rename is atomic only within one file system. mkstemp creates it with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
-    with ExitStack() as undoing:
-        undoing.callback(temporary.unlink, missing_ok=True)
+    with ExitStack() as cleanup:
+        cleanup.callback(temporary.unlink, missing_ok=True)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
+            # Before the rename: some file systems would otherwise show an empty file after a power cut.
             fsync(descriptor)
         temporary.replace(path)
-        undoing.pop_all()
+        cleanup.pop_all()
 
 
 def make_private_directory(directory: Path) -> None:
-    """Create `directory` and what is missing above it, each mode 0700; what exists already is left as it is."""
+    """Create `directory` and its missing parents with mode 0700. Existing folders keep their mode."""
+    # Not `mkdir(parents=True)`, which creates the parents with the mode that the umask leaves.
     if directory.is_dir():
         return
     make_private_directory(directory.parent)
@@ -45,7 +48,7 @@ def make_private_directory(directory: Path) -> None:
 
 
 def fsync_directory(directory: Path, fsync: Fsync = os.fsync) -> None:
-    """Make the names in `directory` durable: a rename or a new file is not, until its folder is synced."""
+    """Fsync the entries of `directory`: a rename or a new file survives a power cut only after this."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Secrets: a value that is never printed, and the references (`env:`, `file:`, `credential:`) that stand for one."""
+"""Secrets: a value that is never printed, and the references that stand for one (`env:`, `file:`, `credential:`)."""
 
 import hmac
 from collections.abc import Mapping
@@ -9,20 +9,21 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from config.errors import Mistake
+from config.errors import InvalidValue
+
+EXPOSED_SECRET = "the file contains a secret and other users can read it; run chmod 600 on it, or use references"  # noqa: S105  # A warning.
 
 _STARS = "***"
-_KINDS = ("env", "file", "credential")
+_REFERENCE_KINDS = ("env", "file", "credential")
 _AS_STARS = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Travels through validation as its context.
+class LoadContext:
+    """Context of a validation: where references and relative paths point to, and where warnings go.
 
-    With `resolves` false, references to secrets are taken on trust: a command that edits the file runs
-    in a shell that may not have the daemon's environment. `warnings` collects what is odd but no mistake.
-    `is_exposed` says that other users can read the file.
+    With `resolves` false, references to secrets are not followed: a command that edits the file runs in a shell that
+    may lack the daemon's environment. `is_exposed` means that other users can read the file.
     """
 
     environ: Mapping[str, str]
@@ -36,31 +37,32 @@ class Source:
             self.warnings.append(warning)
 
     def path(self, text: str | Path) -> Path:
-        """Return `text` as an absolute path: `~` is the home folder, anything relative lies beside the file."""
+        """Return `text` as an absolute path. Relative paths start at the config file's folder."""
         path = Path(text)
+        # $HOME comes from `environ`, which may not be the environment of this process.
         if path.parts[:1] == ("~",) and self.environ.get("HOME"):
             path = Path(self.environ["HOME"], *path.parts[1:])
-        return self.folder / expand(path)
+        return self.folder / expand_home(path)
 
 
-def expand(path: Path) -> Path:
+def expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
-    except RuntimeError:  # How pathlib says it.
-        raise Mistake(f"{path}: there is no such home folder", "write the path in full") from None
+    except RuntimeError:  # Raised by pathlib if the user does not exist.
+        raise InvalidValue(f"{path}: this home folder does not exist", "write the full path") from None
 
 
-def source_of(info: ValidationInfo) -> Source | None:
-    """Return the context of this validation; settings built in code have none."""
-    return info.context if isinstance(info.context, Source) else None
+def context_of(info: ValidationInfo) -> LoadContext | None:
+    """Return the context of this validation. Settings built in code have none."""
+    return info.context if isinstance(info.context, LoadContext) else None
 
 
 class Secret:
-    """Prints, pickles and dumps as `***`; only `reveal()` gives the value."""
+    """Prints, pickles and dumps as `***`. Only `reveal()` returns the value."""
 
     __slots__ = ("__value",)
 
-    # Pydantic looks here when a field of type `Any` holds a secret.
+    # Pydantic uses this serializer if a field of type `Any` contains a secret.
     __pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_STARS))
 
     def __init__(self, value: str) -> None:
@@ -78,19 +80,20 @@ class Secret:
         return format(_STARS, spec)
 
     def __eq__(self, other: object) -> bool:
-        """Compare in constant time, so that an answer's delay tells nothing."""
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(_as_bytes(self.__value), _as_bytes(other.__value))
+        # In constant time: the delay of an answer must not tell how much of a guessed token is right.
+        mine = self.__value.encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(mine, other.__value.encode("utf-8", "surrogatepass"))
 
     def __hash__(self) -> int:
         return hash((Secret, self.__value))
 
+    # Copies keep the value, since they stay in this process. Pickles may leave it.
     def __copy__(self) -> "Secret":
         return self
 
     def __deepcopy__(self, memo: object) -> "Secret":
-        """Keep the value: unlike pickling, copying does not leave the process."""
         return self
 
     def __reduce__(self) -> tuple[type["Secret"], tuple[str]]:
@@ -105,77 +108,68 @@ class Secret:
         return {"type": "string", "minLength": 1, "examples": ["env:NAME", "file:PATH", "credential:NAME"]}
 
 
-def _as_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def _validate(value: object, info: ValidationInfo) -> Secret:
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
-        raise Mistake("must be text in quotes")
+        raise InvalidValue("must be text in quotes")
     if not value:
-        raise Mistake("must not be empty", "leave the key out, or write the value or a reference such as `env:NAME`")
-    source = source_of(info)
+        raise InvalidValue("must not be empty", "remove the key, or set a value or a reference such as `env:NAME`")
+    context = context_of(info)
     if is_reference(value):
-        return resolve(value, source)
-    if source and source.is_exposed:
-        source.warn("the file holds a secret and other users can read it; run chmod 600 on it, or use references")
+        return resolve(value, context)
+    if context and context.is_exposed:
+        context.warn(EXPOSED_SECRET)
     return Secret(value)
 
 
 def is_reference(text: str) -> bool:
-    return text.partition(":")[0] in _KINDS and ":" in text
+    return text.partition(":")[0] in _REFERENCE_KINDS and ":" in text
 
 
-def resolve(reference: str, source: Source | None) -> Secret:
-    """Return what `reference` stands for; a `Mistake` names the reference and the way out, never a value."""
+def resolve(reference: str, context: LoadContext | None) -> Secret:
+    """Return the secret that `reference` stands for.
+
+    Raises `InvalidValue` with the reference and a hint. The error never contains a value.
+    """
     kind, _, name = reference.partition(":")
-    if source is None:
-        raise Mistake(f"`{reference}` can only be resolved while a config file is read")
+    if context is None:
+        raise InvalidValue(f"`{reference}` can only be resolved while a config file is read")
     if not name or "\0" in name:
-        raise Mistake(f"`{kind}:` names nothing", f"write `{kind}:` and a name behind it")
-    if not source.resolves:
+        raise InvalidValue(f"`{kind}:` has no name after it", f"write `{kind}:` followed by a name")
+    if not context.resolves:
         return Secret(reference)
-    return Secret({"env": _from_environment, "file": _from_file, "credential": _from_credential}[kind](name, source))
+    value, fault = "", ""
+    if kind == "env":
+        hint = f"export {name} where Gatehouse is started"
+        value = context.environ.get(name, "")
+        if not value:
+            fault = f"{name} is empty" if name in context.environ else f"{name} is not set"
+    elif kind == "file":
+        hint = "create this file so that only Gatehouse can read it (mode 0600)"
+        value, fault = _read(context.path(name))
+    else:
+        hint = f"add `LoadCredential={name}:/path/to/file` to the systemd unit, or use `file:` or `env:`"
+        # systemd.exec(5): the folder with the credentials of this service.
+        folder = context.environ.get("CREDENTIALS_DIRECTORY")
+        if not folder:
+            fault = "systemd passed no credentials to this process"
+        elif "/" in name or name in {".", ".."}:
+            fault = "the name of a credential cannot contain a slash"
+        else:
+            value, fault = _read(Path(folder, name))
+    if fault:
+        raise InvalidValue(f"`{reference}` cannot be resolved: {fault}", hint)
+    return Secret(value)
 
 
-def _from_environment(name: str, source: Source) -> str:
-    value = source.environ.get(name)
-    if not value:
-        fault = "is not set" if value is None else "is empty"
-        raise _unresolved(f"env:{name}", f"{name} {fault}", f"export {name} where Gatehouse is started")
-    return value
-
-
-def _from_file(name: str, source: Source) -> str:
-    return _read(source.path(name), f"file:{name}", "create that file, readable by Gatehouse alone (mode 0600)")
-
-
-def _from_credential(name: str, source: Source) -> str:
-    folder = source.environ.get("CREDENTIALS_DIRECTORY")
-    reference = f"credential:{name}"
-    hint = f"add `LoadCredential={name}:/path/to/it` to the systemd unit, or use `file:` or `env:`"
-    if not folder:
-        raise _unresolved(reference, "systemd has given this process no credentials", hint)
-    if "/" in name or name in {".", ".."}:
-        raise _unresolved(reference, "a credential's name holds no slash", hint)
-    return _read(Path(folder, name), reference, hint)
-
-
-def _read(path: Path, reference: str, hint: str) -> str:
+def _read(path: Path) -> tuple[str, str]:
+    """Return the content of `path` without its last newline, and why it is unusable, or an empty string."""
     try:
+        # Not `strip`: a password may start or end with a space.
         value = path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        fault = f"{path}: {error.strerror or 'it cannot be read'}"
-    except ValueError:  # The decoder's own message would quote the content.
-        fault = f"{path} is not UTF-8 text"
-    else:
-        if value:
-            return value
-        fault = f"{path} is empty"
-    raise _unresolved(reference, fault, hint)
-
-
-def _unresolved(reference: str, fault: str, hint: str) -> Mistake:
-    return Mistake(f"`{reference}` cannot be resolved: {fault}", hint)
+        return "", f"{path}: {error.strerror or 'it cannot be read'}"
+    except ValueError:  # The decoder's message quotes the content.
+        return "", f"{path} is not UTF-8 text"
+    return value, "" if value else f"{path} is empty"

@@ -1,4 +1,4 @@
-"""Time zones: by their names, or the one that the system is set to."""
+"""Time zones: a zone by its name, or the zone that the system is set to."""
 
 import os
 from datetime import UTC, tzinfo
@@ -9,38 +9,37 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator
 
-from config.errors import Mistake
+from config.errors import InvalidValue
 
-_LOCALTIME = Path("/etc/localtime")
-_DATABASE = "zoneinfo/"
 _UNKNOWN = (KeyError, ValueError, OSError)
-"""What `ZoneInfo` raises for names that are none: unknown ones, strange ones, and folders."""
+"""`ZoneInfo` raises these for unknown names, for malformed names, and for folders of the database."""
 
 
-def _check_zone(name: str) -> str:
+def _check_name(name: str) -> str:
     try:
         ZoneInfo(name)
     except _UNKNOWN as unknown:
-        raise Mistake("is no time zone that this system knows", 'write it like "Europe/Berlin" or "UTC"') from unknown
+        raise InvalidValue("is not a time zone of this system", 'write it like "Europe/Berlin" or "UTC"') from unknown
     return name
 
 
-ZoneName = Annotated[str, AfterValidator(_check_zone)]
+TimeZoneName = Annotated[str, AfterValidator(_check_name)]
 
 
 @cache
-def zone_named(name: str | None) -> tzinfo:
-    """Return that time zone; without a name, that of the system, as it was at the first call."""
-    return _system_zone(os.environ.get("TZ", ""), _LOCALTIME) if name is None else ZoneInfo(name)
+def get_time_zone(name: str | None) -> tzinfo:
+    """Return the time zone `name`, or for None the system's zone as it was at the first call."""
+    return ZoneInfo(name) if name is not None else system_time_zone(os.environ.get("TZ", ""), Path("/etc/localtime"))
 
 
-def _system_zone(variable: str, localtime: Path) -> tzinfo:
-    """Look where the C library looks. A zone that cannot be made out is UTC."""
+def system_time_zone(variable: str, localtime: Path) -> tzinfo:
+    """Return the system's zone from $TZ (`variable`) or the file `localtime`, like the C library; UTC if both fail."""
     try:
         if variable:
             return ZoneInfo(variable.removeprefix(":"))
-        _, is_known, name = str(localtime.resolve()).partition(_DATABASE)
-        if is_known:
+        # Usually a link into the database, whose path is the name of the zone.
+        _, is_linked, name = str(localtime.resolve()).partition("zoneinfo/")
+        if is_linked:
             return ZoneInfo(name)
         with localtime.open("rb") as file:
             return ZoneInfo.from_file(file, key="local")

@@ -1,4 +1,4 @@
-"""Value types of the settings: enums, strings and numbers with limits, paths, and the base class of all tables."""
+"""Value types of the settings: enums, numbers, names, paths and URLs, and the base class of all tables."""
 
 import re
 from enum import StrEnum
@@ -17,8 +17,24 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from config.errors import Mistake
-from config.secrets import Source, expand, is_reference, resolve, source_of
+from config.errors import InvalidValue
+from config.secrets import context_of, expand_home, is_reference, resolve
+
+DAY = 86_400
+SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
+
+
+class Table(BaseModel):
+    """Base class of all tables."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        # Each class would otherwise build its own validator at import. `Settings` builds one for all of them.
+        defer_build=True,
+        hide_input_in_errors=True,
+        ser_json_inf_nan="constants",  # TOML has `inf` and `nan`; JSON's null would not load again.
+    )
 
 
 class DmScope(StrEnum):
@@ -31,14 +47,14 @@ class DmScope(StrEnum):
 
 
 class GroupScope(StrEnum):
-    """Whether the people of a group share one conversation."""
+    """Whether the members of a group share one conversation."""
 
     SHARED = "shared"
     PER_SENDER = "per-sender"
 
 
 class DmPolicy(StrEnum):
-    """Who may write to the bot directly."""
+    """Who may send the bot direct messages."""
 
     PAIRING = "pairing"
     ALLOWLIST = "allowlist"
@@ -54,7 +70,7 @@ class GroupPolicy(StrEnum):
 
 
 class BusyMode(StrEnum):
-    """What becomes of a message that comes in while its session is busy."""
+    """How a message is handled that arrives while a turn of its session is running."""
 
     FOLLOWUP = "followup"
     COLLECT = "collect"
@@ -63,7 +79,7 @@ class BusyMode(StrEnum):
 
 
 class WaitingSign(StrEnum):
-    """How somebody learns that a message has to wait for others."""
+    """How the sender learns that a message is queued."""
 
     REACTION = "reaction"
     NOTE = "note"
@@ -71,7 +87,7 @@ class WaitingSign(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How log lines look; `auto` is console on a terminal and JSON otherwise."""
+    """Format of log lines. `auto` is console on a terminal and JSON otherwise."""
 
     AUTO = "auto"
     CONSOLE = "console"
@@ -86,7 +102,7 @@ class LogLevel(StrEnum):
 
 
 class Backend(StrEnum):
-    """What runs an agent: our own loop around a model, or a process that speaks the Agent Client Protocol."""
+    """What runs an agent: the built-in loop around a model, or a process that speaks the Agent Client Protocol."""
 
     LLM = "llm"
     ACP = "acp"
@@ -98,76 +114,69 @@ class ProviderKind(StrEnum):
     ANTHROPIC = "anthropic"
 
 
-SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
-
+# Strict, because pydantic would otherwise accept "yes" for true and "8420" for 8420.
 Flag = Annotated[bool, Field(strict=True)]
-Whole = Annotated[int, Field(strict=True)]
+Integer = Annotated[int, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Price = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Slug = Annotated[str, Field(pattern=SLUG)]
 Text = Annotated[str, Field(min_length=1)]
 
-
-def _number_as_text(value: object) -> object:
-    """Take the bare numbers that most platforms use as ids; TOML knows them from text, we do not care."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 Id = Annotated[
-    Text, BeforeValidator(_number_as_text), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
+    Text,
+    # Many platforms use numbers as ids, and people write them without quotes.
+    BeforeValidator(lambda value: str(value) if isinstance(value, int) and not isinstance(value, bool) else value),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]}),
 ]
 """An id on a platform."""
 
 
 def _check_platform_id(value: str) -> str:
     channel, _, peer = value.partition(":")
+    # `telegram:*` is rejected: an owner or a linked person is one person, never everyone.
     if not re.fullmatch(SLUG, channel) or not peer.strip(" *"):
-        raise Mistake("must be a channel and an id on it", 'write it like "telegram:123456"')
+        raise InvalidValue("must be a channel and an id on it", 'write it like "telegram:123456"')
     return value
 
 
 PlatformId = Annotated[str, AfterValidator(_check_platform_id)]
-"""An id with the channel it belongs to, `telegram:123`."""
+"""An id with its channel: `telegram:123`."""
 
 
-def _locate(value: Path, info: ValidationInfo) -> Path:
+def _make_absolute(value: Path, info: ValidationInfo) -> Path:
     if "\0" in str(value) or not str(value):
-        raise Mistake("is no path")
-    source = source_of(info)
-    return source.path(value) if source else expand(value)
+        raise InvalidValue("is not a valid path")
+    context = context_of(info)
+    return context.path(value) if context else expand_home(value)
 
 
-Location = Annotated[Path, AfterValidator(_locate)]
-"""A path; relative ones lie beside the config file."""
+FilePath = Annotated[Path, AfterValidator(_make_absolute)]
+"""A path to a file or folder. Relative paths start at the config file's folder."""
 
 
 def _check_url(value: str) -> str:
-    # Nothing of the value is repeated: people do put passwords into URLs.
+    # The messages do not quote the value: people do put passwords into URLs.
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port
     except ValueError:
         parts, host = urlsplit(""), None
     if parts.scheme not in {"http", "https"} or not host:
-        raise Mistake("must be an address that starts with http:// or https://")
+        raise InvalidValue("must be a URL that starts with http:// or https://")
     if parts.username is not None:
-        raise Mistake("must not hold a name or password", "put the secret into the key meant for it")
+        raise InvalidValue("must not contain a user name or password", "put the secret into the key meant for it")
     return value
 
 
 Url = Annotated[str, AfterValidator(_check_url)]
 
 
-def _resolve_within(value: Any, source: Source | None) -> Any:  # noqa: ANN401  # Options are whatever a channel wants.
+def _resolve_references(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401  # Each channel defines its own options.
     if isinstance(value, str) and is_reference(value):
-        return resolve(value, source)
+        return resolve(value, context_of(info))
     if isinstance(value, dict):
-        return {key: _resolve_within(inner, source) for key, inner in value.items()}
-    return [_resolve_within(inner, source) for inner in value] if isinstance(value, list) else value
-
-
-def _resolve_options(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    return {key: _resolve_within(inner, source_of(info)) for key, inner in value.items()}
+        return {key: _resolve_references(inner, info) for key, inner in value.items()}
+    return [_resolve_references(inner, info) for inner in value] if isinstance(value, list) else value
 
 
 def _hide_texts(value: Any) -> Any:  # noqa: ANN401  # As above.
@@ -180,23 +189,8 @@ def _hide_texts(value: Any) -> Any:  # noqa: ANN401  # As above.
 
 Options = Annotated[
     dict[str, Any],
-    AfterValidator(_resolve_options),
+    AfterValidator(_resolve_references),
+    # Only the channel knows which of its options are secret, so none of the texts is shown.
     PlainSerializer(_hide_texts, return_type=dict[str, Any], when_used="json"),
 ]
-"""A free table; a reference anywhere in it becomes a `Secret`. Any text may be one, so none is shown."""
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach `host`; an unusual spelling counts as reachable by others."""
-    return host in {"localhost", "::1"} or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
-
-
-DAY = 86_400
-
-
-class Table(BaseModel):
-    # Each class would otherwise build its own validator at import; `Settings` builds one for all of them.
-    # TOML has `inf` and `nan`, so they are dumped as they are.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True, ser_json_inf_nan="constants"
-    )
+"""A table that Gatehouse does not check. References in it, at any depth, become a `Secret`."""

@@ -1,1 +1,1 @@
-"""The tables of the settings, with their defaults and limits, by what they are about."""
+"""The tables of the config file, with their defaults and limits, by topic."""

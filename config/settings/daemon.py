@@ -1,102 +1,111 @@
 """The daemon and its HTTP server."""
 
+import re
 from datetime import tzinfo
 from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.errors import Mistake
-from config.secrets import Secret, is_reference, source_of
-from config.time_zones import ZoneName, zone_named
-from config.types import DAY, Location, LogFormat, LogLevel, PlatformId, Seconds, Table, Text, Whole, is_loopback
+from config.errors import InvalidValue
+from config.secrets import Secret, context_of, is_reference
+from config.time_zones import TimeZoneName, get_time_zone
+from config.types import DAY, FilePath, Integer, LogFormat, LogLevel, PlatformId, Seconds, Table, Text
 
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN_LENGTH = 16
 
 
 class GatewaySettings(Table):
-    """The daemon itself."""
+    """The daemon."""
 
-    data_dir: Location = Field(
+    data_dir: FilePath = Field(
         default=Path("~/.gatehouse"),
         validate_default=True,
-        description="Where sessions, the spool and the generated token are kept.",
+        description="The folder for sessions, the spool and the generated token.",
     )
     flush_interval: Seconds = Field(
-        default=30.0, ge=0.1, le=DAY, description="Seconds between two moments at which transcripts are made durable."
+        default=30.0, ge=0.1, le=DAY, description="How many seconds pass between two fsyncs of the transcripts."
     )
     shutdown_timeout: Seconds = Field(
         default=30.0,
         ge=0,
         le=DAY,
-        description="Seconds that running turns get to finish when the daemon is told to stop.",
+        description="How many seconds running turns get to finish when the daemon stops.",
     )
-    turn_timeout: Seconds = Field(default=600.0, ge=0.1, le=DAY, description="Seconds after which a turn is ended.")
+    turn_timeout: Seconds = Field(
+        default=600.0, ge=0.1, le=DAY, description="After how many seconds a turn is stopped."
+    )
     approval_timeout: Seconds = Field(
         default=1800.0,
         ge=1,
         le=30 * DAY,
-        description="Seconds after which a question about a tool that nobody has answered counts as answered with no.",
+        description="After how many seconds a tool call that was not approved is denied.",
     )
-    max_parallel_turns: Whole = Field(default=64, ge=1, description="How many turns run at the same time.")
-    max_queued_per_session: Whole = Field(
-        default=100, ge=1, description="How many messages may wait in one session before more are refused."
+    max_parallel_turns: Integer = Field(default=64, ge=1, description="How many turns may run at the same time.")
+    max_queued_per_session: Integer = Field(
+        default=100, ge=1, description="How many messages may wait in one session before more are rejected."
     )
-    max_queued: Whole = Field(
-        default=10_000, ge=1, description="How many messages may wait in all sessions together before more are refused."
+    max_queued: Integer = Field(
+        default=10_000, ge=1, description="How many messages may wait in all sessions before more are rejected."
     )
-    max_message_chars: Whole = Field(default=32_000, ge=100, description="The longest message that is accepted.")
+    max_message_chars: Integer = Field(
+        default=32_000, ge=100, description="The longest message that is accepted, in characters."
+    )
     max_backlog_age: Seconds = Field(
         default=86_400.0,
         ge=0,
         le=100 * 365 * DAY,
-        description="Seconds after which a message that came in while the daemon was down is not answered any more.",
+        description="How old, in seconds, a message from while the daemon was down may be to still get an answer.",
     )
-    workspace_root: Location = Field(
-        default_factory=lambda settled: settled["data_dir"] / "workspace",
-        description='The folder that the file tools see; without it, "workspace" in data_dir.',
+    workspace_root: FilePath = Field(
+        default_factory=lambda data: data["data_dir"] / "workspace",
+        description='The folder that the file tools can access. Default: "workspace" in data_dir.',
     )
     log_format: LogFormat = Field(
-        default=LogFormat.AUTO, description="How log lines look; auto: console on a terminal, JSON otherwise."
+        default=LogFormat.AUTO, description="The format of log lines; auto: console on a terminal, JSON otherwise."
     )
-    log_level: LogLevel = Field(default=LogLevel.INFO, description="The least important lines that are logged.")
-    log_file: Location | None = Field(
-        default=None, description="A file that gets the log lines too, as JSON; without it there is none."
+    log_level: LogLevel = Field(default=LogLevel.INFO, description="The lowest level that is logged.")
+    log_file: FilePath | None = Field(
+        default=None, description="A file to which log lines are written as well, as JSON. Default: none."
     )
-    log_file_bytes: Whole = Field(
-        default=10_000_000, ge=10_000, description="How large the log file becomes before a new one is begun."
+    log_file_bytes: Integer = Field(
+        default=10_000_000, ge=10_000, description="The size in bytes at which the log file is rotated."
     )
-    log_file_count: Whole = Field(
-        default=5, ge=1, le=1000, description="How many of the older log files are kept, as .1, .2 and so on."
+    log_file_count: Integer = Field(
+        default=5, ge=1, le=1000, description="How many rotated log files are kept, as .1, .2 and so on."
     )
     owners: tuple[PlatformId, ...] = Field(
         default=(),
-        description='Who may use the commands that affect others, like "telegram:123456"; besides those who were '
-        "approved as owners.",
+        description='People who may use the commands that affect others, like "telegram:123456". People approved as '
+        "owners may use them too.",
     )
-    timezone: ZoneName | None = Field(
+    timezone: TimeZoneName | None = Field(
         default=None,
-        description='The time zone in which people mean their times, like "Europe/Berlin"; without it, the system\'s.',
+        description='The time zone of reminders and of the agents, like "Europe/Berlin". Default: the system\'s.',
     )
 
     @property
     def zone(self) -> tzinfo:
-        return zone_named(self.timezone)
+        return get_time_zone(self.timezone)
 
 
 class HttpSettings(Table):
     """The HTTP server: the web page, the API and the health checks."""
 
-    host: Text = Field(default="127.0.0.1", description="The address to listen on; beyond this machine, set token too.")
-    port: Whole = Field(default=8420, ge=0, le=65_535, description="The port to listen on; 0 takes any free one.")
+    host: Text = Field(
+        default="127.0.0.1", description="The address to listen on; one that other machines can reach needs a token."
+    )
+    port: Integer = Field(default=8420, ge=0, le=65_535, description="The port to listen on; 0 picks a free one.")
     token: Secret | None = Field(
         default=None,
         validate_default=True,
-        description="What a caller must present, at least 16 characters; without it a random one is made on first run.",
+        description="The token that callers must send, at least 16 characters. Default: generated at the first start.",
     )
     allowed_hosts: tuple[Text, ...] = Field(
-        default=(), description="Names, besides those of this machine, by which browsers may reach the server."
+        default=(), description="Host names that browsers may use to reach the server, besides those of this machine."
     )
-    max_body_bytes: Whole = Field(default=1_048_576, ge=4096, description="The largest request body that is read.")
+    max_body_bytes: Integer = Field(
+        default=1_048_576, ge=4096, description="The largest request body that is accepted."
+    )
     open_metrics: bool = Field(
         default=False,
         description="Whether programs on this machine may read /metrics without the token; needs a loopback host.",
@@ -104,45 +113,38 @@ class HttpSettings(Table):
 
     @field_validator("token")
     @classmethod
-    def _guards_the_door(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
+    def _check_token(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
         if token is None:
-            _refuse_an_open_door(str(info.data.get("host", "localhost")))
+            if not _is_loopback(info):
+                raise InvalidValue(
+                    "is required, because other machines can reach the address in http.host",
+                    "set http.token (at least 16 characters, or `env:NAME`), or set http.host to 127.0.0.1",
+                )
             return None
-        source = source_of(info)
-        if source and not source.resolves and is_reference(token.reveal()):
-            return token  # It was taken on trust, and says nothing about the strength of what it stands for.
-        _refuse_a_weak_token(token.reveal())
+        value, context = token.reveal(), context_of(info)
+        if context and not context.resolves and is_reference(value):
+            return token  # It was not resolved, so there is nothing to check.
+        if len(value) < _MIN_TOKEN_LENGTH:
+            raise InvalidValue(
+                f"must have at least {_MIN_TOKEN_LENGTH} characters",
+                'generate one with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"',
+            )
+        if not (value.isascii() and value.isprintable()) or " " in value:
+            raise InvalidValue("must be ASCII without spaces, since it is sent in an HTTP header")
         return token
 
     @field_validator("open_metrics")
     @classmethod
-    def _opens_to_this_machine_only(cls, is_open: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic calls it.
-        if is_open:
-            _refuse_metrics_for_all(str(info.data.get("host", "localhost")))
+    def _check_open_metrics(cls, is_open: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic calls it.
+        if is_open and not _is_loopback(info):
+            raise InvalidValue(
+                "must be false, because other machines can reach the address in http.host",
+                "let Prometheus send the token (`authorization.credentials_file`), or set http.host to 127.0.0.1",
+            )
         return is_open
 
 
-def _refuse_metrics_for_all(host: str) -> None:
-    if not is_loopback(host):
-        raise Mistake(
-            "must be false, because other machines can reach the address in http.host",
-            "let Prometheus send the token (`authorization.credentials_file`), or set http.host to 127.0.0.1",
-        )
-
-
-def _refuse_an_open_door(host: str) -> None:
-    if not is_loopback(host):
-        raise Mistake(
-            "is needed, because other machines can reach the address in http.host",
-            "set http.token (at least 16 characters, or `env:NAME`), or set http.host to 127.0.0.1",
-        )
-
-
-def _refuse_a_weak_token(value: str) -> None:
-    if len(value) < _SHORTEST_TOKEN:
-        raise Mistake(
-            f"must have at least {_SHORTEST_TOKEN} characters",
-            'make one with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"',
-        )
-    if not (value.isascii() and value.isprintable()) or " " in value:
-        raise Mistake("must be plain ASCII without spaces, since it travels in an HTTP header")
+def _is_loopback(info: ValidationInfo) -> bool:
+    """Return whether only this machine can reach the host. An unusual spelling counts as reachable by others."""
+    host = str(info.data.get("host", "localhost"))  # An invalid host has its own problem.
+    return host in {"localhost", "::1"} or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None

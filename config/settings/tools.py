@@ -1,99 +1,112 @@
-"""What agents can use: tools, MCP servers, files."""
+"""Tools, MCP servers, attachments and transcription."""
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from config.errors import Mistake
+from config.errors import InvalidValue
 from config.secrets import Secret
-from config.types import DAY, Flag, Location, Seconds, Slug, Table, Text, Url, Whole
+from config.types import DAY, FilePath, Flag, Integer, Seconds, Slug, Table, Text, Url
 
 
 class ShellSettings(Table):
-    """The tool that runs commands, in a sandbox of bubblewrap."""
+    """The tool `shell`, which runs commands in a bubblewrap sandbox."""
 
-    enabled: Flag = Field(default=False, description="Whether agents have it.")
+    enabled: Flag = Field(default=False, description="Whether agents can use it.")
     network: Flag = Field(
         default=False,
-        description="Whether commands reach the network, and with it every service of this machine, ours too.",
+        description="Whether commands can use the network, including every service on this machine.",
     )
-    timeout: Seconds = Field(default=60.0, ge=1, le=3600, description="Seconds after which a command is ended.")
-    memory_mb: Whole = Field(default=1024, ge=64, le=1024 * 1024, description="The memory that a command may take.")
-    max_processes: Whole = Field(default=64, ge=4, le=4096, description="How many processes a command may have.")
-    max_output_chars: Whole = Field(
-        default=30_000, ge=1000, le=48_000, description="How much of its output the model sees: beginning and end."
+    timeout: Seconds = Field(default=60.0, ge=1, le=3600, description="After how many seconds a command is killed.")
+    memory_mb: Integer = Field(
+        default=1024, ge=64, le=1024 * 1024, description="How much memory a command may use, in MB."
+    )
+    max_processes: Integer = Field(default=64, ge=4, le=4096, description="How many processes a command may have.")
+    max_output_chars: Integer = Field(
+        default=30_000,
+        ge=1000,
+        le=48_000,
+        description="How many characters of the output the model sees, from its start and end.",
     )
     allow_unsandboxed: Flag = Field(
         default=False,
-        description="Whether commands run with all rights of the daemon where there is no sandbox; otherwise refused.",
+        description="Whether commands run with all rights of the daemon if no sandbox is available. Otherwise they are "
+        "rejected.",
     )
-    sandbox_socket: Location | None = Field(
+    sandbox_socket: FilePath | None = Field(
         default=None,
         description="The socket of the service that runs the commands. Default: $GATEHOUSE_SANDBOX_SOCKET.",
     )
 
 
 class FetchSettings(Table):
-    """The tool that fetches pages from the public web."""
+    """The tool `fetch_url`, which fetches pages from the public web."""
 
-    timeout: Seconds = Field(default=20.0, ge=1, le=50, description="Seconds that a page may take, redirects included.")
-    max_bytes: Whole = Field(
-        default=2_000_000, ge=10_000, le=50_000_000, description="How much of a page is read, after decompression."
+    timeout: Seconds = Field(
+        default=20.0, ge=1, le=50, description="How many seconds a page may take, including redirects."
+    )
+    max_bytes: Integer = Field(
+        default=2_000_000,
+        ge=10_000,
+        le=50_000_000,
+        description="How many bytes of a page are read, after decompression.",
     )
 
 
 class ToolSettings(Table):
-    """What tools may do."""
+    """The built-in tools."""
 
-    shell: ShellSettings = Field(default_factory=ShellSettings, description="Running commands.")
-    fetch: FetchSettings = Field(default_factory=FetchSettings, description="Fetching pages.")
+    shell: ShellSettings = Field(default_factory=ShellSettings, description="The tool that runs commands.")
+    fetch: FetchSettings = Field(default_factory=FetchSettings, description="The tool that fetches pages.")
 
 
 class McpSettings(Table):
     """An MCP server whose tools the agents may use."""
 
     command: tuple[Text, ...] = Field(default=(), description="The program to start, with its arguments.")
-    url: Url | None = Field(
-        default=None, validate_default=True, description="The address of a server that runs already."
-    )
-    env: dict[Text, Secret] = Field(default_factory=dict, description="The environment of the program.")
-    headers: dict[Text, Secret] = Field(default_factory=dict, description="Sent with each request to the url.")
+    url: Url | None = Field(default=None, validate_default=True, description="The URL of a server that is running.")
+    env: dict[Text, Secret] = Field(default_factory=dict, description="Environment variables for the program.")
+    headers: dict[Text, Secret] = Field(default_factory=dict, description="Headers of each request to the url.")
     timeout: Seconds = Field(
-        default=60.0, ge=0.1, le=DAY, description="Seconds that it gets to start, and to answer a call of a tool."
+        default=60.0, ge=0.1, le=DAY, description="How many seconds the server gets to start, and to answer a call."
     )
 
     @field_validator("url")
     @classmethod
-    def _is_the_only_way(cls, url: str | None, info: ValidationInfo) -> str | None:
-        command = info.data.get("command")
+    def _check_command_or_url(cls, url: str | None, info: ValidationInfo) -> str | None:
+        command = info.data.get("command")  # None if the command is invalid, which is reported already.
         if command is not None and bool(command) == bool(url):
-            fault = "cannot be given together with command" if url else "or command is needed"
-            raise Mistake(fault, "give exactly one of command and url")
+            fault = "cannot be combined with command" if url else "or command is required"
+            raise InvalidValue(fault, "set exactly one of command and url")
         return url
 
 
 class FileSettings(Table):
-    """Files that come with messages or go with answers."""
+    """Attachments of messages and answers."""
 
-    max_bytes: Whole = Field(
-        default=20_000_000, ge=1, le=2_000_000_000, description="The largest file that is taken or sent."
+    max_bytes: Integer = Field(
+        default=20_000_000, ge=1, le=2_000_000_000, description="The largest file that is accepted or sent, in bytes."
     )
-    max_per_message: Whole = Field(default=10, ge=0, le=100, description="How many files of one message are taken.")
+    max_per_message: Integer = Field(
+        default=10, ge=0, le=100, description="How many files of one message are accepted."
+    )
     fetch_timeout: Seconds = Field(
-        default=120.0, ge=1, le=3600, description="Seconds that a platform gets to hand over one file."
+        default=120.0, ge=1, le=3600, description="How many seconds the download of one file may take."
     )
-    max_text_chars: Whole = Field(
+    max_text_chars: Integer = Field(
         default=20_000,
         ge=0,
-        description="Up to how many characters a text file stands in the message itself; longer ones are saved.",
+        description="Text files up to this many characters are included in the message; longer ones are saved.",
     )
-    max_stored_bytes: Whole = Field(
-        default=1_000_000_000, ge=1_000_000, description="What all kept files may take; the oldest go first."
+    max_stored_bytes: Integer = Field(
+        default=1_000_000_000,
+        ge=1_000_000,
+        description="The size of all stored files, in bytes; beyond it the oldest are deleted.",
     )
 
 
 class TranscriptionSettings(Table):
-    """What makes text of voice messages; off without a provider."""
+    """Transcription of voice messages; off without a provider."""
 
     provider: Slug | None = Field(
-        default=None, description="The table in [providers] whose endpoint does it; its kind must be openai."
+        default=None, description="The table in [providers] whose endpoint transcribes; its kind must be openai."
     )
-    model: Text = Field(default="whisper-1", description="The endpoint's name of the model.")
+    model: Text = Field(default="whisper-1", description="The endpoint's name for the model.")

@@ -114,7 +114,7 @@ def _house(loaded: Loaded, *, is_live: bool) -> list[Finding]:
 
 def _holds_secrets(loaded: Loaded) -> bool:
     """Tell whether a secret stands in the file itself: the reader of it has warned of just that."""
-    return any("holds a secret" in warning for warning in loaded.warnings)
+    return loaded.has_exposed_secret
 
 
 async def _inside(settings: Settings, *, is_live: bool, is_local: bool) -> list[Finding]:

@@ -16,7 +16,7 @@ from config import (
     Secret,
     destination,
 )
-from config.secrets import Source, is_reference, resolve
+from config.secrets import LoadContext, is_reference, resolve
 from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain
 from gateway.cli.service import install
 from gateway.cli.setup_asking import Guide, Terminal, choose
@@ -207,6 +207,6 @@ def _secret(text: str, path: Path, environ: Mapping[str, str]) -> tuple[Secret, 
         return Secret(text), None
     is_own = text.startswith("credential:") or "CREDENTIALS_DIRECTORY" not in environ
     try:
-        return resolve(text, Source(environ=environ, folder=path.absolute().parent)), text if is_own else None
+        return resolve(text, LoadContext(environ=environ, folder=path.absolute().parent)), text if is_own else None
     except ValueError as mistake:
         raise Refused(f"{mistake}.") from mistake

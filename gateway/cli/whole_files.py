@@ -19,6 +19,6 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
             # Whoever wants the same name at the same time finds it taken.
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             undoing.callback(path.unlink, missing_ok=True)
-        with files.replacing(path) as file:
+        with files.atomic_writer(path) as file:
             yield file
         undoing.pop_all()

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from config.files import Fsync, fsync_directory, replacing, write_atomically
+from config.files import Fsync, atomic_writer, fsync_directory, write_atomically
 from gateway.sessions.state import SessionState, UtcTime
 
 __all__ = [
@@ -182,7 +182,7 @@ def write(path: Path, members: Iterable[tuple[str, Member]], doomed: Collection[
 
     It is put together piece by piece: one big join would keep every other thread waiting.
     """
-    with replacing(path, fsync) as file:
+    with atomic_writer(path, fsync) as file:
         file.writelines(_pieces(members, doomed))
     fsync_directory(path.parent, fsync)
 

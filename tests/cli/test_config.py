@@ -45,7 +45,7 @@ def test_check_prints_every_mistake_and_exits_with_78(path: Path, capsys: pytest
     assert main(["check"], config=path, environ={}) == 78
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"gatehouse: {path}: 2 mistakes\n")
+    assert captured.err.startswith(f"gatehouse: {path}: 2 problems\n")
     assert "did you mean `port`?" in captured.err
     assert "env:NOT_THERE" in captured.err
 
@@ -53,7 +53,7 @@ def test_check_prints_every_mistake_and_exits_with_78(path: Path, capsys: pytest
 @pytest.mark.parametrize("command", ["show", "check"])
 def test_a_named_file_that_is_not_there_is_78(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command], config=tmp_path / "gone.toml", environ={}) == 78
-    assert "there is no such file (--config names it)" in capsys.readouterr().err
+    assert "the file given by --config does not exist" in capsys.readouterr().err
 
 
 def test_without_a_file_the_defaults_are_shown(
@@ -135,7 +135,7 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
     captured = capsys.readouterr()
     assert captured.out == ""
     head, *mistakes = captured.err.splitlines()
-    assert head == f"gatehouse: {path}: 4 mistakes"
+    assert head == f"gatehouse: {path}: 4 problems"
     keys = [
         "agents.writer.backend",
         "agents.coder.tools",

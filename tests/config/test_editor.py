@@ -1,3 +1,5 @@
+"""Editing and showing the config file."""
+
 import os
 import stat
 import tomllib
@@ -11,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import ConfigError, load, schema, set_value, show, unset_value
-
-CANARY = "canary-5f1c9e7a-never-to-be-seen"
+from tests.config.harness import CANARY
 
 
 def tables_of(path: Path) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def path(tmp_path: Path) -> Path:
         ('channels.x.options."a key"', "1", 1),
     ],
 )
-def test_a_value_is_toml_or_else_text(path: Path, key: str, text: str, value: object) -> None:
+def test_a_value_is_parsed_as_toml_or_taken_as_text(path: Path, key: str, text: str, value: object) -> None:
     set_value(path, key, text)
     found: Any = tables_of(path)
     for part in key.replace('"', "").split("."):
@@ -49,7 +50,7 @@ def test_a_value_is_toml_or_else_text(path: Path, key: str, text: str, value: ob
     assert found == value
 
 
-def test_a_new_file_and_its_folders_are_private_from_birth(tmp_path: Path) -> None:
+def test_a_new_file_and_its_folders_are_created_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "deep" / "gatehouse.toml"
     before = os.umask(0)
     try:
@@ -61,7 +62,7 @@ def test_a_new_file_and_its_folders_are_private_from_birth(tmp_path: Path) -> No
     assert [place.name for place in path.parent.iterdir()] == ["gatehouse.toml"]
 
 
-def test_everything_else_in_the_file_is_kept(path: Path) -> None:
+def test_other_keys_in_the_file_are_kept(path: Path) -> None:
     path.write_text('[channels.x.options]\nown = { a = [1, 2.5] }\n[http]\nport = 1\nhost = "::1"\n', encoding="utf-8")
     set_value(path, "http.port", "2")
     assert tables_of(path) == {
@@ -71,7 +72,7 @@ def test_everything_else_in_the_file_is_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "said"),
+    ("key", "text", "expected"),
     [
         ("http.prot", "1", "did you mean `port`"),
         ("http.port", "soon", "must be a whole number"),
@@ -87,30 +88,30 @@ def test_everything_else_in_the_file_is_kept(path: Path) -> None:
         ("agents.main.model", "\udcff", "not UTF-8"),
     ],
 )
-def test_a_change_that_would_not_load_leaves_the_file_as_it_was(path: Path, key: str, text: str, said: str) -> None:
+def test_an_invalid_change_leaves_the_file_unchanged(path: Path, key: str, text: str, expected: str) -> None:
     before = "# A comment.\n[http]\nport = 1\n"
     path.write_text(before, encoding="utf-8")
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=expected) as caught:
         set_value(path, key, text)
     assert path.read_text(encoding="utf-8") == before
     assert CANARY not in str(caught.value)
 
 
-def test_a_refused_change_creates_nothing(tmp_path: Path) -> None:
+def test_a_rejected_change_creates_no_file_or_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         set_value(tmp_path / "new" / "gatehouse.toml", "http.prot", "1")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_toml_is_not_overwritten(path: Path) -> None:
+def test_a_file_that_is_not_toml_is_not_overwrite_config(path: Path) -> None:
     path.write_text("port = ", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not TOML"):
+    with pytest.raises(ConfigError, match="is not valid TOML"):
         set_value(path, "http.port", "1")
     assert path.read_text(encoding="utf-8") == "port = "
 
 
 @pytest.mark.parametrize("reference", ["env:ONLY_THE_DAEMON_HAS_IT", "credential:token", "file:later.token"])
-def test_a_reference_may_be_set_before_it_can_be_resolved(path: Path, reference: str) -> None:
+def test_a_reference_can_be_set_before_it_resolves(path: Path, reference: str) -> None:
     set_value(path, "http.token", reference, {})
     assert tables_of(path) == {"http": {"token": reference}}
 
@@ -124,7 +125,7 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path, path: Path) -> None:
     assert tables_of(real) == {"http": {"port": 1}}
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written"):
         set_value(tmp_path / "file" / "gatehouse.toml", "http.port", "1")
@@ -139,7 +140,7 @@ def test_a_key_or_a_table_can_be_removed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["http.port", "http.host.x", "gateway.data_dir"])
-def test_a_key_that_is_not_there_cannot_be_removed(path: Path, key: str) -> None:
+def test_removing_a_key_that_is_not_set_is_an_error(path: Path, key: str) -> None:
     path.write_text('[http]\nhost = "::1"\n', encoding="utf-8")
     with pytest.raises(ConfigError, match="is not set in this file"):
         unset_value(path, key)
@@ -158,7 +159,7 @@ def _has_reference(value: object) -> bool:
 
 @settings(deadline=None)  # Each example waits for the disk.
 @given(st.dictionaries(st.text(), _json_like, max_size=4), st.text())
-def test_what_is_written_is_read_back_equal(options: dict[str, Any], prompt: str) -> None:
+def test_written_values_are_read_back_equal(options: dict[str, Any], prompt: str) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "gatehouse.toml")
         set_value(path, "channels.x.options", _inline(options))
@@ -182,7 +183,7 @@ def _inline(value: object) -> str:
     return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")
 
 
-def test_shown_settings_hold_stars_in_place_of_secrets(path: Path) -> None:
+def test_shown_settings_contain_stars_instead_of_secrets(path: Path) -> None:
     path.write_text(
         f'[http]\ntoken = "{CANARY}"\n[mcp.x]\ncommand = ["x"]\nenv = {{ A = "{CANARY}" }}\n'
         '[channels.x]\noptions = { deep = ["env:KEY"] }\n',
@@ -194,15 +195,15 @@ def test_shown_settings_hold_stars_in_place_of_secrets(path: Path) -> None:
     assert shown.count("***") == 3
 
 
-def test_the_schema_knows_every_table_and_takes_no_unknown_key() -> None:
+def test_the_schema_lists_every_table_and_forbids_unknown_keys() -> None:
     described = schema()
     assert set(described["properties"]) >= {"gateway", "http", "session", "agents", "providers", "channels"}
     assert described["additionalProperties"] is False
     assert described["$defs"]["DmScope"]["enum"][0] == "main"
 
 
-def test_a_file_that_others_may_read_stays_so_until_it_holds_a_secret(tmp_path: Path) -> None:
-    """The user of a service is such another; a new file is its owner's alone."""
+def test_a_readable_file_stays_readable_until_it_contains_a_secret(tmp_path: Path) -> None:
+    """Like the user of a service, who must still read the file after an edit. A new file is private."""
     path = tmp_path / "gatehouse.toml"
     set_value(path, "http.port", "1")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -1,3 +1,5 @@
+"""Private files and atomic writes."""
+
 import os
 import stat
 from pathlib import Path
@@ -7,7 +9,7 @@ import pytest
 from config.files import make_private_directory, write_atomically
 
 
-def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
+def test_write_atomically_replaces_the_file_and_makes_it_private(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old and longer")
     path.chmod(0o644)
@@ -23,7 +25,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_only_missing_folders_are_made_and_made_private(tmp_path: Path) -> None:
+def test_missing_folders_are_created_private_and_existing_ones_keep_their_mode(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir(mode=0o755)
     (tmp_path / "there").chmod(0o755)
     before = os.umask(0)

@@ -1,3 +1,5 @@
+"""The tables of the settings and the checks across them."""
+
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ from config import (
 TOKEN = Secret("a-token-of-good-length")
 
 
-def test_the_defaults_alone_make_a_gateway() -> None:
+def test_the_defaults_are_enough_to_run() -> None:
     settings = Settings()
     assert settings.agents == {"main": AgentSettings()}
     assert settings.providers["offline"].kind is ProviderKind.OFFLINE
@@ -34,20 +36,20 @@ def test_the_defaults_alone_make_a_gateway() -> None:
     assert settings.session.dm_scope is DmScope.PER_CHANNEL_PEER
 
 
-def test_what_always_exists_stays_beside_what_is_given() -> None:
+def test_built_in_entries_are_added_to_the_given_ones() -> None:
     settings = Settings(agents={"coder": AgentSettings()}, channels={"web": ChannelSettings(enabled=False)})
     assert set(settings.agents) == {"main", "coder"}
     assert not settings.channels["web"].enabled
     assert settings.channels["terminal"].enabled
 
 
-def test_settings_cannot_be_changed() -> None:
+def test_settings_are_immutable() -> None:
     settings = HttpSettings()
     with pytest.raises(ValidationError):
         settings.port = 1  # type: ignore[misc]  # The claim of this test.
 
 
-def test_the_workspace_lies_in_the_data_directory_unless_said_otherwise(tmp_path: Path) -> None:
+def test_the_workspace_is_in_the_data_directory_by_default(tmp_path: Path) -> None:
     assert GatewaySettings(data_dir=tmp_path).workspace_root == tmp_path / "workspace"
     assert GatewaySettings(data_dir=tmp_path, workspace_root=Path("/srv/w")).workspace_root == Path("/srv/w")
 
@@ -57,30 +59,30 @@ def test_the_data_directory_is_in_the_home_folder() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_needs_no_token(host: str) -> None:
+def test_a_loopback_host_needs_no_token(host: str) -> None:
     assert HttpSettings(host=host).token is None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "127.0.0.1.example.org", "example.org", "127.1", "*"])  # noqa: S104  # Refused, that is the test.
-def test_a_host_that_others_can_reach_needs_a_token(host: str) -> None:
+def test_a_host_that_other_machines_can_reach_needs_a_token(host: str) -> None:
     with pytest.raises(ValidationError, match="other machines can reach"):
         HttpSettings(host=host)
     assert HttpSettings(host=host, token=TOKEN).host == host
 
 
-def test_metrics_are_opened_to_this_machine_only() -> None:
+def test_open_metrics_need_a_loopback_host() -> None:
     assert HttpSettings(open_metrics=True).open_metrics
     with pytest.raises(ValidationError, match="must be false, because other machines can reach"):
         HttpSettings(host="192.168.1.5", token=TOKEN, open_metrics=True)
 
 
 @pytest.mark.parametrize("token", ["fifteen-letters", "sixteen letters!", "sechzehn-zeichön", "sixteen\nletters!"])
-def test_a_weak_or_unsendable_token_is_refused(token: str) -> None:
+def test_a_token_that_is_short_or_not_ascii_is_rejected(token: str) -> None:
     with pytest.raises(ValidationError, match="must"):
         HttpSettings(token=Secret(token))
 
 
-def test_an_account_falls_back_on_its_channel() -> None:
+def test_an_account_inherits_from_its_channel() -> None:
     channel = ChannelSettings(
         token=TOKEN,
         dm_policy=DmPolicy.OPEN,
@@ -93,7 +95,7 @@ def test_an_account_falls_back_on_its_channel() -> None:
     assert (home.token, home.dm_policy, home.allow, home.require_mention) == (TOKEN, DmPolicy.OPEN, ("1",), False)
 
 
-def test_an_account_sees_its_own_settings_and_no_others() -> None:
+def test_for_account_returns_one_account_without_the_others() -> None:
     channel = ChannelSettings(token=TOKEN, accounts={"work": AccountSettings(group_policy=GroupPolicy.OFF)})
     assert channel.for_account("work") == ChannelSettings(token=TOKEN, group_policy=GroupPolicy.OFF)
     assert channel.for_account("default") == ChannelSettings(token=TOKEN)
@@ -108,7 +110,7 @@ def test_an_account_sees_its_own_settings_and_no_others() -> None:
         (ChannelSettings(token=TOKEN, accounts={"default": AccountSettings()}), ("default",)),
     ],
 )
-def test_the_channel_itself_is_an_account_when_it_has_a_token_or_is_alone(
+def test_the_default_account_runs_if_it_has_a_token_or_is_the_only_one(
     channel: ChannelSettings, names: tuple[str, ...]
 ) -> None:
     assert channel.account_names() == names
@@ -120,14 +122,14 @@ def test_numeric_ids_become_text() -> None:
     assert Binding.model_validate({"agent": "main", "peer": -5}).peer == "-5"
 
 
-def test_a_name_for_no_agent_or_provider_is_refused() -> None:
+def test_an_unknown_agent_or_provider_is_rejected() -> None:
     with pytest.raises(ValidationError):
         Settings(agents={"main": AgentSettings(provider="nowhere")})
     with pytest.raises(ValidationError):
         Settings(bindings=(Binding(agent="nobody", channel="web"),))
 
 
-def test_two_bindings_for_the_same_messages_are_refused() -> None:
+def test_two_bindings_for_the_same_messages_are_rejected() -> None:
     once = Binding(agent="main", channel="web", peer="1")
     assert Settings(bindings=(once, Binding(agent="main", channel="web"))).bindings[0] is once
     with pytest.raises(ValidationError, match="number 0 and number 2 match the same messages"):
@@ -135,17 +137,17 @@ def test_two_bindings_for_the_same_messages_are_refused() -> None:
 
 
 def test_a_binding_must_match_something() -> None:
-    with pytest.raises(ValidationError, match="matches nothing"):
+    with pytest.raises(ValidationError, match="has nothing to match"):
         Binding(agent="main")
 
 
-def test_one_id_belongs_to_one_person() -> None:
-    with pytest.raises(ValidationError, match="telegram:1 is under both `alice` and `bob`"):
+def test_an_id_cannot_be_linked_to_two_people() -> None:
+    with pytest.raises(ValidationError, match="telegram:1 is listed for both `alice` and `bob`"):
         SessionSettings(identity_links={"alice": ("telegram:1",), "bob": ("discord:1", "telegram:1")})
 
 
 @pytest.mark.parametrize("given", [{}, {"command": ["x"], "url": "http://x"}])
-def test_an_mcp_server_is_a_command_or_a_url(given: dict[str, object]) -> None:
+def test_an_mcp_server_has_either_a_command_or_a_url(given: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="command"):
         McpSettings.model_validate(given)
     assert McpSettings(command=("x",)).url is None
@@ -153,48 +155,48 @@ def test_an_mcp_server_is_a_command_or_a_url(given: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a__b", "a_"])
-def test_an_mcp_server_is_not_called_like_a_tool(name: str) -> None:
-    with pytest.raises(ValidationError, match="the tables do not fit together"):
+def test_the_name_of_an_mcp_server_cannot_contain_the_tool_separator(name: str) -> None:
+    with pytest.raises(ValidationError, match="the tables contradict each other"):
         Settings(mcp={"a_b": McpSettings(command=("x",)), name: McpSettings(command=("x",))})
     assert set(Settings(mcp={"a_b": McpSettings(command=("x",))}).mcp) == {"a_b"}
 
 
-def test_only_an_acp_agent_has_a_command() -> None:
-    with pytest.raises(ValidationError, match="of no use"):
+def test_a_command_is_required_for_acp_and_rejected_for_llm() -> None:
+    with pytest.raises(ValidationError, match="is not used"):
         AgentSettings(command=("x",))
-    with pytest.raises(ValidationError, match="is needed"):
+    with pytest.raises(ValidationError, match="is required"):
         AgentSettings(backend=Backend.ACP)
     assert AgentSettings(backend=Backend.ACP, command=("x",)).command == ("x",)
 
 
-def test_an_agent_has_one_prompt() -> None:
-    with pytest.raises(ValidationError, match="together with system_prompt"):
+def test_system_prompt_and_prompt_file_exclude_each_other() -> None:
+    with pytest.raises(ValidationError, match="combined with system_prompt"):
         AgentSettings(system_prompt="Hi", prompt_file=Path("x"))
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_backlog_limit_below_one_is_twenty(limit: int) -> None:
+def test_a_backlog_limit_below_one_becomes_twenty(limit: int) -> None:
     assert SessionSettings(backlog_limit=limit).backlog_limit == 20
 
 
 @pytest.mark.parametrize("kind", [ProviderKind.OPENAI, ProviderKind.ANTHROPIC])
-def test_a_makers_own_endpoint_needs_a_key(kind: ProviderKind) -> None:
-    with pytest.raises(ValidationError, match="is needed by"):
+def test_the_endpoint_of_a_vendor_needs_an_api_key(kind: ProviderKind) -> None:
+    with pytest.raises(ValidationError, match="is required by"):
         ProviderSettings(kind=kind)
     assert ProviderSettings(kind=kind, base_url="http://127.0.0.1:11434/v1").api_key is None
     assert ProviderSettings(kind=kind, api_key=TOKEN).base_url is None
 
 
-def test_an_agent_with_a_real_provider_needs_a_model() -> None:
+def test_an_agent_needs_a_model_unless_its_provider_is_offline() -> None:
     tables = {"providers": {"gpt": {"kind": "openai", "api_key": "k-0123456789"}}}
-    with pytest.raises(ValidationError, match="do not fit together"):
+    with pytest.raises(ValidationError, match="contradict each other"):
         Settings.model_validate({**tables, "agents": {"main": {"provider": "gpt"}}})
     settings = Settings.model_validate({**tables, "agents": {"main": {"provider": "gpt", "model": "gpt-5"}}})
     assert settings.agents["main"].model == "gpt-5"
 
 
 @pytest.mark.parametrize("fallback", ["llama", "/llama", "offline/", "nowhere/llama"])
-def test_a_fallback_is_a_provider_and_a_model(fallback: str) -> None:
-    with pytest.raises(ValidationError, match="do not fit together"):
+def test_a_fallback_needs_a_known_provider_and_a_model(fallback: str) -> None:
+    with pytest.raises(ValidationError, match="contradict each other"):
         Settings.model_validate({"agents": {"main": {"fallbacks": [fallback]}}})
     assert Settings.model_validate({"agents": {"main": {"fallbacks": ["offline/rules"]}}}).agents["main"].fallbacks
