@@ -8,7 +8,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.agent.voices import plain_name
-from gateway.commands.grammar import spoken
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.dialogue import ToolCall
 from gateway.files.outgoing import Outgoing
@@ -166,6 +165,12 @@ def as_asked(
         attachments=files,
         turn=turn,
     )
+
+
+def spoken(text: str) -> str:
+    """Return the text that the agent gets: `//text` is the way to send it `/text`."""
+    stripped = text.strip()
+    return stripped[1:] if stripped.startswith("//") else text
 
 
 def _quoted(quote: Quote) -> str:

@@ -132,16 +132,18 @@ class Intake:
             case Asked(command, argument) if command.kind is Kind.STRUCTURAL:
                 async with self._scope(routed.scope):
                     await self._obey(command, argument, inbound, routed)
-            case Asked(Command(kind=Kind.READING)) if (session := self._sessions.active(routed.scope)) is not None:
+            case Asked(Command(kind=Kind.READING)) as asked if (
+                session := self._sessions.active(routed.scope)
+            ) is not None:
                 async with self._scope(routed.scope):
-                    await self._queueing.aside(inbound, routed, session)
+                    await self._queueing.aside(inbound, routed, session, asked)
             case Asked(command, argument) if command.kind is not Kind.QUEUED:
                 if await self._spool.was_taken(taken(inbound, self._now())):
                     raise Duplicate("A /stop that comes twice must not stop what was asked in between.")
                 await self._obey(command, argument, inbound, routed)
-            case Asked():
+            case Asked() as asked:
                 async with self._scope(routed.scope):
-                    await self._queueing.queue(inbound, routed)
+                    await self._queueing.queue(inbound, routed, asked)
             case _:
                 async with self._scope(routed.scope):
                     if (answer := self._as_answer(inbound, routed)) is not None:

@@ -27,6 +27,9 @@ class Job(Struct, frozen=True, kw_only=True):
     scope: str
     session: str
     number: int
+    command: str | None = None
+    """The command that it asks for, by its first name; None for a message to the agent."""
+    argument: str = ""
     has_begun: bool = False
     is_resumed: bool = False
     is_waiting: bool = False
@@ -34,8 +37,10 @@ class Job(Struct, frozen=True, kw_only=True):
     collected: tuple["Job", ...] = ()
 
     @classmethod
-    def found(cls, row: InboxRow, collected: Sequence[InboxRow] = ()) -> "Job":
-        """Make the job anew from what the spool has of it."""
+    def found(
+        cls, row: InboxRow, collected: Sequence[InboxRow] = (), *, command: str | None = None, argument: str = ""
+    ) -> "Job":
+        """Restore a job from its row in the spool."""
         return cls(
             turn=row.turn,
             inbound=row.inbound,
@@ -43,6 +48,8 @@ class Job(Struct, frozen=True, kw_only=True):
             scope=row.scope,
             session=row.session,
             number=row.number,
+            command=command,
+            argument=argument,
             is_resumed=row.state is not InboxState.RECEIVED,
             is_waiting=row.state is InboxState.WAITING,
             is_suspect=row.state is InboxState.RUNNING and row.attempts >= SUSPECTED_AFTER,

@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager
 
 from config import BusyMode
 from gateway.access import may_talk
-from gateway.commands import COMMANDS, Asked, read
 from gateway.jobs import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
@@ -53,17 +52,12 @@ class Meanwhile:
     def _stands_alone(self, job: Job) -> bool:
         """Tell what no other turn answers: a command, and a message of somebody who was shut out since."""
         said = job.inbound
-        return _is_errand(job) or not may_talk(self._live, said.address, said.sender, said.guild)
+        return job.command is not None or not may_talk(self._live, said.address, said.sender, said.guild)
 
     def _can_follow(self, job: Job) -> bool:
-        is_plain = not job.inbound.attachments and not _is_errand(job)
+        is_plain = not job.inbound.attachments and job.command is None
         return is_plain and not job.is_resumed and self._mode(job) is BusyMode.FOLLOWUP
 
     def _mode(self, job: Job) -> BusyMode:
         channel = self._live.settings.channels.get(job.inbound.address.channel)
         return BusyMode.FOLLOWUP if channel is None else channel.busy  # It may have left the settings since.
-
-
-def _is_errand(job: Job) -> bool:
-    """Tell a command from a message to the agent."""
-    return isinstance(read(job.inbound.text, COMMANDS), Asked)

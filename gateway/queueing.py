@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from config import BusyMode, WaitingSign
 from gateway.access import rules_for
-from gateway.commands import Desk
+from gateway.commands import Asked, Desk
 from gateway.contract import Inbound, Outbound
 from gateway.course import as_asked
 from gateway.delivery import Delivery
@@ -96,7 +96,7 @@ class Queueing:
             then=partial(self._lanes.put_first, session.key, job),
         )
 
-    async def queue(self, inbound: Inbound, routed: Routed) -> None:
+    async def queue(self, inbound: Inbound, routed: Routed, asked: Asked | None = None) -> None:
         """Queue a message, or a command that waits for the turns before it, in the session that is active then."""
         accepted: list[Accept] = []
         note: list[Send] = []
@@ -113,20 +113,20 @@ class Queueing:
                 agent=routed.agent,
                 origin=inbound.address,
                 also=accept,
-                then=lambda: self._put(_job(accepted[0]), note),
+                then=lambda: self._put(_job(accepted[0], asked), note),
             )
         except asyncio.CancelledError:
             await self._spool.caught_up()
             raise
 
-    async def aside(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
+    async def aside(self, inbound: Inbound, routed: Routed, session: SessionMeta, asked: Asked) -> None:
         """Queue a command that reads transcripts, beside the turns; it is about `session`, and starts none."""
         _check_room(self._readings, routed.scope)
         accept = self._acceptance(inbound, routed, session)
 
         def put(refusal: BaseException | None) -> None:
             if refusal is None:
-                self._readings.put(routed.scope, _job(accept))
+                self._readings.put(routed.scope, _job(accept, asked))
 
         await self._spool.commit(taken(inbound, accept.at), accept, then=put)
 
@@ -185,7 +185,7 @@ def taken(inbound: Inbound, now: datetime) -> Take:
     return Take(channel=address.channel, account=address.account, event_id=inbound.event_id, at=now)
 
 
-def _job(accept: Accept) -> Job:
+def _job(accept: Accept, asked: Asked | None = None) -> Job:
     return Job(
         turn=accept.turn,
         inbound=accept.inbound,
@@ -193,5 +193,7 @@ def _job(accept: Accept) -> Job:
         scope=accept.scope,
         session=accept.session,
         number=accept.number,
+        command=asked.command.name if asked else None,
+        argument=asked.argument if asked else "",
         has_begun=accept.is_begun,
     )

@@ -79,10 +79,14 @@ class TakingUp:
             return await self._give_up(rows, InboxState.DEAD, CRASHED.format(times=first.attempts))
         if first.state is InboxState.RECEIVED and first.accepted_at < self.now - self.max_age:
             return await self._give_up(rows, InboxState.ABANDONED, TOO_OLD)
-        job = Job.found(first, rows[1:])
+        asked = read(first.inbound.text, COMMANDS)
+        if isinstance(asked, Asked):
+            job = Job.found(first, rows[1:], command=asked.command.name, argument=asked.argument)
+        else:
+            job = Job.found(first, rows[1:])
         if job.is_waiting:
             await self._ask_again(job)
-        if _is_reading(job):
+        if isinstance(asked, Asked) and asked.command.kind is Kind.READING:
             self.readings.put(job.scope, job)
         else:
             self.lanes.put(job.session, job)
@@ -123,11 +127,6 @@ def _collected(found: Found) -> dict[str, list[InboxRow]]:
         if row.answered_by is not None:
             collected[row.answered_by].append(row)
     return collected
-
-
-def _is_reading(job: Job) -> bool:
-    asked = read(job.inbound.text, COMMANDS)
-    return isinstance(asked, Asked) and asked.command.kind is Kind.READING
 
 
 def _notices(rows: list[InboxRow], sentence: str) -> list[Outbound]:

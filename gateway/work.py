@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.commands import COMMANDS, RETRY, Asked, Command, read
+from gateway.commands import COMMANDS, RETRY, Command
 from gateway.errands import Errands
 from gateway.errors import Refused
 from gateway.jobs import Job
@@ -21,14 +21,14 @@ class Work:
 
     async def run(self, job: Job) -> Job | None:
         """Do what `job` asks; return the one that has begun with its end, if any."""
-        asked = read(job.inbound.text, COMMANDS)
-        if not isinstance(asked, Asked):
+        if job.command is None:
             return await self._turns.run(job)  # It may wait for a place among the others.
         self._signs.over(job.turn)
-        if asked.command is RETRY:
-            return await self._retry(job, asked.command, asked.argument)
-        errand = self._errands.run(job, asked.command, asked.argument)
-        await (errand if asked.command.can_be_stopped else whole(errand))
+        command = next(each for each in COMMANDS if each.name == job.command)
+        if command is RETRY:
+            return await self._retry(job, command, job.argument)
+        errand = self._errands.run(job, command, job.argument)
+        await (errand if command.can_be_stopped else whole(errand))
         return None
 
     async def _retry(self, job: Job, command: Command, argument: str) -> Job | None:

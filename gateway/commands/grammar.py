@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gateway.commands.command import Command
 
-__all__ = ["Asked", "Mistyped", "Said", "read", "spoken"]
+__all__ = ["Asked", "Mistyped", "Said", "read"]
 
 # A command is one or two words of letters; `/etc/hosts` and `/2` are just text. `@botname` comes from group chats.
 _COMMAND = re.compile(r"(?P<mark>[/!])(?P<name>[a-z]+)(?:@\w+)?(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
@@ -24,17 +24,17 @@ class Mistyped(Struct, frozen=True):
 
 
 class Said(Struct, frozen=True):
-    text: str
+    """Not a command: the agent gets it."""
 
 
 def read(text: str, commands: Sequence[Command]) -> Asked | Mistyped | Said:
     """`//text` is a way to say `/text` to the agent; `!` works as `/`, but an unknown `!word` is just said."""
     stripped = text.strip()
     if stripped.startswith("//"):
-        return Said(spoken(text))
+        return Said()
     match = _COMMAND.fullmatch(stripped)
     if match is None:
-        return Said(text)
+        return Said()
     name, rest = match["name"].lower(), (match["rest"] or "").strip()
     known = {word: command for command in commands for word in (command.name, *command.aliases)}
     first, _, after = rest.partition(" ")
@@ -43,14 +43,8 @@ def read(text: str, commands: Sequence[Command]) -> Asked | Mistyped | Said:
     if (command := known.get(name)) is not None and not _has_subcommands(name, first, known):
         return Asked(command, rest)
     if match["mark"] == "!":
-        return Said(text)
+        return Said()
     return Mistyped(_suggestion(f"{name} {first}" if _has_subcommands(name, first, known) else name, known))
-
-
-def spoken(text: str) -> str:
-    """Return what the agent is to hear of a message that is no command."""
-    stripped = text.strip()
-    return stripped[1:] if stripped.startswith("//") else text
 
 
 def _has_subcommands(name: str, first: str, known: dict[str, Command]) -> bool:
