@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from gateway.allowance import Allowance
+from tests.polling import until
 
 
 async def test_a_turn_has_one_place_and_gives_it_back() -> None:
@@ -63,8 +64,7 @@ async def test_one_that_is_stopped_before_it_has_all_its_places_keeps_none() -> 
 
     async with asyncio.TaskGroup() as group, asyncio.timeout(60):
         task = group.create_task(turn(), name="turn")
-        while not first.locked():  # noqa: ASYNC110 - a semaphore tells nobody.
-            await asyncio.sleep(0)
+        await until(first.locked)
         task.cancel()
         await asyncio.wait({task})
     assert not first.locked()

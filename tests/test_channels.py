@@ -10,6 +10,7 @@ from gateway.contract import Inbound, Verdict
 from gateway.errors import CannotStart
 from gateway.supervisor import ChannelState
 from gateway.testing import StubBrowser
+from tests.polling import until
 
 QUIET = {"web": {"enabled": False}, "terminal": {"enabled": False}}
 
@@ -27,8 +28,7 @@ def states(channels: Channels) -> dict[str, str]:
 
 
 async def until_up(channels: Channels) -> None:
-    while {health.state for health in channels.health()} != {ChannelState.UP}:  # noqa: ASYNC110 - nobody is told of it.
-        await asyncio.sleep(0)
+    await until(lambda: {health.state for health in channels.health()} == {ChannelState.UP})
 
 
 async def test_every_account_is_a_channel_of_its_own(tmp_path: Path) -> None:

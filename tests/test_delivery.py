@@ -13,6 +13,7 @@ from gateway.delivery import GIVE_UP_AFTER
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 from gateway.spool import OutboxState, Sending, Spool, SpoolFull
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
+from tests.polling import until
 
 
 class Forgetful(Wire):
@@ -308,13 +309,16 @@ async def test_a_streamed_message_is_brought_to_its_final_text_by_an_edit(tmp_pa
     assert slate.edits == [("t.draft", "hell"), ("t.draft", "hello")]
 
 
+async def _has_drafts(spool: Spool) -> bool:
+    return any((await spool.recover()).drafts.values())
+
+
 async def test_a_draft_that_a_crash_left_is_brought_to_its_final_text(tmp_path: Path) -> None:
     slate = Slate()
     async with posting(tmp_path, slate) as post, post.delivery.drafting(HELLO, turn="t") as draft:
         draft.show("he")
         await slate.change()
-        while not any((await post.spool.recover()).drafts.values()):
-            pass
+        await until(lambda: _has_drafts(post.spool))
     async with posting(tmp_path, slate) as post:
         post.delivery.remember_drafts((await post.spool.recover()).drafts)
         await post.say(HELLO, "t", turn="t")
@@ -401,14 +405,7 @@ async def test_typing_pauses_as_long_as_the_platform_asks(tmp_path: Path) -> Non
         async def show_typing(self, _address: Address) -> None:
             raise Transient("slow down", retry_after=30.0)
 
-    class Watched(Time):
-        has_slept = asyncio.Event()
-
-        async def sleep(self, seconds: float) -> None:
-            self.has_slept.set()
-            await super().sleep(seconds)
-
-    time = Watched()
+    time = Time()
     async with posting(tmp_path, Typist(), time=time) as post, post.delivery.drafting(HELLO, turn="t"):
         await time.has_slept.wait()
     assert set(time.naps) == {30.0}
@@ -436,8 +433,7 @@ async def test_what_is_streamed_takes_its_place_behind_all_that_was_said_before(
         await slate.change()
         async with post.delivery.drafting(HELLO, turn="t") as draft:
             draft.show("he")
-            while not time.naps and len(slate.tried) == 1:  # noqa: ASYNC110 - nobody tells of waiting in line.
-                await asyncio.sleep(0)
+            await time.has_slept.wait()
             slate.may_answer.set()
             while "t.draft" not in slate.tried:
                 await slate.change()
@@ -458,18 +454,8 @@ class Halting(Slate):
         return receipt
 
 
-class Watched(Time):
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_slept = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        await super().sleep(seconds)
-        self.has_slept.set()
-
-
 async def test_a_pause_that_the_platform_asks_for_is_kept_between_edits(tmp_path: Path) -> None:
-    time, slate = Watched(), Slate(Transient("slow down", retry_after=17.0))
+    time, slate = Time(), Slate(Transient("slow down", retry_after=17.0))
     async with posting(tmp_path, slate, time=time) as post, post.delivery.drafting(HELLO, turn="t") as draft:
         draft.show("he")
         await time.has_slept.wait()
@@ -498,7 +484,7 @@ async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same() -> 
 
 
 async def test_a_chat_must_be_clear_also_when_a_draft_is_tried_again(tmp_path: Path) -> None:
-    time, slate = Watched(), Halting(Transient("slow down", retry_after=17.0))
+    time, slate = Time(), Halting(Transient("slow down", retry_after=17.0))
     async with posting(tmp_path, slate, time=time) as post, post.delivery.drafting(HELLO, turn="t") as draft:
         draft.show("he")
         await time.has_slept.wait()
@@ -507,8 +493,9 @@ async def test_a_chat_must_be_clear_also_when_a_draft_is_tried_again(tmp_path: P
         await post.say(HELLO, "k")
         await slate.is_sending.wait()
         draft.show("hel")
-        while drafting.IN_LINE not in time.naps and len(slate.tried) == 2:  # noqa: ASYNC110 - as above.
-            await asyncio.sleep(0)
+        while drafting.IN_LINE not in time.naps:
+            time.has_slept.clear()
+            await time.has_slept.wait()
         assert slate.tried == ["t.draft", "k"]
 
 

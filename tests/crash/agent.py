@@ -13,6 +13,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Tool, ToolContext, tool
 from gateway.dialogue import Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.crash.points import reach, whole_write
+from tests.polling import until
 
 __all__ = ["END", "Obedient", "leaving_traces"]
 
@@ -34,8 +35,8 @@ class Obedient:
         taken = sum(1 for message in _since_asked(prompt.messages) if isinstance(message, ToolMessage))
         if "hang" in words:
             await asyncio.Event().wait()
-        while "slow" in words and not self._gate.exists():  # noqa: ASYNC110 - another process makes it.
-            await asyncio.sleep(0.02)
+        if "slow" in words:
+            await until(self._gate.exists, within=300)
         if taken < len(steps):
             yield TextDelta(text=f"step {taken} of {mid}")
             for number, name in enumerate(steps[taken]):

@@ -20,6 +20,7 @@ from gateway.dialogue import UserMessage
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Entry
 from gateway.spool import Accept, Begin, Settle, Spool
+from tests.polling import until
 
 DAEMON_TIMEOUT = 90.0  # For a whole test. Generous, because the machine may be busy.
 ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
@@ -72,6 +73,21 @@ async def say_and_hear(
 async def ask(chat: LoopbackChannel, text: str, *, sender: Sender | None = None, group: str | None = None) -> str:
     """Do the same as `say_and_hear`, and return only the text."""
     return (await say_and_hear(chat, text, sender=sender, group=group)).text
+
+
+async def hear_draft(chat: LoopbackChannel) -> None:
+    """Return once a draft of the next answer is shown."""
+    while (await chat.hear()).how != "draft":
+        pass
+
+
+async def delivered(daemon: Daemon) -> None:
+    """Wait until all replies are stored as delivered. The chat hears them earlier."""
+
+    async def is_quiet() -> bool:
+        return not (await daemon.status.facts()).replies_waiting
+
+    await until(is_quiet)
 
 
 def message(text: str, event: str, **more: object) -> Inbound:

@@ -1,6 +1,5 @@
 """A gateway whose agents ask a model that speaks the real wire format, from a server on this machine."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,12 +36,6 @@ async def talking(
 ) -> AsyncIterator[tuple[WireServer, LoopbackChannel, Daemon]]:
     async with serving(OPENAI, *script) as server, gateway(modelled(folder, server, **tables)) as (daemon, chat):
         yield server, chat, daemon
-
-
-async def asked(server: WireServer, times: int) -> None:
-    """Wait until the model was asked so many times."""
-    while len(server.requests) < times:  # noqa: ASYNC110 - the server has no event for it.
-        await asyncio.sleep(0)
 
 
 def said(server: WireServer, number: int = -1) -> list[str]:

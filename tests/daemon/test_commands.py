@@ -8,7 +8,7 @@ import pytest
 
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.spool import Spool
-from tests.daemon.harness import ask, gateway, settings
+from tests.daemon.harness import ask, gateway, hear_draft, settings
 
 
 async def test_undo_takes_back_the_last_message_and_nothing_else(tmp_path: Path) -> None:
@@ -135,8 +135,7 @@ async def test_deleting_in_a_group_needs_the_owner(tmp_path: Path) -> None:
 async def test_a_session_deleted_in_mid_turn_is_not_brought_back(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("/session delete 1")
         ends = {(await chat.hear_message()).text for _ in range(2)}
         assert "Session 1 is deleted." in ends
@@ -174,8 +173,7 @@ async def test_messages_that_come_during_a_turn(tmp_path: Path, mode: str, repli
     tables = {"loopback": {"busy": mode}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("second")
         await chat.say("third")
         heard = [(await chat.hear_message()).text for _ in range(replies)]
@@ -193,8 +191,7 @@ async def test_a_retry_that_collects_what_came_after_it_loses_none_of_it(tmp_pat
     tables = {"loopback": {"busy": "collect"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("/retry")
         await chat.say("second")
         for _ in range(2):
@@ -207,8 +204,7 @@ async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
     tables = {"loopback": {"busy": "interrupt"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with asyncio.timeout(60), gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("what did I say first?")
         assert (await chat.hear_message()).text.endswith("*Interrupted by your next message.*")
         assert "first" in (await chat.hear_message()).text

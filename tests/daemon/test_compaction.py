@@ -9,7 +9,8 @@ from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
 from tests.daemon.harness import ask, gateway, transcript_json
-from tests.daemon.models import asked, modelled, said, talking
+from tests.daemon.models import modelled, said, talking
+from tests.polling import until
 
 HELLO = OPENAI.answer("Hello.", tokens=(100, 10))
 FULL = OPENAI.answer("Hello.", tokens=(5_000, 10))
@@ -82,7 +83,7 @@ async def test_a_long_conversation_is_summed_up_while_it_goes_on(tmp_path: Path)
     script: list[Reply] = [*[HELLO] * 9, FULL, [gate, *SUMMARY], HELLO]
     async with talking(tmp_path, *script) as (server, chat, _):
         await chatted(chat, 10)
-        await asked(server, 11)
+        await server.asked(11)
         assert await ask(chat, "meanwhile") == "Hello."
         assert "message 0" in said(server)
         gate.set()
@@ -155,13 +156,13 @@ async def test_stop_ends_a_compaction_and_shutdown_does_not_wait_for_one(tmp_pat
         async with gateway(configured) as (_, chat):
             await chatted(chat, 10)
             await chat.say("/compact")
-            await asked(server, 11)
+            await server.asked(11)
             await chat.say("/stop")
             heard = {(await chat.hear_message()).text for _ in range(2)}
             assert heard == {"Stopped.", "Stopped. Nothing has changed."}
             server.script = [FULL, [gate, *SUMMARY]]
             await ask(chat, "more")
-            await asked(server, 13)
+            await server.asked(13)
         gate.set()
     assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
@@ -169,7 +170,7 @@ async def test_stop_ends_a_compaction_and_shutdown_does_not_wait_for_one(tmp_pat
 async def test_after_a_failure_it_is_not_tried_with_every_turn(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 9, FULL, BROKEN, FULL) as (server, chat, _):
         await chatted(chat, 10)
-        await asked(server, 11)
+        await server.asked(11)
         await server.idle.wait()
         await ask(chat, "one more")
         await ask(chat, "and another")
@@ -178,5 +179,4 @@ async def test_after_a_failure_it_is_not_tried_with_every_turn(tmp_path: Path) -
 
 async def written(folder: Path, kind: str) -> None:
     """Wait until the transcript has an entry of this kind."""
-    while kind not in {entry["type"] for entry in transcript_json(folder)}:  # noqa: ASYNC110 - it comes by way of the disk.
-        await asyncio.sleep(0)
+    await until(lambda: kind in {entry["type"] for entry in transcript_json(folder)})

@@ -13,7 +13,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.errors import Transient
 from gateway.spool import Spool
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import delivered, gateway, hear_draft, settings
 
 
 async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) -> None:
@@ -61,8 +61,7 @@ async def test_a_message_that_need_not_wait_is_accepted_and_begun_in_one_commit(
         daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
         await chat.say("this one starts the session")
         await chat.hear_message()
-        while (await spool.stats()).outbox:
-            pass
+        await delivered(daemon)
         before = spool.transactions
         await chat.say("hello")
         await chat.hear_message()
@@ -205,8 +204,7 @@ async def test_strange_text_does_not_silence_the_chat(tmp_path: Path) -> None:
 async def test_stop_ends_the_answer_and_drops_what_waits(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("never mind this one")
         await chat.say("/stop")
         ends = {(await chat.hear_message()).text for _ in range(2)}
@@ -222,8 +220,7 @@ async def test_whoever_waits_in_another_chat_is_told_of_a_stop(tmp_path: Path) -
     """One conversation over several chats: the answer to /stop is seen in one of them only."""
     async with gateway(settings(tmp_path, session={"dm_scope": "main"})) as (_, chat):
         await chat.say("hello", peer="ada")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("and mine?", peer="bob")
         await chat.say("/stop", peer="ada")
         heard = [await chat.hear_message() for _ in range(3)]
@@ -236,8 +233,7 @@ async def test_whoever_waits_in_another_chat_is_told_of_a_stop(tmp_path: Path) -
 async def test_stop_also_ends_what_runs_in_a_session_that_was_left(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("/new")
         await chat.say("/stop")
         texts = [(await chat.hear_message()).text for _ in range(3)]
@@ -255,8 +251,7 @@ async def test_status_whoami_and_help_answer(tmp_path: Path) -> None:
 async def test_a_turn_running_at_shutdown_is_finished_and_heard(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         daemon.stop()
         assert "*" not in (await chat.hear_message()).text[-20:]
 
@@ -264,8 +259,7 @@ async def test_a_turn_running_at_shutdown_is_finished_and_heard(tmp_path: Path) 
 async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         daemon.stop()
         await asyncio.sleep(0)
         with pytest.raises(Transient):
@@ -275,8 +269,7 @@ async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
 async def test_a_second_stop_does_not_wait_and_the_next_start_answers(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello", peer="ada")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("what did I say first?", peer="ada")
         daemon.stop()
         daemon.stop()

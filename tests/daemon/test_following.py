@@ -7,6 +7,7 @@ from pathlib import Path
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
 from tests.daemon.harness import Parrot, gateway, message, replies, settings, transcript_json
+from tests.polling import until
 
 
 async def one_waits_for_another(chat: LoopbackChannel, parrot: Parrot) -> None:
@@ -77,8 +78,7 @@ async def _stop_while_it_ends(daemon: Daemon, parrot: Parrot) -> None:
         tasks.create_task(spool._do(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - as above
         parrot.may_answer.set()
         try:
-            while lanes.waiting:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0)
+            await until(lambda: not lanes.waiting)
             lanes.stop("agent:main:loopback:direct:ada")
         finally:
             gate.set()

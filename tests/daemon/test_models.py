@@ -13,7 +13,7 @@ from config import LogFormat, LogLevel
 from gateway.logs import configure, secrets_in
 from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, serving
 from tests.agent.wire.server import KEY
-from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
+from tests.daemon.harness import gateway, hear_draft, say_and_hear, settings, transcript_text
 from tests.daemon.models import configured
 from tests.metrics.scraping import scraped
 
@@ -92,8 +92,7 @@ async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> Non
     script: list[Reply] = [[*OPENAI.answer("Once upon")[:2], never], OPENAI.answer("Yes?")]
     async with serving(OPENAI, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
         await chat.say("tell me a story")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("/stop")
         assert {(await chat.hear_message()).text.split()[0] for _ in range(2)} >= {"Once"}
         await server.idle.wait()
@@ -110,8 +109,7 @@ async def test_new_settings_take_the_place_of_a_model_while_it_answers(tmp_path:
         gateway(configured(tmp_path, old)) as (daemon, chat),
     ):
         await chat.say("who are you?")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await daemon.reload(configured(tmp_path, new))
         gate.set()
         assert (await chat.hear_message()).text == "The old model."

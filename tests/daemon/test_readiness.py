@@ -11,6 +11,7 @@ from gateway.daemon import opened
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.disks import fill, small_disk
 from tests.metrics.scraping import scraped
+from tests.polling import until
 
 SIZE = 24 * 1024 * 1024
 
@@ -40,13 +41,13 @@ async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) 
     with small_disk(tmp_path / "disk", SIZE) as place:
         often = GatewaySettings(data_dir=place / "data", flush_interval=0.1)
         async with gateway(settings(place, gateway=often)) as (daemon, _), Control(place / "data") as control:
-            await until(place, "gatehouse_flush_seconds_count")
+            await until_metric(place, "gatehouse_flush_seconds_count")
             await asyncio.to_thread(fill, place / "ballast")
-            await until(place, "gatehouse_ready", is_set=False)
+            await until_metric(place, "gatehouse_ready", is_set=False)
             told = await control.get("/readyz")
             status = await daemon.status.facts()
             (place / "ballast").unlink()
-            await until(place, "gatehouse_ready")
+            await until_metric(place, "gatehouse_ready")
             afterwards = await control.get("/readyz")
     assert told["status"] == status.state == "not ready"
     assert "The disk of the data directory is full" in str(told["troubles"])
@@ -55,10 +56,11 @@ async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) 
     assert "are free on the disk" in str(afterwards["warnings"])
 
 
-async def until(place: Path, metric: str, *, is_set: bool = True) -> None:
-    async with asyncio.timeout(60):
-        while bool((await scraped(place / "data")).value(metric)) is not is_set:
-            pass
+async def until_metric(place: Path, metric: str, *, is_set: bool = True) -> None:
+    async def is_so() -> bool:
+        return bool((await scraped(place / "data")).value(metric)) is is_set
+
+    await until(is_so)
 
 
 async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path) -> None:

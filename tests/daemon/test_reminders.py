@@ -14,6 +14,7 @@ from gateway.spool import Reschedule, Send, Spool
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, say_and_hear, settings
 from tests.daemon.models import configured
+from tests.polling import until
 
 START = datetime(2020, 11, 16, 12, 0, 0, tzinfo=UTC)
 """A Monday. What is said is said later, by the real clock, and thus is no backlog."""
@@ -51,8 +52,11 @@ async def listed(chat: LoopbackChannel) -> list[str]:
 
 async def until_listed(chat: LoopbackChannel, line: str) -> None:
     """Ask until the alarm has looked at the clock."""
-    while line not in (await told(chat, "/reminders")).text:
-        pass
+
+    async def is_listed() -> bool:
+        return line in (await told(chat, "/reminders")).text
+
+    await until(is_listed)
 
 
 async def test_a_reminder_comes_to_the_chat_it_was_asked_for_in_and_once(tmp_path: Path, clock: Clock) -> None:

@@ -56,7 +56,7 @@ async def test_what_a_stop_would_drop_is_answered_when_the_stop_cannot_be_stored
 async def test_a_stop_is_answered_when_whoever_brought_it_has_left(tmp_path: Path) -> None:
     async with one_running_and_two_waiting(tmp_path) as (_, daemon, chat):
         stopping = asyncio.create_task(chat.say("/stop"), name="stopping")
-        while "2 messages waiting" in daemon.status.sentence():  # noqa: ASYNC110 - the moment just after is wanted.
+        while "2 messages waiting" in daemon.status.sentence():  # noqa: ASYNC110 - a pause would let the stop finish.
             await asyncio.sleep(0)
         stopping.cancel()
         texts = {(await chat.hear_message()).text for _ in range(2)}

@@ -1,6 +1,5 @@
 """Tools in the whole gateway, asked for by a model that does whatever it is told, by whomever."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from gateway.contract import Sender
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
 from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
 from tests.daemon.models import configured
+from tests.polling import until
 from tests.sandbox.harness import NAP, needs_sandbox, processes_with
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
@@ -67,8 +67,7 @@ async def test_a_command_sees_nothing_of_ours_and_stops_with_its_turn(tmp_path: 
         async with gateway(settings(tmp_path, **tables)) as (_, chat):
             (tmp_path / "data" / "secret.txt").write_text("canary")
             await chat.say("look around")
-            while not (workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
-                await asyncio.sleep(0.01)
+            await until((workspace / "begun").exists)
             await chat.say("/stop")
             heard = [await chat.hear_message(), await chat.hear_message()]
             reply = await say_and_hear(chat, "still there?")

@@ -9,7 +9,7 @@ from gateway.contract import Sender
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
-from tests.daemon.harness import ask, gateway, transcript_json
+from tests.daemon.harness import ask, gateway, hear_draft, transcript_json
 from tests.daemon.models import ADA, modelled, talking
 
 ANSWER = OPENAI.answer("Hello.", tokens=(1_000, 200))
@@ -79,8 +79,7 @@ async def test_what_was_stopped_half_way_is_paid_for_all_the_same(tmp_path: Path
     half: Reply = [*OPENAI.answer("Once upon a time")[:2], gate]
     async with talking(tmp_path, half) as (_, chat, _daemon):
         await chat.say("tell me a story")
-        while (await chat.hear()).how != "draft":
-            pass
+        await hear_draft(chat)
         await chat.say("/stop")
         heard = [(await chat.hear_message()).text for _ in range(2)]
         assert any("Stopped" in text for text in heard)

@@ -5,14 +5,11 @@ import asyncio
 import pytest
 
 from gateway.mcp.last_words import LastWords
-
-PATIENCE = 10
+from tests.polling import until
 
 
 async def until_heard(words: LastWords, line: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while words.line != line:  # noqa: ASYNC110 - nobody is told of a line, it is looked at
-            await asyncio.sleep(0.005)
+    await until(lambda: words.line == line)
 
 
 async def test_the_newest_line_is_kept() -> None:

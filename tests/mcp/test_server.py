@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from gateway.dialogue import Json, ToolCall, ToolOutcome
 from gateway.mcp.servers import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, settings
+from tests.polling import until
 
 PROGRAM = str(Path(__file__).parent / "program.py")
 PATIENCE = 60
@@ -33,11 +34,6 @@ async def running(**settings: McpSettings) -> AsyncIterator[McpServers]:
         servers.start(tasks, settings)
         yield servers
         await servers.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - the state of a server is looked at, nobody waits for it
-        await asyncio.sleep(0.01)
 
 
 async def up(servers: McpServers) -> Toolbox:

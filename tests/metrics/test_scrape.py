@@ -1,6 +1,5 @@
 """What Prometheus sees of a gateway that has been talked to."""
 
-import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +11,7 @@ from tests.agent.wire.openai import OPENAI
 from tests.daemon.harness import ask, settings
 from tests.daemon.models import talking
 from tests.metrics.scraping import scraped
+from tests.polling import until
 
 REFUSAL = OPENAI.refusal(401, "invalid_api_key")
 ANSWER = OPENAI.answer("Hello.", tokens=(1_000, 200))
@@ -47,10 +47,12 @@ async def test_messages_turns_models_and_money_are_counted(tmp_path: Path) -> No
 
 
 async def _quiet(folder: Path) -> None:
-    """Wait until the last reply is written down as delivered, which is after it is heard."""
-    async with asyncio.timeout(60):
-        while (await scraped(folder / "data")).value("gatehouse_replies_waiting"):
-            pass
+    """Wait until the last reply is stored as delivered. The chat hears it earlier."""
+
+    async def is_quiet() -> bool:
+        return not (await scraped(folder / "data")).value("gatehouse_replies_waiting")
+
+    await until(is_quiet)
 
 
 async def test_a_failing_model_is_counted_and_makes_the_gateway_degraded(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Time:
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, tzinfo=UTC)
         self.naps: list[float] = []
+        self.has_slept = asyncio.Event()
 
     def __call__(self) -> datetime:
         return self.now
@@ -58,6 +59,7 @@ class Time:
         self.naps.append(seconds)
         self.now += timedelta(seconds=seconds)
         await asyncio.sleep(0)
+        self.has_slept.set()
 
 
 FilePath = Callable[[str], Awaitable[Path]]

@@ -15,6 +15,7 @@ from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
 from gateway.sandbox.host import host
 from gateway.sandbox.wire import MAX_LINE
+from tests.polling import until
 from tests.sandbox.harness import NAP, needs_sandbox, processes_with
 
 pytestmark = needs_sandbox
@@ -59,8 +60,7 @@ async def test_the_service_runs_a_command_as_the_gateway_would(context: ToolCont
 async def test_stopping_the_turn_ends_the_command_in_the_service(context: ToolContext, tmp_path: Path) -> None:
     async with service(tmp_path / "socket"), asyncio.TaskGroup() as group:
         turn = group.create_task(run(f"echo > begun; sleep {NAP}22", context, tmp_path / "socket"), name="turn")
-        while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
-            await asyncio.sleep(0.01)
+        await until((context.workspace / "begun").exists)
         turn.cancel()
         await asyncio.wait({turn})
         assert not processes_with(f"{NAP}22")
@@ -73,8 +73,7 @@ async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_aga
         async with service(tmp_path / "socket") as serving:
             begun = run(f"echo >> begun; sleep {NAP}23", context, tmp_path / "socket", allow_unsandboxed=True)
             turn = group.create_task(begun, name="turn")
-            while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
-                await asyncio.sleep(0.01)
+            await until((context.workspace / "begun").exists)
             serving.cancel()
         outcome = await turn
     assert outcome.output == "[The command was stopped: the service that runs commands has ended.]"

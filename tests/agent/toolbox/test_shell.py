@@ -13,6 +13,7 @@ from config import ShellSettings
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.dialogue import ToolCall, ToolOutcome
+from tests.polling import until
 from tests.sandbox.harness import NAP, SANDBOX_COMMAND, needs_sandbox, processes_with
 
 
@@ -117,8 +118,7 @@ async def test_what_a_command_leaves_behind_ends_with_it(context: ToolContext) -
 async def test_stopping_the_turn_ends_the_command(context: ToolContext) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         turn = group.create_task(run(f"echo > begun; sleep {NAP}13", context), name="turn")
-        while not (context.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it.
-            await asyncio.sleep(0.01)
+        await until((context.workspace / "begun").exists)
         turn.cancel()
     assert turn.cancelled()
     assert not processes_with(f"{NAP}13")

@@ -44,6 +44,7 @@ class WireServer:
         self.script = list(script)
         self.idle = asyncio.Event()
         """Set while no answer is being given."""
+        self._has_request = asyncio.Event()
         self._open = 0
         self._server = server
 
@@ -52,10 +53,17 @@ class WireServer:
         url = str(self._server.make_url(self.dialect.base))
         return {"kind": self.dialect.kind, "base_url": url, "api_key": KEY, "patience": 0.0, **more}
 
+    async def asked(self, times: int) -> None:
+        """Return once the server has got this many requests."""
+        while len(self.requests) < times:
+            self._has_request.clear()
+            await self._has_request.wait()
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         body = json.loads(raw)
         self.requests.append(Request(dict(request.headers), body, len(raw)))
+        self._has_request.set()
         self.complaints += self.dialect.complaints(body)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         self._open += 1
