@@ -42,6 +42,8 @@ class Settings(Table):
         default_factory=TranscriptionSettings, description="Transcription of voice messages."
     )
 
+    # Empty tables are listed too: a default factory gets no validation context, so it would take `~` in data_dir from
+    # the environment of this process and not from the given one.
     BUILT_IN: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {
         "gateway": {},
         "http": {},

@@ -25,7 +25,10 @@ SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
 
 
 class Table(BaseModel):
-    """Base class of all tables."""
+    """Base class of all tables.
+
+    Pydantic validates the fields in their order: in `info.data` a validator finds only the fields above its own.
+    """
 
     model_config = ConfigDict(
         frozen=True,

@@ -66,6 +66,7 @@ class AccountSettings(Table):
 class ChannelSettings(AccountSettings):
     """One chat platform."""
 
+    # The last field, so that its validator sees all others.
     accounts: dict[Slug, AccountSettings] = Field(
         default_factory=dict, description="Several bot accounts on this platform, by name."
     )
