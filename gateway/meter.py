@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from gateway.agent.calibrations import Calibrations
-from gateway.agent.measures import Measures
-from gateway.agent.tokens import ONE_REQUEST, measure, measure_message, measure_tools, total
+from gateway.agent.tokens import Calibrations, measure_frame, measure_message
 from gateway.dialogue import Message
 from gateway.live import Live
 from gateway.metered import Metered, Shorten, budget_of
@@ -14,10 +12,8 @@ from gateway.roster import Agent
 from gateway.spool import Operation, Remember, Spool
 from gateway.usage import Bill, Spending
 
-__all__ = ["WEIGHTS", "Meter"]
-
-WEIGHTS = "token_weights"
-"""The fact in the spool that keeps what was learned of tokenisers."""
+_CALIBRATION_FACT = "token_weights"
+"""The fact in the spool that keeps the learned factors, under the name that earlier versions used."""
 
 
 class Meter:
@@ -28,12 +24,11 @@ class Meter:
         self._tally = tally or Tally()
         self.spending = Spending(spool, now, self._tally)
         self.calibrations = Calibrations()
-        self._measures = {names: Measures(names_senders=names) for names in (False, True)}
 
     async def read(self) -> None:
         """Go on with what was learned before the last restart."""
-        facts = await self._spool.facts(WEIGHTS)
-        self.calibrations = Calibrations(facts.get(WEIGHTS))
+        facts = await self._spool.facts(_CALIBRATION_FACT)
+        self.calibrations = Calibrations(facts.get(_CALIBRATION_FACT))
 
     def bill(self, person: str, agent: Agent) -> Bill:
         limits = self._live.settings.limits
@@ -51,8 +46,8 @@ class Meter:
             agent.provider,
             info=agent.info,
             calibrations=self.calibrations,
-            measures=self._measures[names_senders],
             bill=bill,
+            names_senders=names_senders,
             shorten=shorten,
             tally=self._tally,
         )
@@ -63,10 +58,10 @@ class Meter:
 
     def size(self, agent: Agent, messages: Iterable[Message]) -> int:
         """Return about how many tokens the agent's next request has before anything is added."""
-        fixed = [ONE_REQUEST, measure(agent.system), measure_tools(agent.toolbox.specs())]
-        return self.calibrations[agent.info.name].estimate(total([*fixed, *map(measure_message, messages)]))
+        measured = measure_frame(agent.system, agent.toolbox.specs()) + sum(map(measure_message, messages))
+        return self.calibrations[agent.info.name].estimate(measured)
 
     def news(self) -> list[Operation]:
         """Return what there is to be kept of what was learned since the last time."""
         news = self.calibrations.news()
-        return [] if news is None else [Remember(name=WEIGHTS, value=news)]
+        return [] if news is None else [Remember(name=_CALIBRATION_FACT, value=news)]

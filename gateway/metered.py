@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from operator import attrgetter
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -13,13 +12,11 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.agent.calibrations import Calibrations
 from gateway.agent.fitting import fit
-from gateway.agent.measures import Measures, chars
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
-from gateway.agent.tokens import Calibration, Measure, measure, total
-from gateway.dialogue import Message, ToolCall
+from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
+from gateway.dialogue import Message, ToolCall, ToolMessage, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed
 from gateway.metrics.tally import Tally
 from gateway.usage import Bill
@@ -39,15 +36,13 @@ _SECOND_TRY = 0.5
 _LEAST = 0.2
 _MOST_OUTPUT = 0.25
 """How much of its context a model is left for its answer, at most."""
-_sent_of = attrgetter("sent")
-
-_BIG = 200_000
-"""Characters beyond which measuring is done in a thread."""
+_MEASURED_INLINE = 50_000
+"""Characters that are measured on the event loop, in about a millisecond at worst; more go to a thread."""
 
 
 class _Request(Struct, frozen=True, kw_only=True):
     prompt: Prompt
-    measured: Measure
+    measured: float
     tokens: int
     fixed: int
     """Those of the system prompt and the tools, which cannot be shortened."""
@@ -111,16 +106,16 @@ class Metered:
         *,
         info: ModelInfo,
         calibrations: Calibrations,
-        measures: Measures,
         bill: Bill,
+        names_senders: bool = False,
         shorten: Shorten | None = None,
         tally: Tally | None = None,
     ) -> None:
         self._provider = provider
         self._info = info
         self._calibrations = calibrations
-        self._measures = measures
         self._bill = bill
+        self._names_senders = names_senders
         self.before = 0
         """How many messages of a prompt are from before the turn, and may be left out."""
         self._instead: Sequence[Message] | None = None
@@ -160,41 +155,34 @@ class Metered:
             self._instead = await self._shorten()
 
     async def _request(self, prompt: Prompt) -> _Request:
-        """Make `prompt` fit; what has been summed up meanwhile stands in place of what was said before the turn."""
-        messages = list(prompt.messages)
+        """Make `prompt` fit. If the session was summed up in this turn, the summary replaces the messages before it."""
+        messages, before = list(prompt.messages), self.before
         if self._instead is not None:
-            messages = [*self._instead, *messages[self.before :]]
-        await self._measure(messages)
-        calibration = self._calibrations[self._info.name]
-        frame = self._measures.frame(prompt.system, prompt.tools)
-        fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
-        counted = self._measures.counted(messages)
-        measured = total([frame, counted.measure])
-        tokens = calibration.estimate(measured)
-        room = min(budget - fixed, self._room or budget)
-        if tokens > fixed + room:
-            counted = self._measures.counted(self._fitting(messages, calibration, room))
-            measured = total([frame, counted.measure])
-            tokens = calibration.estimate(measured)
-        sent = replace(prompt, messages=list(map(_sent_of, counted.known)))
-        return _Request(prompt=sent, measured=measured, tokens=tokens, fixed=fixed)
-
-    def _fitting(self, messages: Sequence[Message], calibration: Calibration, room: int) -> list[Message]:
-        def size(message: Message) -> int:
-            return calibration.estimate(self._measures.known(message).measure)
-
-        before = self.before if self._instead is None else len(self._instead)
-        return fit(messages[:before], messages[before:], size=size, budget=room)
-
-    async def _measure(self, messages: list[Message]) -> None:
-        """Measure what is new, in a thread where it is much."""
-        new = self._measures.unknown(messages)
-        if sum(map(chars, new)) > _BIG:
-            measured = await asyncio.to_thread(lambda: list(map(self._measures.anew, new)))
+            messages, before = [*self._instead, *messages[self.before :]], len(self._instead)
+        if not self._names_senders:
+            messages = list(map(_without_sender, messages))
+        if sum(map(_length, messages)) > _MEASURED_INLINE:
+            sizes = await asyncio.to_thread(lambda: list(map(measure_message, messages)))
         else:
-            measured = list(map(self._measures.anew, new))
-        for each in measured:
-            self._measures.keep(each)
+            sizes = list(map(measure_message, messages))
+        calibration = self._calibrations[self._info.name]
+        frame = measure_frame(prompt.system, prompt.tools)
+        fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
+        measured = frame + sum(sizes)
+        room = min(budget - fixed, self._room or budget)
+        if calibration.estimate(measured) > fixed + room:
+            # Fitting asks for the size of each message several times. The identities are safe: `messages` holds them.
+            known = dict(zip(map(id, messages), sizes, strict=True))
+
+            def size(message: Message) -> int:
+                return calibration.estimate(known.get(id(message)) or measure_message(message))
+
+            shown = fit(messages[:before], messages[before:], size=size, budget=room)
+            measured = frame + sum(known.get(id(message)) or measure_message(message) for message in shown)
+        else:
+            shown = messages
+        tokens = calibration.estimate(measured)
+        return _Request(prompt=replace(prompt, messages=shown), measured=measured, tokens=tokens, fixed=fixed)
 
     def _close(self, request: _Request, heard: _Heard) -> None:
         model = (heard.usage and heard.usage.model) or self._info.name
@@ -223,3 +211,16 @@ def _written(chunk: Chunk) -> str:
     if isinstance(chunk, TextDelta):
         return chunk.text
     return f"{chunk.name} {chunk.input}" if isinstance(chunk, ToolCall) else ""
+
+
+def _without_sender(message: Message) -> Message:
+    """Return the message as a model gets it where only one person talks."""
+    if isinstance(message, UserMessage) and (message.sender or message.sender_id):
+        return UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
+    return message
+
+
+def _length(message: Message) -> int:
+    if isinstance(message, ToolMessage):
+        return sum(len(outcome.output) for outcome in message.outcomes)
+    return len(message.text)

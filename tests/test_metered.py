@@ -1,6 +1,7 @@
 """A meter on a model whose tokeniser is its own secret."""
 
 import asyncio
+import json
 import random
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -10,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from config import LimitSettings
-from gateway.agent.calibrations import Calibrations
-from gateway.agent.measures import Measures
+from config import LimitSettings, Settings
 from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
-from gateway.dialogue import AssistantMessage, Message, UserMessage
+from gateway.agent.tokens import Calibrations
+from gateway.dialogue import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
+from gateway.live import Live
+from gateway.meter import Meter
 from gateway.metered import Metered
 from gateway.metrics.tally import Tally
-from gateway.spool import Spend, Spool, SpoolFull
+from gateway.spool import Remember, Spend, Spool, SpoolFull
 from gateway.usage import Bill, Spending, day_of
 from tests.agent.scripted import ScriptedProvider
 
@@ -71,7 +73,7 @@ async def told(metered: Metered, messages: Sequence[Message]) -> list[Chunk]:
 
 
 def metered(provider: Counting | ScriptedProvider, bill: Bill, info: ModelInfo = INFO, **more: object) -> Metered:
-    parts: dict[str, object] = {"calibrations": Calibrations(), "measures": Measures(names_senders=False), **more}
+    parts: dict[str, object] = {"calibrations": Calibrations(), **more}
     return Metered(provider, info=info, bill=bill, **parts)  # type: ignore[arg-type]  # They are what they are.
 
 
@@ -94,6 +96,39 @@ async def test_after_three_turns_the_budget_is_kept_within_15_percent(tmp_path: 
     budget = round(0.95 * 3_000)
     assert provider.counted[-1] > 0.8 * budget
     assert max(provider.counted) < 1.15 * budget
+
+
+@pytest.mark.parametrize("names_senders", [False, True])
+async def test_a_model_learns_who_speaks_only_where_several_people_talk(tmp_path: Path, names_senders: bool) -> None:  # noqa: FBT001
+    said = UserMessage(text="hello", sender="Ann", sender_id="7")
+    script = ScriptedProvider([TextDelta(text="hi")])
+    async with billed(tmp_path) as (bill, _):
+        await told(metered(script, bill, names_senders=names_senders), [said])
+    assert script.prompts[0].messages == [said if names_senders else UserMessage(text="hello")]
+
+
+async def test_a_long_conversation_is_measured_in_a_thread_with_the_same_outcome(tmp_path: Path) -> None:
+    info = ModelInfo(name="house/model", context_tokens=1_000_000)
+    said: list[Message] = [UserMessage(text="long " * 20_000), ToolMessage(outcomes=(ToolOutcome(id="1", output="x"),))]
+    async with billed(tmp_path) as (bill, _):
+        model = metered(ScriptedProvider([TextDelta(text="hi")]), bill, info)
+        await told(model, said)
+    assert model.tokens == pytest.approx(24_000, rel=0.01)
+
+
+async def test_factors_survive_a_restart_and_the_weights_of_earlier_versions_are_ignored(tmp_path: Path) -> None:
+    weights = [12, 4, 3.75, 0.5, 2, 3.25, 0.75, 2.75, 5, 11, 6_000]
+    async with await Spool.open(tmp_path) as spool:
+        meter = Meter(Live(Settings()), spool, now=lambda: NOW)
+        await spool.commit(Remember(name="token_weights", value=json.dumps({"house/model": weights})))
+        await meter.read()
+        assert meter.calibrations["house/model"].estimate(1_000) == 1_000
+        for _ in range(20):
+            meter.calibrations["house/model"].learn(10_000, 14_000)
+        await spool.commit(*meter.news())
+        after = Meter(Live(Settings()), spool, now=lambda: NOW)
+        await after.read()
+        assert after.calibrations["house/model"].estimate(1_000) == pytest.approx(1_400, rel=0.01)
 
 
 async def test_what_was_too_long_is_asked_once_more_and_shorter(tmp_path: Path) -> None:

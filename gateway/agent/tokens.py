@@ -1,203 +1,140 @@
-"""How many tokens a text is, counted without its tokeniser: by what it is made of, and by what the provider charged.
+"""Token estimates without a tokeniser, calibrated by the usage that the provider reports.
 
-A text is measured by its kinds of characters; each kind has a weight, and weights are learned for each model from the
-usage that its provider reports. Nothing is downloaded and no network is asked.
+A text is measured with a fixed table: how many tokens a typical tokeniser makes of each kind of character. Each model
+has one factor on top of that, which is learned from its reports of usage. docs/adr/0024 has the figures.
 """
 
-import json
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from operator import mul
 from string import ascii_letters, digits
 from time import monotonic
 
+import msgspec
+
 from gateway.agent.provider import ToolSpec
-from gateway.dialogue import AssistantMessage, Message, ToolMessage, UserMessage
+from gateway.dialogue import AssistantMessage, Message, ToolMessage
 
-__all__ = [
-    "DEFAULT_WEIGHTS",
-    "NOTHING",
-    "ONE_REQUEST",
-    "Calibration",
-    "Measure",
-    "measure",
-    "measure_message",
-    "measure_tools",
-    "total",
-]
-
-Measure = tuple[int, ...]
-"""How much of each kind there is, in the order of `DEFAULT_WEIGHTS`."""
-
-# Requests, messages, words, letters, digits, other ASCII, blanks beyond one per word, characters of 2, 3 and 4 bytes,
-# pictures.
-DEFAULT_WEIGHTS = (12.0, 4.0, 0.75, 0.1, 0.4, 0.65, 0.15, 0.55, 1.0, 2.2, 1_200.0)
-_LEEWAY = (8.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5, 0.5, 0.5)
-"""How far each weight may well be off, as a part of itself."""
-
-_LETTERS = ascii_letters.encode()
+_LETTERS_AND_BLANKS = ascii_letters.encode() + b" \t\n\r\v\f"
 _DIGITS = digits.encode()
-_BLANKS = b" \t\n\r\v\f"
-_CONTINUED = bytes(range(0x80, 0xC0))
-_LEADS = (bytes(range(0xC0, 0xE0)), bytes(range(0xE0, 0xF0)), bytes(range(0xF0, 0x100)))
+_TOKENS_PER_CHARACTER = (
+    (_LETTERS_AND_BLANKS, 0.24),
+    (_DIGITS, 1.0),
+    (bytes(set(range(0x80)) - {*_LETTERS_AND_BLANKS, *_DIGITS}), 0.3),
+    # A character beyond ASCII counts by the first byte of its UTF-8, which tells its length; the other bytes are free.
+    (bytes(range(0x80, 0xC0)), 0.0),
+    (bytes(range(0xC0, 0xE0)), 0.4),  # Two bytes: Cyrillic, Greek, Arabic, umlauts.
+    (bytes(range(0xE0, 0xF0)), 0.9),  # Three: Chinese, Japanese, Korean, Indic scripts.
+    (bytes(range(0xF0, 0x100)), 2.2),  # Four: emoji.
+)
+"""Fitted to the mean of six tokenisers: two of OpenAI, Claude, DeepSeek, Mistral, Qwen."""
+_PER_REQUEST = 12.0
+_PER_MESSAGE = 4.0
+_PER_PICTURE = 1_200.0
 
-_KEPT = 24
-"""Reports by which a model is judged; older ones are forgotten, so that a changed tokeniser is followed."""
-_FADING = 0.92
-_NOISE = 0.02
-_SCALE_DOUBT = 0.3
-"""How much of a report it takes to believe that all weights are off by the same factor."""
-_CEILING_HOLDS = 3_600.0
-_LIMITS = (0.2, 5.0)
-"""No weight leaves these multiples of its default, whatever a provider reports."""
 _CREDIBLE = (0.1, 10.0)
-"""A report further than this from what was expected says nothing about text: it is left out."""
+"""A report outside these multiples of the measure does not count the text that was sent, so it is ignored."""
+_RISE, _FALL = 0.7, 0.3
+_HALF_TRUSTED = 2_000.0
+"""The size of a request whose report is trusted by half."""
+_CEILING_HOLDS = 3_600.0
 
-NOTHING: Measure = (0,) * 11
-ONE_REQUEST: Measure = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def measure(text: str) -> Measure:
-    """Measure a text at about a gigabyte per second; a megabyte and more is still better done in a thread."""
-    data = text.encode("utf-8", "replace")
-    words = len(data.split())
-    rest = data.translate(None, _LETTERS)
-    letters = len(data) - len(rest)
-    left = rest.translate(None, _DIGITS)
-    numerals = len(rest) - len(left)
-    marks = left.translate(None, _BLANKS)
-    blanks = max(0, len(left) - len(marks) - words)
-    if marks.isascii():
-        return (0, 0, words, letters, numerals, len(marks), blanks, 0, 0, 0, 0)
-    return (0, 0, words, letters, numerals, *_beyond_ascii(marks, blanks))
+_MAX_MODELS = 64
+_WORTH_KEEPING = 0.02
+"""How far a factor must move before it is written again."""
 
 
-def _beyond_ascii(marks: bytes, blanks: int) -> tuple[int, ...]:
-    first = marks.translate(None, _CONTINUED)
-    counts = []
-    for leads in _LEADS:
-        without = first.translate(None, leads)
-        counts.append(len(first) - len(without))
-        first = without
-    return (len(first), blanks, *counts, 0)
+def measure(text: str) -> float:
+    """Return how many tokens a typical tokeniser makes of `text`.
+
+    A megabyte takes from one millisecond (English) to ten (Chinese), so long texts are measured in a thread.
+    """
+    left = text.encode("utf-8", "replace")
+    tokens = 0.0
+    for kind, each in _TOKENS_PER_CHARACTER:
+        if not left:
+            break
+        others = left.translate(None, kind)
+        tokens += each * (len(left) - len(others))
+        left = others
+    return tokens
 
 
-def measure_message(message: Message) -> Measure:
-    parts = [measure(text) for text in _texts(message) if text]
-    if len(parts) == 1:  # As most have; adding up would take as long as measuring.
-        return (0, 1, *parts[0][2:-1], _pictures(message))
-    return total([(0, max(1, len(parts)), 0, 0, 0, 0, 0, 0, 0, 0, _pictures(message)), *parts])
+def measure_message(message: Message) -> float:
+    if isinstance(message, ToolMessage):
+        texts = [outcome.output for outcome in message.outcomes]
+    elif isinstance(message, AssistantMessage):
+        # The repr of a dict is about as long as its JSON, and several times as fast.
+        calls = [f"{call.name} {call.input}" for call in message.tool_calls]
+        texts = [message.text, *calls, *(str(thought.shape) for thought in message.thoughts)]
+    else:
+        texts = [message.sender, message.sender_id, message.text]
+    shown = sum(bool(picture.data) for picture in message.pictures)
+    return _PER_MESSAGE + _PER_PICTURE * shown + sum(map(measure, texts))
 
 
-def _pictures(message: Message) -> int:
-    return sum(bool(each.data) for each in message.pictures) if message.pictures else 0
-
-
-def _texts(message: Message) -> list[str]:
-    match message:
-        case UserMessage():
-            return [message.sender, message.sender_id, message.text]
-        case AssistantMessage():
-            calls = [f"{call.name} {json.dumps(call.input, ensure_ascii=False)}" for call in message.tool_calls]
-            thoughts = [json.dumps(thought.shape, ensure_ascii=False) for thought in message.thoughts]
-            return [message.text, *calls, *thoughts]
-        case ToolMessage():
-            return [outcome.output for outcome in message.outcomes]
-
-
-def measure_tools(tools: Sequence[ToolSpec]) -> Measure:
-    """Measure what a model is told of its tools."""
-    texts = [f"{tool.name} {tool.description} {json.dumps(tool.schema, ensure_ascii=False)}" for tool in tools]
-    return total([(0, len(texts), 0, 0, 0, 0, 0, 0, 0, 0, 0), *map(measure, texts)])
-
-
-def total(measures: Iterable[Measure]) -> Measure:
-    return tuple(map(sum, zip(*measures, strict=True)))
+def measure_frame(system: str, tools: Iterable[ToolSpec]) -> float:
+    """Measure a request without messages: its system prompt and its tools."""
+    described = (_PER_MESSAGE + measure(f"{tool.name} {tool.description} {tool.schema}") for tool in tools)
+    return _PER_REQUEST + measure(system) + sum(described)
 
 
 class Calibration:
-    """What is known of one model's tokeniser. It begins with `weights`, and with each report knows better."""
+    """The learned factor between the measure of a text and the tokens that one model counts."""
 
-    def __init__(self, weights: Sequence[float] = DEFAULT_WEIGHTS) -> None:
-        self._prior = tuple(_within(weight, usual) for weight, usual in zip(weights, DEFAULT_WEIGHTS, strict=True))
-        self._reports: deque[tuple[Measure, int]] = deque(maxlen=_KEPT)
-        self.weights = self._prior
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor = factor
         self._ceiling: tuple[int, float] | None = None
 
-    def estimate(self, measured: Measure) -> int:
-        return round(_dot(measured, self.weights))
+    def estimate(self, measured: float) -> int:
+        return round(measured * self.factor)
 
-    def learn(self, measured: Measure, tokens: int) -> None:
-        """Take in that a request of this measure had so many tokens of input."""
-        expected = _dot(measured, self._prior)
-        if expected <= 0 or not _CREDIBLE[0] < tokens / expected < _CREDIBLE[1]:
+    def learn(self, measured: float, tokens: int) -> None:
+        """Learn that the provider counted `tokens` of input for a request of this measure."""
+        low, high = _CREDIBLE
+        if measured <= 0 or not low < tokens / measured < high:
             return
-        self._reports.append((measured, tokens))
-        self.weights = self._fitted()
+        error = tokens / measured - self.factor
+        # A short request is mostly the provider's own wrapping, which says little about longer ones.
+        trust = measured / (measured + _HALF_TRUSTED)
+        # Too low an estimate costs a refused request, too high a one only some context: rise fast and fall slowly.
+        self.factor += error * trust * (_RISE if error > 0 else _FALL)
 
     @property
     def ceiling(self) -> int | None:
-        """The estimate of a request that was too long for the model lately, whatever its settings say."""
+        """The estimate of a request that the model refused as too long within the last hour."""
         return self._ceiling[0] if self._ceiling and monotonic() < self._ceiling[1] else None
 
     def too_long(self, estimate: int) -> None:
         self._ceiling = (min(estimate, self.ceiling or estimate), monotonic() + _CEILING_HOLDS)
 
-    def _fitted(self) -> tuple[float, ...]:
-        """Return the weights that explain the reports best, and stay near to the prior where the reports are silent.
 
-        First all weights are scaled alike, then each is moved: least squares of the relative errors, with a penalty.
-        """
-        faith = [_FADING**age for age in reversed(range(len(self._reports)))]
-        ratios = [tokens / _dot(measured, self._prior) for measured, tokens in self._reports]
-        scale = (_SCALE_DOUBT + _dot(faith, ratios)) / (_SCALE_DOUBT + sum(faith))
-        base = [weight * scale for weight in self._prior]
-        shares = [
-            [amount * weight / tokens for amount, weight in zip(measured, base, strict=True)]
-            for measured, tokens in self._reports
-        ]
-        moves = _least_squares(shares, [1 - sum(row) for row in shares], faith)
-        moved = [weight * (1 + move) for weight, move in zip(base, moves, strict=True)]
-        return tuple(_within(weight, usual) for weight, usual in zip(moved, DEFAULT_WEIGHTS, strict=True))
+class Calibrations:
+    """One calibration per model; the least recently used are dropped."""
 
+    def __init__(self, kept: str | None = None) -> None:
+        """Start from the text that `news` returned before; unreadable text counts as no text."""
+        self._models: OrderedDict[str, Calibration] = OrderedDict()
+        try:
+            read = msgspec.json.decode(kept or "{}", type=dict[str, float | Sequence[float]])
+        except msgspec.DecodeError:
+            read = {}
+        # Earlier versions kept eleven weights per model under the same name. They are dropped; a few reports suffice.
+        factors = {model: each for model, each in read.items() if isinstance(each, float)}
+        self._written = {model: each for model, each in factors.items() if _CREDIBLE[0] < each < _CREDIBLE[1]}
+        for model in list(self._written)[-_MAX_MODELS:]:
+            self._models[model] = Calibration(self._written[model])
 
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return float(sum(map(mul, left, right)))
+    def __getitem__(self, model: str) -> Calibration:
+        calibration = self._models.get(model) or self._models.setdefault(model, Calibration())
+        self._models.move_to_end(model)
+        while len(self._models) > _MAX_MODELS:
+            self._models.popitem(last=False)
+        return calibration
 
-
-def _within(weight: float, usual: float) -> float:
-    low, high = _LIMITS
-    # The cost of a request and of a message is the provider's own wrapping, which may be anything.
-    return min(max(weight, low * usual), high * usual * (10 if usual > 2.5 else 1))  # noqa: PLR2004 - those two only
-
-
-def _least_squares(rows: list[list[float]], targets: list[float], faith: list[float]) -> list[float]:
-    """Solve rows · x = targets, where each x stays near 0 within its leeway and each row is as good as its faith."""
-    size = len(_LEEWAY)
-    matrix = [[0.0] * size for _ in range(size)]
-    right = [0.0] * size
-    for row, target, trust in zip(rows, targets, faith, strict=True):
-        for i, value in enumerate(row):
-            if value:
-                weighted = value * trust / _NOISE**2
-                right[i] += weighted * target
-                matrix[i] = [sum_ + weighted * other for sum_, other in zip(matrix[i], row, strict=True)]
-    for i, leeway in enumerate(_LEEWAY):
-        matrix[i][i] += leeway**-2
-    return _solved(matrix, right)
-
-
-def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Gauss; the matrix is symmetric and positive, so no pivot has to be looked for."""
-    size = len(right)
-    for i in range(size):
-        for j in range(i + 1, size):
-            factor = matrix[j][i] / matrix[i][i]
-            if factor:
-                matrix[j] = [a - factor * b for a, b in zip(matrix[j], matrix[i], strict=True)]
-                right[j] -= factor * right[i]
-    solution = [0.0] * size
-    for i in reversed(range(size)):
-        known = sum(matrix[i][j] * solution[j] for j in range(i + 1, size))
-        solution[i] = (right[i] - known) / matrix[i][i]
-    return solution
+    def news(self) -> str | None:
+        """Return all factors as text to be kept, or None if none has changed much since the last call."""
+        factors = {model: calibration.factor for model, calibration in self._models.items()}
+        if all(abs(now / self._written.get(model, 1.0) - 1) <= _WORTH_KEEPING for model, now in factors.items()):
+            return None
+        self._written = factors
+        return msgspec.json.encode({model: round(factor, 4) for model, factor in factors.items()}).decode()
