@@ -1,6 +1,6 @@
-"""The Discord channel: a bot that is talked to in direct messages, in channels of servers and in threads.
+"""The Discord channel: a bot in direct messages, server channels and threads.
 
-Nothing here imports discord.py before `run` does, in a thread.
+Importing it does not import discord.py; `DiscordChannel.run` does so in a thread.
 """
 
 from channels.discord.channel import DiscordChannel

@@ -1,96 +1,86 @@
-"""Where a message stands: Discord does not say with a message whether its channel is a thread."""
+"""Cache of server facts that Discord does not send with a message: the parent of a thread, the bot's own role."""
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TypeVar
 
-from channels.discord.api import Api
-from channels.discord.gateway_connection import Frame
-from channels.discord.wire import Place
+from channels.discord.api import DiscordApi
+from channels.discord.wire import UNREADABLE, DiscordChat, Json, thread_parent
 from gateway.errors import Undeliverable
 
-REMEMBERED = 10_000
-THREADS = {10, 11, 12}
-"""https://discord.com/developers/docs/resources/channel#channel-object-channel-types"""
+MAX_CACHED = 10_000
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
-class Places:
-    """Knows what the gateway tells about servers and their threads, and asks for the rest once."""
+class BoundedDict(dict[Key, Value]):
+    """A dict that drops its oldest key when it has more than `limit`. Only assignment is limited, not `update`."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        if len(self) > self._limit:
+            del self[next(iter(self))]
+
+
+class GuildCache:
+    """Learns from gateway events, and asks the API once for facts that no event has told."""
+
+    def __init__(self, api: DiscordApi) -> None:
         self._api = api
-        self._parents: OrderedDict[int, int] = OrderedDict()
-        self._roles: OrderedDict[str, str] = OrderedDict()
+        # By channel id; 0 for a channel that is not a thread.
+        self._parents = BoundedDict[int, int](MAX_CACHED)
+        # By server id; empty if the server has no role for the bot.
+        self._roles = BoundedDict[str, str](MAX_CACHED)
 
-    async def own_role(self, message: Frame, guild: str | None) -> str:
-        """Return the role that Discord made for the bot in the server; empty where there is none.
-
-        What was missed is read before the gateway tells of the servers, so it is asked for where a role is called.
-        """
-        if guild is not None and guild not in self._roles and message.get("mention_roles"):
-            with suppress(Undeliverable):
-                self._learn_roles(guild, await self._api.roles(int(guild)))
-        return self._roles.get(guild or "", "")
-
-    def hear(self, event: str, data: Frame) -> None:
-        """Learn from an event, if there is something to be learned."""
+    def update(self, event: str, data: Json) -> None:
+        """Learn from a gateway event. Ignores events of no use here."""
         match event:
             case "GUILD_CREATE":
                 self._learn_roles(str(data.get("id")), data.get("roles") or ())
-                found = [*(data.get("channels") or ()), *(data.get("threads") or ())]
-            case "THREAD_LIST_SYNC":  # Its channels are bare ids.
-                found = list(data.get("threads") or ())
+                channels = [*(data.get("channels") or ()), *(data.get("threads") or ())]
+            case "THREAD_LIST_SYNC":  # Its `channels` are bare ids.
+                channels = list(data.get("threads") or ())
             case "CHANNEL_CREATE" | "THREAD_CREATE":
-                found = [data]
+                channels = [data]
             case "GUILD_ROLE_CREATE":
                 self._learn_role(str(data.get("guild_id")), data.get("role"))
                 return
             case _:
                 return
-        for channel in found:
-            with suppress(KeyError, TypeError, ValueError, AttributeError):  # Then it is asked for when it matters.
-                self._learn(int(channel["id"]), parent_of(channel))
+        for channel in channels:
+            with suppress(*UNREADABLE):  # `chat_of` asks the API instead, when the channel matters.
+                self._parents[int(channel["id"])] = thread_parent(channel)
 
-    def _learn_roles(self, guild: str, roles: Iterable[Frame]) -> None:
+    async def chat_of(self, message: Json) -> DiscordChat:
+        """Return the chat of a message."""
+        channel, guild = str(message["channel_id"]), message.get("guild_id")
+        if guild is None:
+            return DiscordChat(channel=channel)
+        parent = self._parents.get(int(channel))
+        if parent is None:
+            parent = self._parents[int(channel)] = thread_parent(await self._api.channel(int(channel)))
+        return DiscordChat(channel=channel, guild=str(guild), parent=str(parent) if parent else None)
+
+    async def bot_role(self, message: Json, guild: str | None) -> str:
+        """Return the role that Discord created for the bot in this server, or an empty string."""
+        # Missed messages are read before GUILD_CREATE arrives, so ask for the roles if the message mentions one.
+        if guild is not None and guild not in self._roles and message.get("mention_roles"):
+            with suppress(Undeliverable):
+                self._learn_roles(guild, await self._api.roles(int(guild)))
+        return self._roles.get(guild or "", "")
+
+    def _learn_roles(self, guild: str, roles: Iterable[Json]) -> None:
         if roles:
             self._roles[guild] = ""
         for role in roles:
             self._learn_role(guild, role)
-        if len(self._roles) > REMEMBERED:
-            self._roles.popitem(last=False)
 
-    def _learn_role(self, guild: str, role: Frame | None) -> None:
-        with suppress(KeyError, TypeError, AttributeError):  # Most have no tags.
-            if role and str(role["tags"]["bot_id"]) == self._api.me:
+    def _learn_role(self, guild: str, role: Json | None) -> None:
+        with suppress(KeyError, TypeError, AttributeError):  # Most roles have no tags.
+            if role and str(role["tags"]["bot_id"]) == self._api.bot_id:
                 self._roles[guild] = str(role["id"])
-
-    async def of(self, message: Frame) -> Place:
-        channel, guild = str(message["channel_id"]), message.get("guild_id")
-        if guild is None:
-            return Place(channel=channel)
-        number = int(channel)
-        if number not in self._parents:
-            self._learn(number, parent_of(await self._api.channel(number)))
-        parent = self._parents[number]
-        return Place(channel=channel, guild=str(guild), parent=str(parent) if parent else None)
-
-    def _learn(self, channel: int, parent: int) -> None:
-        self._parents[channel] = parent
-        if len(self._parents) > REMEMBERED:
-            self._parents.popitem(last=False)
-
-
-def parent_of(channel: Frame) -> int:
-    """Return the channel that a thread hangs on; 0 for what is no thread."""
-    return int(channel.get("parent_id") or 0) if channel.get("type") in THREADS else 0
-
-
-def place_of_interaction(interaction: Frame) -> Place:
-    """Name the place where somebody acted; unlike a message, an interaction says it."""
-    guild, where = interaction.get("guild_id"), interaction.get("channel") or {}
-    parent = parent_of(where)
-    return Place(
-        channel=str(interaction.get("channel_id") or where["id"]),
-        guild=str(guild) if guild else None,
-        parent=str(parent) if guild and parent else None,
-    )

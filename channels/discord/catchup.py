@@ -1,4 +1,8 @@
-"""What was written in the known chats while nobody listened, as their histories tell it."""
+"""Catches up on messages that were written while the bot was not connected.
+
+The gateway repeats nothing to a new session. So the bot remembers how far it has read in each chat, across restarts,
+and reads the rest from the chat's history.
+"""
 
 import asyncio
 import json
@@ -9,185 +13,191 @@ from time import monotonic
 
 import structlog
 
-from channels.discord.api import PAGE, Api
-from channels.discord.gateway_connection import Frame
-from channels.discord.wire import Place, first_id
+from channels.discord.api import HISTORY_PAGE, DiscordApi
+from channels.discord.wire import DiscordChat, Json, first_snowflake
 from gateway.contract import Notebook
 from gateway.errors import Transient, Undeliverable
 
 log = structlog.get_logger()
 
-AT_MOST = 200
-"""Chats that are remembered; those that were quiet the longest are forgotten first."""
-WRITTEN_EVERY = 5.0
-"""Seconds between two notes of how far was read. What was read meanwhile comes again after a crash, to no effect."""
+MAX_CHATS = 200
+"""Chats whose read position is kept. The longest inactive ones are dropped first."""
+SAVE_INTERVAL = 5.0
+"""Seconds between two saves. After a crash, messages read since the last save are read again; the core drops them."""
+MAX_PAGES = 10
+"""Pages that are read per chat: the first one and the newest ones. Messages between them stay unanswered."""
+MAX_AGE = timedelta(hours=47)
+"""The core detects duplicates for two days. An older message might be answered twice."""
+PARALLEL_READS = 8
+MAX_BLOCKING, MAX_BLOCKING_DELAY = 30.0, 5.0
+"""Seconds that all events wait for an unreadable history, to keep their order: in total, and per retry."""
+RETRY_INTERVAL = 60.0
+"""Seconds until a postponed chat is tried again."""
+
+_KEY_PREFIX = "chat:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chat:
-    place: Place
-    read: int
-    """The id of the last message that was taken or passed over."""
+class ReadPosition:
+    """How far a chat has been read: up to and including the message with the id `message`."""
+
+    chat: DiscordChat
+    message: int
 
 
-class Chats:
-    """Open with `load`. A chat is written down as soon as it is known; how far it was read, now and then."""
+class ReadPositions:
+    """The read position of each chat in which people talk to the bot. Call `load` first.
+
+    A new chat is saved at once, a new position at intervals.
+    """
 
     def __init__(self, notebook: Notebook, clock: Callable[[], float] = monotonic) -> None:
         self._notebook = notebook
         self._clock = clock
-        self._chats: dict[str, Chat] = {}
-        self._changed: set[str] = set()
-        self._written = clock()
-        self._held: set[str] = set()
+        self._positions: dict[str, ReadPosition] = {}
+        self._unsaved: set[str] = set()
+        self._saved_at = clock()
+        self._frozen: set[str] = set()
 
-    def __iter__(self) -> Iterator[Chat]:
-        return iter(list(self._chats.values()))
+    def __iter__(self) -> Iterator[ReadPosition]:
+        return iter(list(self._positions.values()))
 
     def __contains__(self, channel: object) -> bool:
-        return channel in self._chats
+        return channel in self._positions
 
-    def hold(self, channels: Iterable[str]) -> None:
-        """Keep the place in these chats and in no others, whatever else is taken: more is to be read behind it."""
-        self._held = set(channels)
+    def freeze(self, channels: Iterable[str]) -> None:
+        """Keep the position in these chats, and only in these, even if later messages are handled."""
+        self._frozen = set(channels)
 
     async def load(self) -> None:
-        for name, value in (await self._notebook.read()).items():
-            if name.startswith(_PREFIX):
-                self._chats[name.removeprefix(_PREFIX)] = _decoded(name.removeprefix(_PREFIX), value)
+        for key, value in (await self._notebook.read()).items():
+            if key.startswith(_KEY_PREFIX):
+                channel, saved = key.removeprefix(_KEY_PREFIX), json.loads(value)
+                chat = DiscordChat(channel=channel, guild=saved["guild"], parent=saved["parent"])
+                self._positions[channel] = ReadPosition(chat=chat, message=int(saved["read"]))
 
-    async def advance(self, place: Place, message: int, *, is_talked_to: bool) -> None:
-        """Note that `message` has been dealt with. Only where the bot is talked to a chat is worth remembering."""
-        known = self._chats.get(place.channel)
-        if (known is None and not is_talked_to) or place.channel in self._held:
+    async def advance(self, chat: DiscordChat, message: int, *, is_talked_to: bool) -> None:
+        """Record that `message` has been handled. A new chat is added only if the bot `is_talked_to` in it."""
+        known = self._positions.get(chat.channel)
+        if (known is None and not is_talked_to) or chat.channel in self._frozen:
             return
-        read = max(message, known.read if known else 0)
-        self._chats[place.channel] = replace(known, read=read) if known else Chat(place=place, read=read)
-        self._changed.add(place.channel)
-        if known is None or self._clock() - self._written > WRITTEN_EVERY:
+        if known is None:
+            self._positions[chat.channel] = ReadPosition(chat=chat, message=message)
+        else:
+            self._positions[chat.channel] = replace(known, message=max(message, known.message))
+        self._unsaved.add(chat.channel)
+        if known is None or self._clock() - self._saved_at > SAVE_INTERVAL:
             await self.save()
 
     async def save(self) -> None:
-        """Write down what has changed."""
-        if not self._changed:
+        """Write all changes to the notebook."""
+        if not self._unsaved:
             return
-        for quiet in sorted(self._chats, key=lambda channel: self._chats[channel].read)[: -AT_MOST or None]:
-            self._changed.add(quiet)
-            del self._chats[quiet]
-        facts = {f"{_PREFIX}{channel}": self._encoded(channel) for channel in self._changed}
+        # Ids are ordered by time, so the lowest ones belong to the chats that were inactive the longest.
+        by_activity = sorted(self._positions, key=lambda channel: self._positions[channel].message)
+        for channel in by_activity[:-MAX_CHATS]:
+            self._unsaved.add(channel)
+            del self._positions[channel]
+        facts: dict[str, str | None] = {}
+        for channel in self._unsaved:
+            known = self._positions.get(channel)
+            fact = known and {"read": known.message, "guild": known.chat.guild, "parent": known.chat.parent}
+            facts[f"{_KEY_PREFIX}{channel}"] = json.dumps(fact) if fact else None
         await self._notebook.write(facts)
-        self._changed.clear()
-        self._written = self._clock()
-
-    def _encoded(self, channel: str) -> str | None:
-        chat = self._chats.get(channel)
-        if chat is None:
-            return None
-        return json.dumps({"read": chat.read, "guild": chat.place.guild, "parent": chat.place.parent})
-
-
-_PREFIX = "chat:"
-
-
-def _decoded(channel: str, value: str) -> Chat:
-    known = json.loads(value)
-    return Chat(place=Place(channel=channel, guild=known["guild"], parent=known["parent"]), read=int(known["read"]))
-
-
-PAGES = 10
-"""How much of one chat is caught up on: its first page and its last ones; what is between stays unanswered."""
-OLDEST = timedelta(hours=47)
-"""The core knows for two days what it has taken. What is older might be answered twice."""
-AT_ONCE = 8
-PATIENCE, LONGEST_WAIT = 30.0, 5.0
-"""Seconds for which everybody waits for a history that cannot be read, and how many at a time, for the order's sake."""
-AGAIN = 60.0
-"""Seconds after which a chat that is still behind is tried again."""
+        self._unsaved.clear()
+        self._saved_at = self._clock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
-    """Either what was missed in a chat, all of it, or why that cannot be told now."""
+class MissedMessages:
+    """All messages that were missed in a chat, or the error that kept them from being read."""
 
-    chat: Chat
-    messages: Sequence[Frame] = ()
-    trouble: Transient | None = None
+    position: ReadPosition
+    messages: Sequence[Json] = ()
+    error: Transient | None = None
 
 
-class Backlog:
-    """Reads histories. A chat whose history cannot be read for long is left behind, and read when that `is_due`."""
+class HistoryReader:
+    """Reads missed messages. A chat whose history stays unreadable is postponed until `due_at`."""
 
-    def __init__(self, api: Api, chats: Chats, *, patience: float = PATIENCE, again: float = AGAIN) -> None:
+    def __init__(
+        self,
+        api: DiscordApi,
+        positions: ReadPositions,
+        *,
+        max_blocking: float = MAX_BLOCKING,
+        retry_interval: float = RETRY_INTERVAL,
+    ) -> None:
         self._api = api
-        self._chats = chats
-        self._patience = patience
-        self._again = again
-        self._patient_until: float | None = None
-        self.behind: Sequence[Chat] = ()
-        """The chats that were left behind, also those that nobody has talked to us in before."""
+        self._positions = positions
+        self._max_blocking = max_blocking
+        self._retry_interval = retry_interval
+        self._blocking_until: float | None = None
+        self.postponed: Sequence[ReadPosition] = ()
+        """Includes chats that have no read position yet."""
         self.due_at: float | None = None
-        """By the clock of the event loop; None while no chat is behind."""
+        """By the clock of the event loop; None while no chat is postponed."""
 
     @property
     def is_due(self) -> bool:
         return self.due_at is not None and self.due_at <= _now()
 
-    async def missed(self, chats: Iterable[Chat]) -> list[Missed]:
-        """Read all of these; where that fails, the place is kept until it is tried again."""
-        limit = asyncio.Semaphore(AT_ONCE)
+    async def read_missed(self, positions: Iterable[ReadPosition]) -> list[MissedMessages]:
+        """Read what follows each position. Where that fails, the position is frozen until the next call."""
+        limit = asyncio.Semaphore(PARALLEL_READS)
         async with asyncio.TaskGroup() as tasks:
-            reading = [
-                tasks.create_task(_missed(self._api, chat, limit), name=f"history:{chat.place.channel}")
-                for chat in chats
+            reads = [
+                tasks.create_task(self._read_chat(position, limit), name=f"history:{position.chat.channel}")
+                for position in positions
             ]
-        found = [task.result() for task in reading]
-        self._chats.hold(each.chat.place.channel for each in found if each.trouble is not None)
+        found = [task.result() for task in reads]
+        # A new message in such a chat would otherwise move the position past the missed ones.
+        self._positions.freeze(each.position.chat.channel for each in found if each.error is not None)
         return found
 
-    def settle(self, found: Sequence[Missed]) -> None:
-        """Raise why something could not be read, if that may soon be over; later it holds up nobody any more."""
-        troubles = [each.trouble for each in found if each.trouble is not None]
-        if not troubles:
-            self._patient_until, self.due_at, self.behind = None, None, ()
-            return
-        trouble = max(troubles, key=lambda trouble: trouble.retry_after or 0.0)
-        pause = trouble.retry_after or 0.0
-        self._patient_until = self._patient_until or _now() + self._patience
-        if _now() < self._patient_until and pause <= LONGEST_WAIT:
-            raise trouble
-        log.warning("chats_behind", chats=len(troubles), reason=str(trouble))
-        self.behind = [each.chat for each in found if each.trouble is not None]
-        self.due_at = _now() + max(pause, self._again)
-
-
-async def _missed(api: Api, chat: Chat, limit: asyncio.Semaphore) -> Missed:
-    """Read the history of a chat; nothing was missed where it cannot be seen any more."""
-    async with limit:
+    async def _read_chat(self, position: ReadPosition, limit: asyncio.Semaphore) -> MissedMessages:
+        channel = int(position.chat.channel)
+        after = max(position.message, first_snowflake(datetime.now(UTC) - MAX_AGE))
         try:
-            return Missed(chat=chat, messages=await _since(api, chat))
-        except Transient as trouble:
-            return Missed(chat=chat, trouble=trouble)
-        except Undeliverable as refusal:
-            log.info("chat_not_caught_up", chat=chat.place.channel, reason=str(refusal))
-            return Missed(chat=chat)
+            async with limit:
+                messages = await self._api.history(channel, after)
+                if len(messages) < HISTORY_PAGE:
+                    return MissedMessages(position=position, messages=messages)
+                # There is more than a page: read backwards from the newest message, which still matters most.
+                reached, before = int(messages[-1]["id"]), None
+                later: list[Json] = []
+                for _ in range(MAX_PAGES - 1):
+                    page = await self._api.newest(channel, before)
+                    later += [message for message in page if int(message["id"]) > reached]
+                    if len(page) < HISTORY_PAGE or int(page[0]["id"]) <= reached:
+                        break
+                    before = int(page[0]["id"])
+                else:
+                    log.warning("catch_up_incomplete", chat=position.chat.channel, reason="too many missed messages")
+                return MissedMessages(position=position, messages=messages + later)
+        except Transient as error:
+            return MissedMessages(position=position, error=error)
+        except Undeliverable as refusal:  # The bot can no longer see the chat.
+            log.info("catch_up_incomplete", chat=position.chat.channel, reason=str(refusal))
+            return MissedMessages(position=position)
 
+    def settle(self, found: Sequence[MissedMessages]) -> None:
+        """Decide about chats that could not be read, once the messages of the others are handled.
 
-async def _since(api: Api, chat: Chat) -> list[Frame]:
-    """Return what was written since the chat was read; of too much the newest, which still matters."""
-    channel = int(chat.place.channel)
-    first = await api.history(channel, max(chat.read, first_id(datetime.now(UTC) - OLDEST)))
-    if len(first) < PAGE:
-        return first
-    later: list[Frame] = []
-    reached, before = int(first[-1]["id"]), None
-    for _ in range(PAGES - 1):
-        page = await api.newest(channel, before)
-        later += [message for message in page if int(message["id"]) > reached]
-        if len(page) < PAGE or int(page[0]["id"]) <= reached:
-            return first + later
-        before = int(page[0]["id"])
-    log.warning("chat_not_caught_up", chat=chat.place.channel, reason="too much was written meanwhile")
-    return first + later
+        Raises the error if it may soon be over: a retry keeps the order of messages. Otherwise postpones the chats.
+        """
+        errors = [each.error for each in found if each.error is not None]
+        if not errors:
+            self._blocking_until, self.due_at, self.postponed = None, None, ()
+            return
+        error = max(errors, key=lambda error: error.retry_after or 0.0)
+        delay = error.retry_after or 0.0
+        self._blocking_until = self._blocking_until or _now() + self._max_blocking
+        if _now() < self._blocking_until and delay <= MAX_BLOCKING_DELAY:
+            raise error
+        log.warning("catch_up_postponed", chats=len(errors), reason=str(error))
+        self.postponed = [each.position for each in found if each.error is not None]
+        self.due_at = _now() + max(delay, self._retry_interval)
 
 
 def _now() -> float:

@@ -1,171 +1,139 @@
-"""Everything that needs discord.py, as one: imported in a thread, so that nothing else waits for it."""
+"""Connects one bot: logs in, registers its slash commands, and runs the gateway connection and the event reader.
+
+This module and its imports need discord.py, which takes long to import. So `channel.py` imports it in a thread.
+"""
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
 
-import discord
 import structlog
 
-from channels.discord.api import Api
-from channels.discord.cache import Places
-from channels.discord.catchup import Backlog, Chats
+from channels.discord.api import DiscordApi
+from channels.discord.cache import GuildCache
+from channels.discord.catchup import HistoryReader, ReadPositions
 from channels.discord.channel import TEXT_LIMIT
-from channels.discord.events import Reader
-from channels.discord.gateway_connection import Client, Identifies, Line
-from channels.discord.interactions import Interactions, is_same, menu
-from channels.discord.sender import Outlet
-from channels.discord.wire import BotIdentity
+from channels.discord.events import EventReader
+from channels.discord.gateway_connection import GatewayConnection, LoginRateLimit
+from channels.discord.interactions import Interactions, are_same_commands, slash_commands
+from channels.discord.sender import DiscordSender
+from channels.discord.wire import DiscordBot
 from config import Secret
 from gateway.contract import Attachment, ChannelContext, Deliver, Pulse
 from gateway.errors import AuthRejected, ChannelError, Undeliverable
 
 log = structlog.get_logger()
 
+NO_CONTENT = (
+    "The bot sees only direct messages and messages that mention it. To let it see all messages, turn on "
+    "Message Content Intent in Discord's Developer Portal, on the Bot page."
+)
 
-class Vitals:
-    """Several pulses as one, which is up when all of them are."""
+_FILE_REF = re.compile(r"([0-9]+):([0-9]+):([0-9]+)")  # Channel, message and file, as `wire.media` writes them.
 
-    def __init__(self, pulse: Pulse) -> None:
+
+class PartPulse:
+    """The pulse of one part of the connection. The channel is up while no part is `down`."""
+
+    def __init__(self, pulse: Pulse, down: set["PartPulse"]) -> None:
         self._pulse = pulse
-        self._down: dict[str, str] = {}
+        self._down = down
 
-    def part(self, name: str, *, is_up: bool) -> "Part":
-        if not is_up:
-            self._down[name] = ""
-        return Part(self, name)
-
-    def set(self, name: str, reason: str | None) -> None:
-        if reason is not None:
-            self._down[name] = reason
-            self._pulse.down(reason)
-            return
-        self._down.pop(name, None)
+    def up(self) -> None:
+        self._down.discard(self)
         if not self._down:
             self._pulse.up()
 
-
-class Part:
-    def __init__(self, whole: Vitals, name: str) -> None:
-        self._whole = whole
-        self._name = name
-
-    def up(self) -> None:
-        self._whole.set(self._name, None)
-
     def down(self, reason: str) -> None:
-        self._whole.set(self._name, reason)
+        self._down.add(self)
+        self._pulse.down(reason)
 
 
-NO_CONTENT = (
-    "The bot sees only what is said to it directly or with its name: for more, switch on Message Content Intent "
-    "in Discord's Developer Portal, on the page Bot."
-)
-
-
-class Connection:
-    """One bot's connection; leaving the `async with` closes it."""
+class DiscordConnection:
+    """One bot's connection. Leaving the `async with` closes it. The constructor may run in any thread."""
 
     def __init__(self, context: ChannelContext, token: Secret, login_times: deque[float]) -> None:
         self._context = context
-        self._token = token
-        self._identifies = Identifies(login_times)
-        self._client = Client(context.settings.api_base, self._hear)
-        self._api = Api(self._client, token)
-        self._line: Line | None = None
-        self.outlet = Outlet(self._api, TEXT_LIMIT)
+        down = set[PartPulse]()
+        self._reader_pulse = PartPulse(context.pulse, down)
+        gateway_pulse = PartPulse(context.pulse, down)
+        down.add(gateway_pulse)  # Not connected yet, so a busy reader must not report the channel as up.
+        self._gateway = GatewayConnection(context.settings.api_base, token, LoginRateLimit(login_times), gateway_pulse)
+        self._api = DiscordApi(self._gateway.client, token)
+        self.sender = DiscordSender(self._api, TEXT_LIMIT)
 
     async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
+        await self._gateway.client.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        await self._gateway.client.__aexit__(kind, error, trace)
 
-    async def read(self, deliver: Deliver) -> None:
-        """Log in, and hand over what people write until cancelled; raise `ChannelError`s only."""
+    async def run(self, deliver: Deliver) -> None:
+        """Log in, and deliver messages until cancelled. Raises `ChannelError`s only."""
+        context = self._context
         application = await self._api.login()
-        if not _may_see_content(application):
-            self._client.do_without_content()
-            log.warning("message_content_missing", channel=self._context.name, reason=NO_CONTENT)
-        await self._set_menu(application.id)
-        troubles: BaseExceptionGroup[ChannelError] | None = None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                await self._read(deliver, tasks)
-        except* ChannelError as found:
-            troubles = found
-        if troubles is not None:  # Raised up there it would be in a group again, before Python 3.11.4.
-            raise _first(troubles)
-
-    async def own_name(self) -> str:
-        """Log in, ask who we are, and change nothing."""
-        application = await self._api.login()
-        return str(self._client.user or application.name)
-
-    async def _read(self, deliver: Deliver, tasks: asyncio.TaskGroup) -> None:
-        context, vitals = self._context, Vitals(self._context.pulse)
-        bot = BotIdentity(
+        if not (application.flags.gateway_message_content or application.flags.gateway_message_content_limited):
+            self._gateway.client.drop_content_intent()
+            log.warning("message_content_missing", channel=context.name, reason=NO_CONTENT)
+        await self._register_commands(application.id)
+        bot = DiscordBot(
             channel=context.name,
             account=context.account,
-            id=str(self._client.user.id if self._client.user else ""),
+            id=self._api.bot_id,
             must_be_mentioned=context.settings.require_mention,
         )
-        chats = Chats(context.notebook)
-        await chats.load()
-        reader = Reader(
-            bot=bot,
-            chats=chats,
-            backlog=Backlog(self._api, chats),
-            places=Places(self._api),
-            interactions=Interactions(self._api, bot, context.browser, tasks),
-            pulse=vitals.part("reader", is_up=True),
-            learn=self.outlet.learn,
-        )
-        line = vitals.part("line", is_up=False)
-        self._line = Line(self._client, self._token, self._identifies, line, reader.hear)
-        tasks.create_task(self._line.run(), name=f"line:{context.name}:{context.account}")
-        tasks.create_task(reader.run(deliver), name=f"reader:{context.name}:{context.account}")
-
-    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        channel, message, number = (
-            int(part) if part.isdecimal() else 0 for part in f"{attachment.ref}::".split(":")[:3]
-        )
-        if not (channel and message and number):
-            raise Undeliverable("This is no file of Discord's.")
-        return self._api.fetch(channel, message, number)
-
-    def _hear(self, text: str) -> None:
-        if self._line is not None:
-            self._line.hear(text)
-
-    async def _set_menu(self, application: int) -> None:
-        """Tell Discord the slash commands, if it has others: it takes only so many changes a day."""
-        wanted = menu(self._context.browser.commands())
+        positions = ReadPositions(context.notebook)
+        errors: BaseExceptionGroup[ChannelError] | None = None
         try:
-            if not is_same(wanted, await self._api.commands(application)):
-                await self._api.set_commands(application, wanted)
+            await positions.load()
+            async with asyncio.TaskGroup() as tasks:
+                reader = EventReader(
+                    bot=bot,
+                    positions=positions,
+                    history=HistoryReader(self._api, positions),
+                    guilds=GuildCache(self._api),
+                    interactions=Interactions(self._api, bot, context.browser, tasks),
+                    pulse=self._reader_pulse,
+                    on_direct_chat=self.sender.learn_direct_channel,
+                )
+                name = f"{context.name}:{context.account}"
+                tasks.create_task(self._gateway.run(reader.receive), name=f"gateway:{name}")
+                tasks.create_task(reader.run(deliver), name=f"reader:{name}")
+        except* ChannelError as group:
+            errors = group
+        if errors is not None:  # Before Python 3.11.4, an error raised inside `except*` was wrapped in a group again.
+            raise _first(errors)
+
+    async def _register_commands(self, application: int) -> None:
+        """Register the slash commands if they have changed: Discord limits the number of changes per day."""
+        wanted = slash_commands(self._context.browser.commands())
+        try:
+            if not are_same_commands(wanted, await self._api.slash_commands(application)):
+                await self._api.set_slash_commands(application, wanted)
                 log.info("menu_set", channel=self._context.name, commands=len(wanted))
         except AuthRejected:
             raise
-        except ChannelError as trouble:  # The commands work without it, typed behind the bot's name.
-            log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
+        except ChannelError as error:  # People can still type the commands after a mention of the bot.
+            log.warning("menu_not_set", channel=self._context.name, reason=str(error))
+
+    async def bot_name(self) -> str:
+        """Log in and return the name of the bot. Changes nothing on Discord."""
+        application = await self._api.login()
+        return str(self._gateway.client.user or application.name)
+
+    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        ids = _FILE_REF.fullmatch(attachment.ref)
+        if ids is None:
+            raise Undeliverable("This attachment is not a Discord file.")
+        return self._api.fetch(*map(int, ids.groups()))
 
 
-def connect(context: ChannelContext, token: Secret, login_times: deque[float]) -> Connection:
-    """Prepare a connection. It touches no event loop, so it can be called in a thread."""
-    return Connection(context, token, login_times)
-
-
-def _may_see_content(application: discord.AppInfo) -> bool:
-    flags = application.flags
-    return flags.gateway_message_content or flags.gateway_message_content_limited
-
-
-def _first(troubles: BaseExceptionGroup[ChannelError]) -> ChannelError:
-    found = troubles.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+def _first(group: BaseExceptionGroup[ChannelError]) -> ChannelError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,109 +1,127 @@
-"""The way in: takes Discord's events in their order, one by one, and catches up on what the gateway did not tell."""
+"""Reads gateway events in order, one at a time, and hands messages and commands to the core."""
 
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from enum import StrEnum
 
 import structlog
 from msgspec.structs import replace
 
-from channels.discord.cache import Places
-from channels.discord.catchup import Backlog, Chat, Chats
-from channels.discord.gateway_connection import Frame
+from channels.discord.cache import GuildCache
+from channels.discord.catchup import HistoryReader, ReadPosition, ReadPositions
 from channels.discord.interactions import Interactions
-from channels.discord.wire import BotIdentity, Place, read
+from channels.discord.wire import UNREADABLE, DiscordBot, DiscordChat, Json, read_message
 from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
 from gateway.errors import Transient, Undeliverable
 
 log = structlog.get_logger()
 
-WAITING = 2_000
-"""Events that may wait to be taken; what comes then is dropped here, and caught up on when there is room."""
-AGAIN = 1.0
-"""Seconds after which a message is offered again that the core could not take."""
-DROPPED = 200
-"""Chats of which it is known that something was dropped, besides those that are known anyway."""
-BEHIND, GAP = "BEHIND", "GAP"
-"""Events of our own."""
-WANTED = {"MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE", "READY"}
+QUEUE_SIZE = 2_000
+"""Events that may wait. Further ones are dropped and caught up on when the queue is empty."""
+RETRY_DELAY = 1.0
+"""Seconds until a message that the core could not take is offered again."""
+MAX_DROPPED_CHATS = 200
+"""Chats without a read position for which the first dropped message is remembered."""
+HANDLED_EVENTS = {"MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE", "READY"}
 
 
-class Reader:
+class CatchUpEvent(StrEnum):
+    """Events that the reader adds to Discord's own."""
+
+    DROPPED = "CATCH_UP_DROPPED"
+    POSTPONED = "CATCH_UP_POSTPONED"
+
+
+class EventReader:
+    """`on_direct_chat` is called with the ids of a person and of the direct channel that the person writes in."""
+
     def __init__(
         self,
         *,
-        bot: BotIdentity,
-        chats: Chats,
-        backlog: Backlog,
-        places: Places,
+        bot: DiscordBot,
+        positions: ReadPositions,
+        history: HistoryReader,
+        guilds: GuildCache,
         interactions: Interactions,
         pulse: Pulse,
-        learn: Callable[[str, str], None],
+        on_direct_chat: Callable[[str, str], None],
     ) -> None:
         self._bot = bot
-        self._chats = chats
-        self._backlog = backlog
-        self._places = places
+        self._positions = positions
+        self._history = history
+        self._guilds = guilds
         self._interactions = interactions
         self._pulse = pulse
-        self._learn = learn
-        self._events: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue(WAITING)
-        self._has_gap = False
-        self._dropped: dict[str, Frame] = {}
-        """The first message that was dropped of each chat that is not known."""
+        self._on_direct_chat = on_direct_chat
+        self._events: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(QUEUE_SIZE)
+        self._has_dropped = False
+        self._first_dropped: dict[str, Json] = {}  # By channel, for chats that have no read position.
 
-    def hear(self, event: str, data: Frame) -> None:
-        """Queue an event; a press or a slash command is acknowledged on the spot, since Discord waits for that."""
-        if event not in WANTED:
-            self._places.hear(event, data)
+    def receive(self, event: str, data: Json) -> None:
+        """Queue an event. Acknowledges an interaction at once, because Discord waits only three seconds."""
+        if event not in HANDLED_EVENTS:
+            self._guilds.update(event, data)
             return
-        if self._has_gap or self._events.full():  # What comes later must not be taken before what was dropped.
-            self._drop(event, data)
-            return
-        if event != "INTERACTION_CREATE" or self._interactions.acknowledge(data):
+        # Once an event is dropped, all later ones are too, until catching up: otherwise they would overtake it.
+        if self._has_dropped or self._events.full():
+            if not self._has_dropped:
+                log.warning("events_dropped", reason="the event queue is full; missed messages are fetched later")
+            self._has_dropped = True
+            channel = str(data.get("channel_id"))
+            is_unknown = event == "MESSAGE_CREATE" and channel not in self._positions
+            if is_unknown and len(self._first_dropped) < MAX_DROPPED_CHATS:
+                self._first_dropped.setdefault(channel, data)
+        elif event != "INTERACTION_CREATE" or self._interactions.acknowledge(data):
             self._events.put_nowait((event, data))
 
-    def _drop(self, event: str, data: Frame) -> None:
-        if not self._has_gap:
-            log.warning("events_dropped", reason="more come in than can be taken; they are caught up on later")
-        self._has_gap = True
-        channel = str(data.get("channel_id"))
-        if event == "MESSAGE_CREATE" and channel not in self._chats and len(self._dropped) < DROPPED:
-            self._dropped.setdefault(channel, data)
-
     async def run(self, deliver: Deliver) -> None:
-        """Take events until cancelled."""
+        """Handle events until cancelled."""
         try:
             while True:
-                event, data = await self._next()
-                await self._insist(event, data, deliver)
-                if self._has_gap and self._events.empty():
-                    self._has_gap, dropped, self._dropped = False, self._dropped, {}
-                    await self._insist(GAP, dropped, deliver)
+                event: str = CatchUpEvent.POSTPONED
+                data: Json = {}
+                if not self._history.is_due:
+                    with suppress(TimeoutError):  # Then postponed chats are due.
+                        async with asyncio.timeout_at(self._history.due_at):
+                            event, data = await self._events.get()
+                await self._handle(event, data, deliver)
+                if self._has_dropped and self._events.empty():
+                    self._has_dropped, dropped, self._first_dropped = False, self._first_dropped, {}
+                    await self._handle(CatchUpEvent.DROPPED, dropped, deliver)
         finally:
-            with suppress(Transient):  # What is not written down now comes again after the next start, to no effect.
-                await asyncio.shield(self._chats.save())
+            # If saving fails, some messages are read again after the next start. The core drops duplicates.
+            with suppress(Transient):
+                await asyncio.shield(self._positions.save())
 
-    async def _next(self) -> tuple[str, Frame]:
-        """Return the next event, or that it is time to see to the chats that are behind."""
-        if self._backlog.is_due:
-            return BEHIND, {}
-        try:
-            async with asyncio.timeout_at(self._backlog.due_at):
-                return await self._events.get()
-        except TimeoutError:
-            return BEHIND, {}
-
-    async def _insist(self, event: str, data: Frame, deliver: Deliver) -> None:
-        """Take an event, as often as it needs; those behind it wait, since their order counts."""
+    async def _handle(self, event: str, data: Json, deliver: Deliver) -> None:
+        """Handle an event, and retry while the error is transient. Later events wait, because order matters."""
         while True:
             try:
-                await self._take(event, data, deliver)
-            except Transient as trouble:
-                self._pulse.down(str(trouble))
-                await asyncio.sleep(trouble.retry_after or AGAIN)
+                match event:
+                    case "READY":  # A new session: the gateway repeats nothing of what happened before.
+                        await self._catch_up(self._all_positions(), deliver)
+                    case CatchUpEvent.DROPPED:
+                        dropped = list[ReadPosition]()
+                        for message in data.values():
+                            with suppress(Undeliverable):
+                                chat = await self._guilds.chat_of(message)
+                                dropped.append(ReadPosition(chat=chat, message=int(message["id"]) - 1))
+                        await self._catch_up(self._all_positions(dropped), deliver)
+                    case CatchUpEvent.POSTPONED:
+                        channels = {position.chat.channel for position in self._history.postponed}
+                        due = [each for each in self._all_positions() if each.chat.channel in channels]
+                        await self._catch_up(due, deliver)
+                    case "INTERACTION_CREATE":
+                        await self._interactions.handle(data, deliver)
+                    case "MESSAGE_UPDATE" if not data.get("edited_timestamp") or "author" not in data:
+                        pass  # Not an edit: Discord added a link preview, or a person pinned the message.
+                    case _:
+                        await self._handle_message(data, await self._guilds.chat_of(data), deliver)
+            except Transient as error:
+                self._pulse.down(str(error))
+                await asyncio.sleep(error.retry_after or RETRY_DELAY)
             except Undeliverable as refusal:
                 log.info("event_skipped", event_type=event, reason=str(refusal))
                 return
@@ -111,73 +129,43 @@ class Reader:
                 self._pulse.up()
                 return
 
-    async def _take(self, event: str, data: Frame, deliver: Deliver) -> None:
-        match event:
-            case "READY":
-                await self._catch_up(self._all(), deliver)
-            case _ if event == GAP:
-                await self._catch_up(self._all(await self._ahead_of(data.values())), deliver)
-            case _ if event == BEHIND:
-                behind = {chat.place.channel for chat in self._backlog.behind}
-                await self._catch_up([chat for chat in self._all() if chat.place.channel in behind], deliver)
-            case "INTERACTION_CREATE":
-                await self._interactions.take(data, deliver)
-            case "MESSAGE_UPDATE" if not data.get("edited_timestamp") or "author" not in data:
-                return  # A preview was added, or a pin: nobody has written anything.
-            case _:
-                await self._take_message(data, await self._places.of(data), deliver)
-
-    async def _take_message(self, message: Frame, place: Place, deliver: Deliver) -> None:
-        bot = dataclasses.replace(self._bot, role=await self._places.own_role(message, place.guild))
-        inbound = _read(message, place, bot)
+    async def _handle_message(self, message: Json, chat: DiscordChat, deliver: Deliver) -> None:
+        bot = dataclasses.replace(self._bot, role=await self._guilds.bot_role(message, chat.guild))
+        try:
+            inbound = read_message(message, chat, bot)
+        except UNREADABLE as error:
+            log.warning("message_skipped", chat=chat.channel, reason=f"unreadable payload ({type(error).__name__})")
+            inbound = None
         verdict = None
         if inbound is not None:
-            self._learn_from(inbound, place)
+            if inbound.address.kind is PeerKind.DIRECT:
+                self._on_direct_chat(inbound.address.peer, chat.channel)
             verdict = await deliver(inbound)
         is_talked_to = verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}
-        await self._chats.advance(place, int(message["id"]), is_talked_to=is_talked_to)
+        await self._positions.advance(chat, int(message["id"]), is_talked_to=is_talked_to)
 
-    def _learn_from(self, inbound: Inbound, place: Place) -> None:
-        if inbound.address.kind is PeerKind.DIRECT:
-            self._learn(inbound.address.peer, place.channel)
+    def _all_positions(self, dropped: Iterable[ReadPosition] = ()) -> Iterable[ReadPosition]:
+        """Return one position per chat in which messages may have been missed. A saved one wins over the others."""
+        candidates = (*dropped, *self._history.postponed, *self._positions)
+        return {position.chat.channel: position for position in candidates}.values()
 
-    def _all(self, others: Iterable[Chat] = ()) -> Iterable[Chat]:
-        """Return each chat in which something may have been missed: what is known of its place goes before `others`."""
-        return {chat.place.channel: chat for chat in (*others, *self._backlog.behind, *self._chats)}.values()
+    async def _catch_up(self, positions: Iterable[ReadPosition], deliver: Deliver) -> None:
+        """Handle the messages that follow `positions`, in the order in which they were written."""
 
-    async def _ahead_of(self, dropped: Iterable[Frame]) -> list[Chat]:
-        """Return the chats of these messages, read up to right ahead of them."""
-        found = list[Chat]()
-        for message in dropped:
-            with suppress(Undeliverable):
-                found.append(Chat(place=await self._places.of(message), read=int(message["id"]) - 1))
-        return found
+        async def deliver_as_new(inbound: Inbound) -> Verdict:
+            # A missed message that was edited since is new, unless the core has its first version. Delivered only
+            # as an edit, it would be answered a second time when the event of its creation comes.
+            if inbound.edits is None:
+                return await deliver(inbound)
+            verdict = await deliver(replace(inbound, event_id=inbound.edits, edits=None))
+            return await deliver(inbound) if verdict is Verdict.DUPLICATE else verdict
 
-    async def _catch_up(self, chats: Iterable[Chat], deliver: Deliver) -> None:
-        """Take what was written in `chats` since; the gateway repeats nothing to a new session."""
-        found = await self._backlog.missed(chats)
-        messages = [(each.chat.place, message) for each in found for message in each.messages]
+        found = await self._history.read_missed(positions)
+        messages = [(each.position.chat, message) for each in found for message in each.messages]
         if messages:
             log.info("caught_up", channel=self._bot.channel, messages=len(messages))
-        for place, message in sorted(messages, key=lambda each: int(each[1]["id"])):
-            await self._take_message(message, place, partial(_as_new, deliver))
-            if message.get("edited_timestamp"):  # Read once more, it would be an edit of itself.
-                await self._chats.save()
-        self._backlog.settle(found)
-
-
-def _read(message: Frame, place: Place, bot: BotIdentity) -> Inbound | None:
-    """Read a message; one that is newer than this code must not hold up the others."""
-    try:
-        return read(message, place, bot)
-    except (KeyError, TypeError, ValueError, AttributeError) as strange:
-        log.warning("message_skipped", chat=place.channel, reason=f"it cannot be read ({type(strange).__name__})")
-        return None
-
-
-async def _as_new(deliver: Deliver, inbound: Inbound) -> Verdict:
-    """Hand over what was missed. Though it was edited meanwhile, it is new, unless the core has it as it was before."""
-    if inbound.edits is None:
-        return await deliver(inbound)
-    verdict = await deliver(replace(inbound, event_id=inbound.edits, edits=None))
-    return await deliver(inbound) if verdict is Verdict.DUPLICATE else verdict
+        for chat, message in sorted(messages, key=lambda each: int(each[1]["id"])):
+            await self._handle_message(message, chat, deliver_as_new)
+            if message.get("edited_timestamp"):  # If read again after a crash, it would count as an edit of itself.
+                await self._positions.save()
+        self._history.settle(found)

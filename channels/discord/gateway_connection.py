@@ -1,6 +1,7 @@
-"""The line to Discord's gateway: keeps it open, takes it up where it broke, and notices when it has gone dead.
+"""The WebSocket connection to Discord's gateway: connects, resumes after a break, and detects a dead connection.
 
-discord.py would do that by itself, but for ever, at any pace, and without telling anybody.
+discord.py has a loop for this, but it reconnects forever at any rate and reports nothing. So the loop is here, and
+discord.py provides the socket (compression, heartbeats, resume) and the REST client.
 https://discord.com/developers/docs/events/gateway
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import discord
 import structlog
@@ -22,277 +23,260 @@ from discord.gateway import DiscordWebSocket, ReconnectWebSocket
 from discord.http import HTTPClient, Route
 
 from channels.discord.errors import RAISED, translate
+from channels.discord.wire import Json
 from config import Secret
 from gateway.contract import Pulse
 from gateway.errors import AuthRejected, ChannelError, Transient
 
 log = structlog.get_logger()
 
-Frame = dict[str, Any]  # What Discord sends is of any shape.
-CLOSED_WITHIN = 2.0
+MAX_LOGINS = 20
+LOGIN_WINDOW = 3600.0
 MAX_RATE_LIMIT_WAIT = 30.0
-"""For which discord.py itself waits when Discord asks for a pause. It can be no less; what is longer is raised."""
+"""discord.py itself waits out rate limits up to this long, and raises longer ones. It accepts no lower value."""
+CLOSE_TIMEOUT = 2.0
+HELLO_TIMEOUT = 20.0
+READY_TIMEOUT = 30.0
+HEARTBEAT_SLACK = 1.75
+"""Heartbeat intervals without an acknowledgement. Discord asks for one in 41 s, so a dead connection costs 72 s."""
+MAX_RESUMES = 3
+"""Failed attempts in a row to resume a session, before the bot logs in again."""
+MAX_RECONNECT_DELAY = 60.0
+RECONNECT_REQUEST_INTERVAL = 30.0
+"""Seconds between two reconnect requests that are still routine. Discord sends one every few hours."""
+KEEP_SESSION = 4000
+"""Close code that keeps the session, so that it can be resumed. 1000 would end it."""
+
+_random = random.Random()  # noqa: S311 - not for secrets
 
 
-class Client(discord.Client):
-    """`hear` is called with every text that comes over the gateway, before discord.py reads it."""
+class LoginRateLimit:
+    """Counts logins (IDENTIFY), because Discord revokes the token of a bot that logs in more than 1,000 times a day.
 
-    def __init__(self, base: str | None, hear: Callable[[str], None]) -> None:
-        # Nobody misses voice here, so there is nothing to warn of.
-        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
-        super().__init__(
-            intents=_intents(),
-            allowed_mentions=discord.AllowedMentions.none(),
-            max_messages=None,
-            enable_debug_events=True,
-        )
-        self._hear = hear
-        self.http: _Http = _Http(base)
-        # The state keeps what it was given when the client was made, with no other way to give it something else.
-        self._connection.http = self.http
-        # Nor a way to have it read nothing: it would keep whole servers in memory, and break on what it cannot read.
-        self._connection.parsers = {}
-
-    def dispatch(self, event: str, /, *args: Any, **_kwargs: Any) -> None:  # noqa: ANN401 - as the base class has it.
-        if event == "socket_raw_receive":
-            self._hear(args[0])
-
-    async def hang_up(self, socket: DiscordWebSocket | None) -> None:
-        """Close the line without ending the session; a dead peer does not say goodbye, and is not waited for.
-
-        Before there is a `socket` of discord.py's, there may be a connection all the same, of which it does not know.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSED_WITHIN):
-                if socket is not None:
-                    await socket.close(4000)
-                elif self.http.socket is not None:
-                    await self.http.socket.close(code=4000)
-
-    def do_without_content(self) -> None:
-        """Ask for no more than what an application without the Message Content intent may have."""
-        self._connection._intents.message_content = False  # noqa: SLF001 - `intents` gives a copy away.
-
-
-class _Http(HTTPClient):
-    """discord.py has one base address for all clients of a process; ours may differ by account."""
-
-    def __init__(self, base: str | None) -> None:
-        super().__init__(loop=discord.utils.MISSING, max_ratelimit_timeout=MAX_RATE_LIMIT_WAIT)
-        self._base = base.rstrip("/") if base else Route.BASE
-        self.socket: ClientWebSocketResponse | None = None
-        """The newest; discord.py forgets one that says nothing."""
-
-    async def ws_connect(self, url: str, *, compress: int = 0) -> ClientWebSocketResponse:
-        self.socket = None
-        self.socket = await super().ws_connect(url, compress=compress)
-        return self.socket
-
-    async def request(self, route: Route, **options: Any) -> Any:  # noqa: ANN401 - as the base class has it.
-        route.url = self._base + route.url.removeprefix(Route.BASE)
-        return await super().request(route, **options)
-
-
-def _intents() -> discord.Intents:
-    intents = discord.Intents.none()
-    intents.guilds = True
-    intents.guild_messages = True
-    intents.dm_messages = True
-    intents.message_content = True
-    return intents
-
-
-AT_MOST = 20
-WINDOW = 3600.0
-
-
-class Identifies:
-    """Counts logins over all of a channel's runs. A connection that is resumed is no login."""
+    Resuming a session is not a login. `times` outlives a connection, so that the limit holds across restarts of the
+    channel.
+    """
 
     def __init__(self, times: deque[float], clock: Callable[[], float] = monotonic) -> None:
         self._times = times
         self._clock = clock
 
     @property
-    def are_new(self) -> bool:
-        """Whether there has been none yet."""
+    def is_first(self) -> bool:
+        """Whether the bot has not logged in yet."""
         return not self._times
 
-    def pause(self) -> float:
-        """Return the seconds until the next is allowed."""
-        if len(self._times) < AT_MOST:
+    def delay(self) -> float:
+        """Return the seconds until the next login is allowed."""
+        if len(self._times) < MAX_LOGINS:
             return 0.0
-        return max(0.0, self._times[-AT_MOST] + WINDOW - self._clock())
+        return max(0.0, self._times[-MAX_LOGINS] + LOGIN_WINDOW - self._clock())
 
     def count(self) -> None:
         self._times.append(self._clock())
-        while len(self._times) > AT_MOST:
+        while len(self._times) > MAX_LOGINS:
             self._times.popleft()
 
 
-HELLO_WITHIN = 20.0
-READY_WITHIN = 30.0
-SLACK = 1.75
-"""How many heartbeats' time may pass without an answer. Discord asks for one in 41 s, so a dead line costs 72 s."""
-RESUMES = 3
-"""How often in a row a session is taken up in vain before a new one is begun."""
-LONGEST_PAUSE = 60.0
-RARELY = 30.0
-"""Seconds between two wishes to connect anew. Discord has one in hours."""
+class DiscordClient(discord.Client):
+    """discord.py's client with another base URL, whose gateway frames go to `on_frame` as raw text.
 
-_chance = random.Random()  # noqa: S311 - nothing here is a secret
+    discord.py would start a task for each event, which loses their order.
+    """
+
+    def __init__(self, base_url: str | None, on_frame: Callable[[str], None]) -> None:
+        # Voice is not used, so the warnings about its missing libraries are noise.
+        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
+        intents = discord.Intents.none()
+        intents.guilds = True
+        intents.guild_messages = True
+        intents.dm_messages = True
+        intents.message_content = True
+        super().__init__(
+            intents=intents,
+            allowed_mentions=discord.AllowedMentions.none(),
+            max_messages=None,
+            enable_debug_events=True,
+        )
+        self._on_frame = on_frame
+        self.http: _HttpClient = _HttpClient(base_url)
+        # discord.py has no public way to replace the HTTP client of its state.
+        self._connection.http = self.http
+        # Without parsers, discord.py does not cache whole servers, and does not fail on events it cannot read.
+        self._connection.parsers = {}
+
+    def dispatch(self, event: str, /, *args: Any, **_kwargs: Any) -> None:  # noqa: ANN401 - as in the base class
+        if event == "socket_raw_receive":
+            self._on_frame(args[0])
+
+    def drop_content_intent(self) -> None:
+        """Connect without the Message Content intent, which Discord would refuse to this application."""
+        self._connection._intents.message_content = False  # noqa: SLF001 - the public `intents` returns a copy.
+
+
+class _HttpClient(HTTPClient):
+    """discord.py has one base URL for all clients of a process; here it can differ per account."""
+
+    def __init__(self, base_url: str | None) -> None:
+        super().__init__(loop=discord.utils.MISSING, max_ratelimit_timeout=MAX_RATE_LIMIT_WAIT)
+        self._base_url = base_url.rstrip("/") if base_url else Route.BASE
+        self.socket: ClientWebSocketResponse | None = None
+        """The newest WebSocket. discord.py loses the reference if the gateway never sends HELLO."""
+
+    async def ws_connect(self, url: str, *, compress: int = 0) -> ClientWebSocketResponse:
+        self.socket = None
+        self.socket = await super().ws_connect(url, compress=compress)
+        return self.socket
+
+    async def request(self, route: Route, **options: Any) -> Any:  # noqa: ANN401 - as in the base class
+        route.url = self._base_url + route.url.removeprefix(Route.BASE)
+        return await super().request(route, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Thread:
-    """What it takes to resume a session."""
+class _Session:
+    """Everything that is needed to resume a gateway session."""
 
-    session: str
+    id: str
     sequence: int | None
-    gateway: yarl.URL
+    url: yarl.URL
 
 
-class Line:
-    """`on_event` is called with each event in its order, and must not wait."""
+class GatewayConnection:
+    """One bot's connection to the gateway. The caller opens and closes `client`."""
 
     def __init__(
         self,
-        client: Client,
+        base_url: str | None,
         token: Secret,
-        identifies: Identifies,
+        login_limit: LoginRateLimit,
         pulse: Pulse,
-        on_event: Callable[[str, Frame], None],
         *,
-        hello_within: float = HELLO_WITHIN,
+        hello_timeout: float = HELLO_TIMEOUT,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._client = client
+        self.client = DiscordClient(base_url, self._receive)
         self._token = token
-        self._identifies = identifies
+        self._login_limit = login_limit
         self._pulse = pulse
-        self._on_event = on_event
-        self._hello_within = hello_within
+        self._hello_timeout = hello_timeout
         self._sleep = sleep
-        self._thread: _Thread | None = None
-        self._failures = 0
+        self._on_event: Callable[[str, Json], None] | None = None
+        self._session: _Session | None = None
+        self._failures = 0  # Since the connection was last up, as is `_resumes`.
         self._resumes = 0
-        """Both since the last time that the line was up."""
-        self._interval = 0.0
+        self._heartbeat_interval = 0.0
         self._is_up = False
-        self._renewed_at: float | None = None
+        self._reconnect_requested_at: float | None = None
         self._deadline: asyncio.Timeout | None = None
 
-    async def run(self) -> None:
-        """Hold the line until cancelled, or until Discord refuses the bot; any other trouble ends in another try."""
+    async def run(self, on_event: Callable[[str, Json], None]) -> None:
+        """Stay connected until cancelled. Call `on_event` with each event, in order; it must not block.
+
+        Raises `AuthRejected` if Discord rejects the bot. All other errors lead to another attempt.
+        """
+        self._on_event = on_event
         while True:
-            trouble, is_routine = await self._until_broken()
-            if isinstance(trouble, AuthRejected):
-                raise trouble
-            await self._recover(trouble, is_routine=is_routine)
+            is_routine = False
+            error: ChannelError
+            try:
+                await self._connect()
+            except ReconnectWebSocket as request:
+                error = translate(request, self._token)
+                # Discord moves long-lived connections to another host, which is no outage. A gateway that asks
+                # again and again is one.
+                now, before = asyncio.get_running_loop().time(), self._reconnect_requested_at
+                if self._is_up:
+                    self._reconnect_requested_at = now
+                    is_routine = before is None or now - before >= RECONNECT_REQUEST_INTERVAL
+            except RAISED as raised:
+                error = translate(raised, self._token)
+            if isinstance(error, AuthRejected):
+                raise error
+            if self._resumes >= MAX_RESUMES:
+                self._session = None
+            if is_routine:
+                continue
+            self._pulse.down(str(error))
+            delay = error.retry_after if isinstance(error, Transient) else None
+            if delay is None:
+                # Exponential backoff with jitter, so that many bots do not return at the same moment.
+                delay = min(2.0 ** min(self._failures, 10), MAX_RECONNECT_DELAY) * _random.uniform(0.5, 1.0)
+            await self._sleep(delay)
+            self._failures += 1
 
-    async def _until_broken(self) -> tuple[ChannelError, bool]:
-        """Return why the line broke, and whether that is part of a long connection's life."""
-        try:
-            await self._connect()
-        except ReconnectWebSocket as asked:
-            return translate(asked, self._token), self._is_up
-        except RAISED as error:
-            return translate(error, self._token), False
-        return Transient("The connection to Discord ended."), False
-
-    def hear(self, text: str) -> None:
-        """Take what came over the line: signs of life for ourselves, events for whoever reads them."""
-        frame: Frame = json.loads(text)
-        match frame.get("op"):
-            case DiscordWebSocket.HELLO:
-                self._interval = frame["d"]["heartbeat_interval"] / 1000
-            case DiscordWebSocket.HEARTBEAT_ACK:
-                self._prolong()
-            case DiscordWebSocket.DISPATCH:
-                self._note(str(frame["t"]), frame)
-                self._on_event(str(frame["t"]), frame["d"])
-
-    async def _connect(self) -> None:
-        """Connect and stay so until something breaks, which is raised."""
+    async def _connect(self) -> NoReturn:
+        """Log in or resume, then read events until something is raised."""
         self._is_up = False
-        thread = self._thread
-        gateway = thread.gateway if thread else await self._new_gateway()
+        session = self._session
+        url = session.url if session else await self._wait_for_login()
         socket: DiscordWebSocket | None = None
         try:
-            async with asyncio.timeout(self._hello_within):
-                socket = await self._open(gateway, thread)
-            self._resumes += thread is not None
-            async with asyncio.timeout(READY_WITHIN) as self._deadline:
+            async with asyncio.timeout(self._hello_timeout):
+                socket = await DiscordWebSocket.from_client(
+                    self.client,
+                    initial=session is None,
+                    gateway=url,
+                    session=session.id if session else None,
+                    sequence=session.sequence if session else None,
+                    resume=session is not None,
+                )
+            self._resumes += session is not None
+            # The deadline is READY_TIMEOUT at first. Once up, each heartbeat acknowledgement extends it.
+            async with asyncio.timeout(READY_TIMEOUT) as self._deadline:
                 while True:
                     await socket.poll_event()
         finally:
             self._deadline = None
             if socket is not None:
-                self._remember(socket)
-            await self._client.hang_up(socket)
+                # discord.py clears the id when the gateway says that the session cannot be resumed.
+                known = socket.session_id
+                self._session = _Session(id=known, sequence=socket.sequence, url=socket.gateway) if known else None
+            # A dead peer does not answer the close frame, so do not wait for it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    if socket is not None:
+                        await socket.close(KEEP_SESSION)
+                    elif self.client.http.socket is not None:
+                        await self.client.http.socket.close(code=KEEP_SESSION)
 
-    async def _open(self, gateway: yarl.URL, thread: _Thread | None) -> DiscordWebSocket:
-        return await DiscordWebSocket.from_client(
-            self._client,
-            initial=thread is None,
-            gateway=gateway,
-            session=thread.session if thread else None,
-            sequence=thread.sequence if thread else None,
-            resume=thread is not None,
-        )
-
-    async def _new_gateway(self) -> yarl.URL:
-        """Ask for the way to a new session, when one may be begun."""
-        if not self._identifies.are_new:
-            await self._sleep(_chance.uniform(1.0, 5.0))  # So Discord wants it, lest all bots come back at once.
-        _, url, limit = await self._client.http.get_bot_gateway()
-        pause = self._identifies.pause()
+    async def _wait_for_login(self) -> yarl.URL:
+        """Wait until a login is allowed, and return the URL to connect to."""
+        if not self._login_limit.is_first:
+            # Discord requires a random delay of 1 to 5 s before IDENTIFY when a session is invalid.
+            await self._sleep(_random.uniform(1.0, 5.0))
+        _, url, limit = await self.client.http.get_bot_gateway()
+        delay = self._login_limit.delay()
         if limit["remaining"] <= 0:
-            pause = max(pause, limit["reset_after"] / 1000)
-        if pause:
-            self._pulse.down(f"It has logged in too often; the next time is in {pause:.0f} s.")
-            await self._sleep(pause)
-        self._identifies.count()
+            delay = max(delay, limit["reset_after"] / 1000)
+        if delay:
+            self._pulse.down(f"The bot has logged in too often. The next login is in {delay:.0f} s.")
+            await self._sleep(delay)
+        self._login_limit.count()
         return yarl.URL(url)
 
-    async def _recover(self, trouble: ChannelError, *, is_routine: bool) -> None:
-        """Wait as long as it takes; what is routine, and rare, is tried again at once, and told to nobody."""
-        if self._resumes >= RESUMES:
-            self._thread = None
-        if is_routine and self._is_rare():
-            return
-        self._pulse.down(str(trouble))
-        asked = trouble.retry_after if isinstance(trouble, Transient) else None
-        await self._sleep(asked if asked is not None else _pause(self._failures))
-        self._failures += 1
+    def _receive(self, text: str) -> None:
+        """Handle a frame of the gateway, before discord.py reads it."""
+        frame: Json = json.loads(text)
+        match frame.get("op"):
+            case DiscordWebSocket.HELLO:
+                self._heartbeat_interval = frame["d"]["heartbeat_interval"] / 1000
+            case DiscordWebSocket.HEARTBEAT_ACK:
+                self._extend_deadline()
+            case DiscordWebSocket.DISPATCH:
+                event = str(frame["t"])
+                if event in {"READY", "RESUMED"}:
+                    self._is_up = True
+                    self._failures = self._resumes = 0
+                    self._extend_deadline()
+                    self._pulse.up()
+                if event == "READY" and not frame["d"].get("guilds"):
+                    log.info("bot_in_no_server", hint="Invite the bot to a server, or send it a direct message.")
+                if self._on_event is not None:
+                    self._on_event(event, frame["d"])
 
-    def _is_rare(self) -> bool:
-        """Whether the last time that it was routine is long ago: a gateway that asks again and again is in trouble."""
-        now = asyncio.get_running_loop().time()
-        before, self._renewed_at = self._renewed_at, now
-        return before is None or now - before >= RARELY
-
-    def _note(self, event: str, frame: Frame) -> None:
-        if event in {"READY", "RESUMED"}:
-            self._is_up = True
-            self._failures = self._resumes = 0
-            self._prolong()
-            self._pulse.up()
-        if event == "READY" and not frame["d"].get("guilds"):
-            log.info("bot_is_nowhere", hint="Invite it to a server, or write to it directly.")
-
-    def _prolong(self) -> None:
+    def _extend_deadline(self) -> None:
+        # Only acknowledgements extend it, not events: a half-dead connection may still deliver events.
         if self._is_up and self._deadline is not None and self._deadline.when() is not None:
-            self._deadline.reschedule(asyncio.get_running_loop().time() + self._interval * SLACK)
-
-    def _remember(self, socket: DiscordWebSocket) -> None:
-        """Keep what is needed to go on where the line broke."""
-        if socket.session_id is None:
-            self._thread = None
-        else:
-            self._thread = _Thread(session=socket.session_id, sequence=socket.sequence, gateway=socket.gateway)
-
-
-def _pause(failures: int) -> float:
-    """Return a pause that doubles with each failure, shortened by up to half lest many bots return at once."""
-    return min(2.0 ** min(failures, 10), LONGEST_PAUSE) * _chance.uniform(0.5, 1.0)
+            timeout = self._heartbeat_interval * HEARTBEAT_SLACK
+            self._deadline.reschedule(asyncio.get_running_loop().time() + timeout)

@@ -1,259 +1,240 @@
-"""Slash commands, pressed buttons and completions: acknowledged at once, then taken like any message.
+"""Slash commands, pressed buttons and completions.
 
-Discord waits three seconds for an answer. What it gets then is only "is thinking"; that goes away when the core has the
-command, whose answer comes as any other message does: in order, and whatever crashes.
+Discord waits three seconds for a response, so each interaction is acknowledged at once ("is thinking..."). The command
+then goes to the core like any message, and its answer comes as an ordinary message: in order, and safe from crashes.
 """
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any
 
 import structlog
 
-from channels.discord.api import CHOICES, DEFERRED_MESSAGE, DEFERRED_UPDATE, EPHEMERAL, Api
-from channels.discord.cache import place_of_interaction
-from channels.discord.gateway_connection import Frame
-from channels.discord.wire import BotIdentity, address_of, sender_of
+from channels.discord.api import CHOICES, DEFERRED_MESSAGE, DEFERRED_UPDATE, EPHEMERAL, DiscordApi
+from channels.discord.wire import UNREADABLE, DiscordBot, Json, address_of, chat_of_interaction, sender_of
 from gateway.contract import Address, Browser, CommandInfo, Deliver, Inbound, Sender, SessionInfo, Verdict
 from gateway.errors import ChannelError, Transient
 from gateway.text import excerpt
 
 log = structlog.get_logger()
 
-Json = dict[str, Any]  # What Discord takes is of any shape.
+MAX_PENDING = 64
+"""Interactions handled at a time. Further ones are dropped; Discord then shows that the bot did not respond."""
+NO_ACCESS = "I can't answer you here. Ask my owner to give you access."
+OUT_OF_DATE = "This command is out of date. Type it instead; /help lists all commands."
 
+# https://discord.com/developers/docs/interactions/application-commands#application-command-object
+CHAT_INPUT = 1
 SUBCOMMAND = 1
 STRING = 3
 INTEGER = 4
 MAX_CHOICES = 25
-WIDTH = 100
-"""https://discord.com/developers/docs/interactions/application-commands#application-command-object"""
+MAX_CHARS = 100
+MAX_NAME_WORDS = 2
 
-NUMBER = "number"
-"""The argument that names a session; Discord completes it."""
-
-_DEEPEST = 2
+SESSION_ARGUMENT = "number"
+"""The argument that identifies a session; Discord completes it."""
 _NAME = re.compile(r"[a-z0-9_-]{1,32}")
 _ARGUMENT = re.compile(r"(?P<bracket>[\[<])(?P<name>[a-z0-9_-]{1,32})[\]>]")
-_COMPARED = ("type", "name", "description", "required", "autocomplete")
+_COMPARED_FIELDS = ("type", "name", "description", "required", "autocomplete")
 
 
-def menu(commands: Iterable[CommandInfo]) -> list[Json]:
-    """Return the commands in Discord's words; a name of two words is a command and its subcommand."""
+class InteractionType(IntEnum):
+    """https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-interaction-type."""
+
+    COMMAND = 2
+    BUTTON = 3
+    COMPLETION = 4
+
+
+class Interactions:
+    """Responds to interactions, in tasks of the group `tasks`."""
+
+    def __init__(self, api: DiscordApi, bot: DiscordBot, browser: Browser, tasks: asyncio.TaskGroup) -> None:
+        self._api = api
+        self._bot = bot
+        self._browser = browser
+        self._tasks = tasks
+        self._pending: dict[str, asyncio.Task[None]] = {}  # The newest task of each interaction.
+
+    def acknowledge(self, interaction: Json) -> bool:
+        """Respond at once. Return whether the interaction also has to be handled, which may be much later."""
+        if len(self._pending) >= MAX_PENDING:
+            log.warning("interaction_dropped", reason="too many at once")
+            return False
+        match interaction.get("type"):
+            case InteractionType.COMMAND:
+                self._start(interaction, self._api.respond(interaction, DEFERRED_MESSAGE, {"flags": EPHEMERAL}))
+                return True
+            case InteractionType.BUTTON:
+                self._start(interaction, self._api.respond(interaction, DEFERRED_UPDATE))
+                return True
+            case InteractionType.COMPLETION:
+                self._start(interaction, self._complete(interaction))
+        return False
+
+    async def handle(self, interaction: Json, deliver: Deliver) -> None:
+        """Hand the command to the core. If the core does not take it, tell the person why."""
+        is_button = interaction["type"] == InteractionType.BUTTON
+        try:
+            data = interaction.get("data") or {}
+            text = str(data.get("custom_id", "")) if is_button else command_text(data, self._browser.commands())
+            address, sender = self._origin(interaction)
+            message = interaction.get("message") or {}
+            inbound = Inbound(
+                address=address,
+                sender=sender,
+                event_id=f"interaction:{interaction['id']}",
+                text=text,
+                sent_at=datetime.now(UTC),
+                message_id=str(message["id"]) if is_button and "id" in message else None,
+                guild=chat_of_interaction(interaction).guild,
+            )
+        except UNREADABLE as error:
+            self._log_unreadable(error)
+            inbound = None
+        if inbound is None or not inbound.text.startswith("/"):  # An old button may hold anything.
+            self._finish(interaction, OUT_OF_DATE)
+            return
+        try:
+            verdict = await deliver(inbound)
+        except Transient as error:  # An interaction cannot be fetched again later, so the person has to repeat it.
+            self._finish(interaction, str(error))
+        else:
+            self._finish(interaction, NO_ACCESS if verdict is Verdict.IGNORED else None)
+
+    async def _complete(self, interaction: Json) -> None:
+        address, sender = self._origin(interaction)
+        sessions = self._browser.sessions(address, sender, chat_of_interaction(interaction).guild)
+        choices = session_choices(interaction.get("data") or {}, sessions)
+        await self._api.respond(interaction, CHOICES, {"choices": choices})
+
+    def _origin(self, interaction: Json) -> tuple[Address, Sender]:
+        member = interaction.get("member")
+        sender = sender_of((member or interaction)["user"], member)
+        return address_of(chat_of_interaction(interaction), sender.id, self._bot), sender
+
+    def _finish(self, interaction: Json, text: str | None) -> None:
+        """Show `text` to the person who acted. Without a text, remove "is thinking..."."""
+        acknowledged = self._pending.get(str(interaction["id"]))
+
+        async def finish() -> None:
+            if acknowledged is not None:  # Discord takes nothing else before the acknowledgement.
+                await acknowledged
+            if text is not None:
+                await self._api.send_ephemeral(interaction, text)
+            elif interaction["type"] == InteractionType.COMMAND:
+                await self._api.delete_deferred(interaction)
+
+        self._start(interaction, finish())
+
+    def _start(self, interaction: Json, work: Coroutine[None, None, None]) -> None:
+        key = str(interaction["id"])
+
+        async def run() -> None:
+            try:
+                await work
+            except ChannelError as error:  # A failed response must not end the channel.
+                log.info("interaction_response_failed", reason=str(error))
+            except UNREADABLE as error:
+                self._log_unreadable(error)
+
+        def forget(done: asyncio.Task[None]) -> None:
+            if self._pending.get(key) is done:
+                del self._pending[key]
+
+        self._pending[key] = self._tasks.create_task(run(), name=f"interaction:{key}")
+        self._pending[key].add_done_callback(forget)
+
+    def _log_unreadable(self, error: Exception) -> None:
+        log.warning("interaction_skipped", reason=f"unreadable payload ({type(error).__name__})")
+
+
+def slash_commands(commands: Iterable[CommandInfo]) -> list[Json]:
+    """Return the commands as Discord defines them. A name of two words becomes a command with a subcommand."""
     commands = list(commands)
     groups = {command.name.partition(" ")[0] for command in commands if " " in command.name}
     entries: dict[str, Json] = {}
     for command in commands:
-        name = _menu_name(command, groups)
+        # Discord does not let a command with subcommands be used without one, so such a command goes by an alias.
+        usable = (
+            name
+            for name in (command.name, *command.aliases)
+            if name not in groups
+            and len(name.split(" ")) <= MAX_NAME_WORDS
+            and all(_NAME.fullmatch(word) for word in name.split(" "))
+        )
+        name = next(usable, None)
         if name is None:
             continue
+        options = []
+        for argument in _ARGUMENT.finditer(command.arguments):
+            is_session = argument["name"] == SESSION_ARGUMENT
+            label = argument["name"].replace("_", " ").capitalize()
+            options.append(
+                {
+                    "type": INTEGER if is_session else STRING,
+                    "name": argument["name"],
+                    "description": "The session's number" if is_session else label,
+                    "required": argument["bracket"] == "<",
+                    "autocomplete": is_session,
+                }
+            )
+        options.sort(key=lambda option: not option["required"])  # Discord requires this order.
+        entry = {"description": excerpt(command.summary, MAX_CHARS), "options": options}
         first, _, second = name.partition(" ")
-        described = {"description": excerpt(command.summary, WIDTH), "options": _options(command)}
         if second:
-            group = entries.setdefault(first, {"type": 1, "name": first, "description": first.title(), "options": []})
-            group["options"].append({"type": SUBCOMMAND, "name": second, **described})
+            group = {"type": CHAT_INPUT, "name": first, "description": first.title(), "options": []}
+            entries.setdefault(first, group)["options"].append({"type": SUBCOMMAND, "name": second, **entry})
         else:
-            entries[first] = {"type": 1, "name": first, **described}
+            entries[first] = {"type": CHAT_INPUT, "name": first, **entry}
     return list(entries.values())
 
 
-def _menu_name(command: CommandInfo, groups: AbstractSet[str]) -> str | None:
-    """Find a name that Discord can hold. One with subcommands is no command itself, but an alias of it may be."""
-    for name in (command.name, *command.aliases):
-        words = name.split(" ")
-        if len(words) <= _DEEPEST and all(map(_NAME.fullmatch, words)) and name not in groups:
-            return name
-    return None
+def are_same_commands(ours: Sequence[Json], theirs: Sequence[Json]) -> bool:
+    """Compare only the fields that we set. Discord adds others, leaves out false values and changes the order."""
+    return _comparable(ours) == _comparable(theirs)
 
 
-def is_same(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether Discord has the commands as we want them; it adds fields of its own, and leaves out what is false."""
-    return _essence(ours) == _essence(theirs)
-
-
-def typed(data: Mapping[str, Any], commands: Iterable[CommandInfo]) -> str:
-    """Return what the person would have typed for the command that was picked."""
-    name, options = str(data["name"]), list(data.get("options") or ())
-    if options and options[0].get("type") == SUBCOMMAND:
-        name, options = f"{name} {options[0]['name']}", list(options[0].get("options") or ())
-    called = [command for command in commands if name in (command.name, *command.aliases)]
-    order = [argument["name"] for command in called for argument in _arguments(command)]
-    given = {str(option["name"]): str(option.get("value", "")) for option in options}
-    values = [given.pop(argument) for argument in order if argument in given]
-    return " ".join([f"/{name}", *values, *given.values()]).strip()
-
-
-def choices(data: Mapping[str, Any], sessions: Sequence[SessionInfo]) -> list[Json]:
-    """Return the sessions that fit what has been typed of a number or of a title so far."""
-    begun = _focused(data.get("options") or ()).casefold()
-    fitting = [
-        session for session in sessions if str(session.number).startswith(begun) or begun in session.title.casefold()
-    ]
-    return [
-        {"name": excerpt(f"{session.number} {session.title or '(empty)'}", WIDTH), "value": session.number}
-        for session in fitting[:MAX_CHOICES]
-    ]
-
-
-def _focused(options: Iterable[Mapping[str, Any]]) -> str:
-    for option in options:
-        if option.get("focused"):
-            return str(option.get("value", ""))
-        if inner := _focused(option.get("options") or ()):
-            return inner
-    return ""
-
-
-def _options(command: CommandInfo) -> list[Json]:
-    """Describe the arguments; Discord wants the required ones first."""
-    options = [_option(argument) for argument in _arguments(command)]
-    return sorted(options, key=lambda option: not option["required"])
-
-
-def _option(argument: re.Match[str]) -> Json:
-    name = argument["name"]
-    is_number = name == NUMBER
-    return {
-        "type": INTEGER if is_number else STRING,
-        "name": name,
-        "description": "The session's number" if is_number else name.replace("_", " ").capitalize(),
-        "required": argument["bracket"] == "<",
-        "autocomplete": is_number,
-    }
-
-
-def _arguments(command: CommandInfo) -> Iterable[re.Match[str]]:
-    return _ARGUMENT.finditer(command.arguments)
-
-
-def _essence(entries: Sequence[Mapping[str, Any]]) -> object:
-    """Reduce to what we set, in an order that does not depend on Discord's."""
+def _comparable(entries: Sequence[Json]) -> object:
     reduced = [
-        ({key: entry[key] for key in _COMPARED if entry.get(key)}, _essence(entry.get("options") or ()))
+        ({key: entry[key] for key in _COMPARED_FIELDS if entry.get(key)}, _comparable(entry.get("options") or ()))
         for entry in entries
     ]
     return sorted(reduced, key=lambda pair: str(pair[0]["name"]))
 
 
-AT_ONCE = 64
-"""Interactions that may be under way; of more, Discord says that there was no answer."""
-STRANGE = (KeyError, TypeError, ValueError, AttributeError)
-"""What reading raises that is newer than this code, and must not hold up the rest."""
-STRANGER = "I do not answer you here. Ask my owner to let you in."
-UNREADABLE = "This is out of date. Send the command instead; /help lists them."
+def command_text(data: Json, commands: Iterable[CommandInfo]) -> str:
+    """Return the text that a person would type for a slash command."""
+    name, options = str(data["name"]), list(data.get("options") or ())
+    if options and options[0].get("type") == SUBCOMMAND:
+        name, options = f"{name} {options[0]['name']}", list(options[0].get("options") or ())
+    called = [command for command in commands if name in (command.name, *command.aliases)]
+    order = [argument["name"] for command in called for argument in _ARGUMENT.finditer(command.arguments)]
+    given = {str(option["name"]): str(option.get("value", "")) for option in options}
+    values = [given.pop(argument) for argument in order if argument in given]
+    return " ".join([f"/{name}", *values, *given.values()]).strip()
 
 
-class Kind(IntEnum):
-    """https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-interaction-type."""
+def session_choices(data: Json, sessions: Sequence[SessionInfo]) -> list[Json]:
+    """Return the sessions whose number or title matches the characters typed so far."""
+    typed = _focused_value(data.get("options") or ()).casefold()
+    matches = [
+        session for session in sessions if str(session.number).startswith(typed) or typed in session.title.casefold()
+    ]
+    return [
+        {"name": excerpt(f"{session.number} {session.title or '(empty)'}", MAX_CHARS), "value": session.number}
+        for session in matches[:MAX_CHOICES]
+    ]
 
-    COMMAND = 2
-    PRESS = 3
-    COMPLETION = 4
 
-
-class Interactions:
-    """Its tasks live in `tasks`."""
-
-    def __init__(self, api: Api, bot: BotIdentity, browser: Browser, tasks: asyncio.TaskGroup) -> None:
-        self._api = api
-        self._bot = bot
-        self._browser = browser
-        self._tasks = tasks
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-
-    def acknowledge(self, interaction: Frame) -> bool:
-        """Answer at once, and tell whether there is something to `take`, which may be much later."""
-        if len(self._under_way) >= AT_ONCE:
-            log.warning("interaction_dropped", reason="too many at once")
-            return False
-        match interaction.get("type"):
-            case Kind.COMMAND:
-                self._start(interaction, self._api.answer(interaction, DEFERRED_MESSAGE, {"flags": EPHEMERAL}))
-                return True
-            case Kind.PRESS:
-                self._start(interaction, self._api.answer(interaction, DEFERRED_UPDATE))
-                return True
-            case Kind.COMPLETION:
-                self._start(interaction, self._complete(interaction))
-        return False
-
-    async def take(self, interaction: Frame, deliver: Deliver) -> None:
-        """Hand the command to the core, and the person what there is to say if it was not taken."""
-        try:
-            inbound = self._read(interaction)
-        except STRANGE as strange:
-            log.warning("interaction_skipped", reason=f"it cannot be read ({type(strange).__name__})")
-            inbound = None
-        if inbound is None:
-            self._finish(interaction, UNREADABLE)
-            return
-        try:
-            verdict = await deliver(inbound)
-        except Transient as trouble:  # It cannot be asked for again later, so whoever acted has to.
-            self._finish(interaction, str(trouble))
-        else:
-            self._finish(interaction, STRANGER if verdict is Verdict.IGNORED else None)
-
-    def _read(self, interaction: Frame) -> Inbound | None:
-        """Read as if the person had typed it. Only a command is taken of what a button holds."""
-        data = interaction.get("data") or {}
-        is_press = interaction["type"] == Kind.PRESS
-        text = str(data.get("custom_id", "")) if is_press else typed(data, self._browser.commands())
-        if not text.startswith("/"):
-            return None
-        address, sender = self._who(interaction)
-        message = interaction.get("message") or {}
-        return Inbound(
-            address=address,
-            sender=sender,
-            event_id=f"interaction:{interaction['id']}",
-            text=text,
-            sent_at=datetime.now(UTC),
-            message_id=str(message["id"]) if is_press and "id" in message else None,
-            guild=place_of_interaction(interaction).guild,
-        )
-
-    def _who(self, interaction: Frame) -> tuple[Address, Sender]:
-        member = interaction.get("member")
-        sender = sender_of((member or interaction)["user"], member)
-        return address_of(place_of_interaction(interaction), sender.id, self._bot), sender
-
-    async def _complete(self, interaction: Frame) -> None:
-        address, sender = self._who(interaction)
-        sessions = self._browser.sessions(address, sender, place_of_interaction(interaction).guild)
-        fitting = choices(interaction.get("data") or {}, sessions)
-        await self._api.answer(interaction, CHOICES, {"choices": fitting})
-
-    def _finish(self, interaction: Frame, sentence: str | None) -> None:
-        self._start(interaction, self._close(interaction, sentence, self._under_way.get(interaction["id"])))
-
-    async def _close(self, interaction: Frame, sentence: str | None, acknowledged: asyncio.Task[None] | None) -> None:
-        if acknowledged is not None:
-            await acknowledged
-        if sentence is not None:
-            await self._api.tell(interaction, sentence)
-        elif interaction["type"] == Kind.COMMAND:
-            await self._api.clear(interaction)
-
-    def _start(self, interaction: Frame, work: Coroutine[None, None, None]) -> None:
-        name = str(interaction["id"])
-        task = self._tasks.create_task(self._safely(work), name=f"interaction:{name}")
-        self._under_way[name] = task
-        task.add_done_callback(lambda done: self._forget(name, done))
-
-    def _forget(self, name: str, done: asyncio.Task[None]) -> None:
-        if self._under_way.get(name) is done:
-            del self._under_way[name]
-
-    async def _safely(self, work: Coroutine[None, None, None]) -> None:
-        """Nothing else may end because an interaction could not be answered."""
-        try:
-            await work
-        except ChannelError as trouble:
-            log.info("interaction_not_answered", reason=str(trouble))
-        except STRANGE as strange:
-            log.warning("interaction_skipped", reason=f"it cannot be read ({type(strange).__name__})")
+def _focused_value(options: Iterable[Json]) -> str:
+    """Return the value of the option that is being typed. Options of a subcommand are nested."""
+    for option in options:
+        if option.get("focused"):
+            return str(option.get("value", ""))
+        if nested := _focused_value(option.get("options") or ()):
+            return nested
+    return ""

@@ -1,4 +1,4 @@
-"""Markdown to Discord's dialect of it, which is near enough to leave most of a text alone.
+"""Converts Markdown to Discord's dialect, which is close enough to leave most of a text unchanged.
 
 https://support.discord.com/hc/en-us/articles/210298617
 """
@@ -9,49 +9,44 @@ from markdown_it.tree import SyntaxTreeNode
 
 from gateway.text.parsing import Parser, drawn_table
 
-_DEEPEST_HEADING = 3
+_MAX_HEADING_LEVEL = 3
 _URL = re.compile(r"(https?://\S+)")
+# Characters that are special anywhere, and those that are special at the start of a line.
 _SPECIAL = re.compile(r"([\\*_`~|\[\]])|^([ \t]*)([#>-])", re.MULTILINE)
-"""What has a meaning anywhere, and what has one where a line begins."""
-_IMAGE = re.compile(r"!(?=\[[^\]\n]*\]\()")
-_FENCE, _NO_FENCE = "```", "'''"
-_NEWLINE = re.compile("\r\n?|\n")
-"""What the parser takes for the end of a line."""
+_IMAGE_MARK = re.compile(r"!(?=\[[^\]\n]*\]\()")
+_FENCE = "```"
+_NEWLINE = re.compile("\r\n?|\n")  # The line ends that the parser counts.
+_parser = Parser(bool)
 
 
 def render(markdown: str) -> str:
-    """Draw what Discord has no form for: tables, deep headings, rules, images. All else stays as it is written."""
+    """Draw the blocks that Discord cannot show: tables, deep headings, rules and images. Keep the rest as written."""
     lines = _NEWLINE.split(markdown)
+    # From the end, so that a replacement does not move the blocks that are still to come.
     for node in reversed(SyntaxTreeNode(_parser.parse(markdown) or []).children):
-        if node.map is not None and (drawn := _drawn(node)) is not None:
-            lines[node.map[0] : node.map[1]] = drawn.split("\n")
+        if node.map is None:
+            continue
+        match node.type:
+            case "table":  # A fence inside the table would end the code block.
+                drawn = "\n".join([_FENCE, drawn_table(node).replace(_FENCE, "'''"), _FENCE])
+            case "heading" if int(node.tag[1:]) > _MAX_HEADING_LEVEL:
+                drawn = f"**{node.children[0].content.strip()}**"
+            case "hr":
+                drawn = "———"
+            case "paragraph" if "![" in node.children[0].content:
+                drawn = _IMAGE_MARK.sub("", node.children[0].content)
+            case _:
+                continue
+        lines[node.map[0] : node.map[1]] = drawn.split("\n")
     return "\n".join(lines)
 
 
 def escape(text: str) -> str:
-    """Have Discord show `text` as it is; in an address, a backslash would be part of it."""
+    """Escape `text` so that Discord shows it as it is. Leaves URLs alone: a backslash would become part of them."""
     parts = _URL.split(text)
-    parts[::2] = [_SPECIAL.sub(_escaped, words) for words in parts[::2]]
+    # Groups: special anywhere, or indent and special character at the start of a line.
+    parts[::2] = [
+        _SPECIAL.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", part)
+        for part in parts[::2]
+    ]
     return "".join(parts)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    anywhere, indent, at_start = found.groups()
-    return f"\\{anywhere}" if anywhere else f"{indent}\\{at_start}"
-
-
-def _drawn(node: SyntaxTreeNode) -> str | None:
-    """Return how a block is shown; None where Discord shows it by itself."""
-    match node.type:
-        case "table":
-            return f"{_FENCE}\n{drawn_table(node).replace(_FENCE, _NO_FENCE)}\n{_FENCE}"
-        case "heading" if int(node.tag[1:]) > _DEEPEST_HEADING:
-            return f"**{node.children[0].content.strip()}**"
-        case "hr":
-            return "———"
-        case "paragraph" if "![" in node.children[0].content:
-            return _IMAGE.sub("", node.children[0].content)
-    return None
-
-
-_parser = Parser(bool)

@@ -1,164 +1,140 @@
-"""The way out: what is to be said, in Discord's dialect, and bare where Discord does not take the form."""
+"""Sends outbound messages in Discord's Markdown, and falls back to plain text where Discord rejects the form."""
 
 import asyncio
 import hashlib
 from base64 import urlsafe_b64encode
-from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Generic, TypeVar
 
-from channels.discord.api import PAGE, Api, Letter
+from channels.discord.api import HISTORY_PAGE, DiscordApi, MessagePayload
+from channels.discord.cache import BoundedDict
 from channels.discord.errors import FormRefused, ReplyRefused
-from channels.discord.gateway_connection import Frame
 from channels.discord.markup import escape, render
-from channels.discord.wire import components, first_id
+from channels.discord.wire import Json, button_rows, first_snowflake
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Undeliverable
 from gateway.text import clean
 
-REMEMBERED = 1024
-LOOKED_AT = 500
+MAX_CACHED = 1024
+MAX_LOOK_BACK = 500
+"""Messages that `look_back` reads before it gives up."""
 NONCE_CHARS = 25
 """https://discord.com/developers/docs/resources/message#create-message"""
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
+class DiscordSender:
+    """A receipt's message id is `channel:message`, because Discord finds a message only in its channel."""
 
-class _Lately(Generic[_Key, _Value]):
-    """Forgets what was put first when there is too much."""
-
-    def __init__(self) -> None:
-        self._items: OrderedDict[_Key, _Value] = OrderedDict()
-
-    def get(self, key: _Key) -> _Value | None:
-        return self._items.get(key)
-
-    def put(self, key: _Key, value: _Value) -> None:
-        self._items[key] = value
-        if len(self._items) > REMEMBERED:
-            self._items.popitem(last=False)
-
-
-class Outlet:
-    def __init__(self, api: Api, limit: TextLimit) -> None:
+    def __init__(self, api: DiscordApi, limit: TextLimit) -> None:
         self._api = api
         self._limit = limit
-        self._direct: _Lately[str, int] = _Lately()
-        self._shown: _Lately[str, Letter] = _Lately()
+        self._direct_channels = BoundedDict[str, int](MAX_CACHED)  # By the id of the person.
+        self._shown = BoundedDict[str, MessagePayload](MAX_CACHED)  # Current content, by the receipt's message id.
 
-    def learn(self, user: str, channel: str) -> None:
-        """Remember where a person is written to directly."""
-        self._direct.put(user, int(channel))
+    def learn_direct_channel(self, user: str, channel: str) -> None:
+        """Remember the direct channel of a person, which saves asking for it."""
+        self._direct_channels[user] = int(channel)
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        """Send with a nonce made of `key`, by which Discord knows a repetition: then it shows what was sent first."""
-        letter, bare = await self._letters(message)
-        nonce = _nonce(key)
-        receipt = await self._post(message.address, replace(letter, nonce=nonce), replace(bare, nonce=nonce))
-        shown = self._shown.get(receipt.message_id)
-        if shown is not None and shown.text not in {letter.text.strip(), bare.text.strip()}:
+        payload, plain = await self._payloads(message)
+        receipt = await self._post(message.address, payload, plain, key)
+        # Discord answers a repeated nonce with the message that it already has. After a crash that may be a draft
+        # of this message, so bring it up to date.
+        if self._shown[receipt.message_id].text not in {payload.text.strip(), plain.text.strip()}:
             await self.edit(receipt, message)
         return receipt
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
         name = message.file.name if message.file else path.name
-        letter, bare = await self._letters(message)
-        letter, bare = (replace(each, nonce=_nonce(key), file=path, file_name=name) for each in (letter, bare))
-        return await self._post(message.address, letter, bare)
+        payload, plain = (replace(each, file=path, file_name=name) for each in await self._payloads(message))
+        return await self._post(message.address, payload, plain, key)
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
-        """Change a message, unless it looks like that already."""
-        letter, bare = await self._letters(message)
-        if self._shown.get(receipt.message_id) == replace(letter, text=letter.text.strip()):
+        """Change a message, unless it already looks like that."""
+        payload, plain = await self._payloads(message)
+        shown = replace(payload, text=payload.text.strip())
+        if self._shown.get(receipt.message_id) == shown:
             return
         channel, _, number = receipt.message_id.partition(":")
         try:
-            await self._api.edit(int(channel), int(number), letter)
+            await self._api.edit(int(channel), int(number), payload)
         except FormRefused:
-            await self._api.edit(int(channel), int(number), bare)
-        self._shown.put(receipt.message_id, replace(letter, text=letter.text.strip()))
+            await self._api.edit(int(channel), int(number), plain)
+        self._shown[receipt.message_id] = shown
 
     async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
-        """Look for a message in its chat, where it would stand among what was written since."""
-        return await self._look_back(message, since, known)
-
-    async def _look_back(self, message: Outbound, since: datetime, known: Collection[str]) -> Receipt | None:
-        letters = await self._letters(message)
-        channel = await self._place(message.address)
-        # Behind the question, where there is one: that holds whatever our clock says.
-        after = int(message.reply_to or 0) - 1 if (message.reply_to or "").isdecimal() else first_id(since)
-        found: list[Frame] = []
-        while len(found) < LOOKED_AT:
+        """Search the chat for a message whose send had an unknown outcome."""
+        payload, plain = await self._payloads(message)
+        channel = await self._channel_of(message.address)
+        # An answer comes after its question. If that is known, the result does not depend on our clock.
+        has_question = (message.reply_to or "").isdecimal()
+        after = int(message.reply_to or 0) - 1 if has_question else first_snowflake(since)
+        found: list[Json] = []
+        while len(found) < MAX_LOOK_BACK:
             page = await self._api.history(channel, after)
             found += page
-            if len(page) < PAGE:
+            if len(page) < HISTORY_PAGE:
                 break
             after = int(page[-1]["id"])
         else:
-            raise Undeliverable("Too much was written since.")
+            raise Undeliverable("Too many messages were written since.")
+        # Without the permission to read the history, Discord returns an empty page instead of an error.
         if not found and message.address.kind is not PeerKind.DIRECT:
             raise Undeliverable("The bot may not read the history of this channel.")
-        receipts = (f"{channel}:{each['id']}" for each in found if _is_same(each, letters, self._api.me))
-        return next((Receipt(message_id=receipt) for receipt in receipts if receipt not in known), None)
+        texts = {payload.text.strip(), plain.text.strip()}
+        for each in found:
+            replied_to = int((each.get("message_reference") or {}).get("message_id") or 0)
+            is_ours = each["author"]["id"] == self._api.bot_id and replied_to == (payload.reply_to or 0)
+            receipt = Receipt(message_id=f"{channel}:{each['id']}")
+            if is_ours and each["content"] in texts and receipt.message_id not in known:
+                return receipt
+        return None
 
     async def show_typing(self, address: Address) -> None:
-        await self._api.show_typing(await self._place(address))
+        await self._api.show_typing(await self._channel_of(address))
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        await self._api.react(await self._place(address), int(message_id), emoji)
+        await self._api.react(await self._channel_of(address), int(message_id), emoji)
 
     async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
-        await self._api.unreact(await self._place(address), int(message_id), emoji)
+        await self._api.unreact(await self._channel_of(address), int(message_id), emoji)
 
-    async def _post(self, address: Address, letter: Letter, bare: Letter) -> Receipt:
-        channel = await self._place(address)
+    async def _payloads(self, message: Outbound) -> tuple[MessagePayload, MessagePayload]:
+        """Return the formatted payload, and the plain one to fall back on."""
+        # In a direct chat the question is right above, so a reference to it is noise.
+        is_reply = message.address.kind is not PeerKind.DIRECT and (message.reply_to or "").isdecimal()
+        plain = MessagePayload(text=clean(message.text), reply_to=int(message.reply_to or 0) if is_reply else None)
+        # Notices of the gateway are plain text; an agent writes Markdown. Parsing can take a while, so use a thread.
+        text = await asyncio.to_thread(escape if message.kind is OutboundKind.NOTICE else render, plain.text)
+        if self._limit.measure(text) > self._limit.size:  # A table drawn in columns can be longer than its source.
+            text = plain.text
+        return replace(plain, text=text, components=button_rows(message.buttons)), plain
+
+    async def _post(self, address: Address, payload: MessagePayload, plain: MessagePayload, key: str) -> Receipt:
+        """Send with a nonce made of `key`, so that Discord recognises a retry and shows the message once."""
+        digest = hashlib.sha256(key.encode()).digest()
+        nonce = urlsafe_b64encode(digest).decode()[:NONCE_CHARS]
+        payload, plain = replace(payload, nonce=nonce), replace(plain, nonce=nonce)
+        channel = await self._channel_of(address)
         try:
-            number, shown = await self._api.send(channel, letter)
+            number, shown = await self._api.send(channel, payload)
         except ReplyRefused:
-            number, shown = await self._api.send(channel, replace(letter, reply_to=None))
-        except FormRefused:  # A notice of Discord's own cannot be replied to either.
-            number, shown = await self._api.send(channel, replace(bare, reply_to=None))
+            number, shown = await self._api.send(channel, replace(payload, reply_to=None))
+        except FormRefused:  # Replying to a system message is also refused with this error.
+            number, shown = await self._api.send(channel, replace(plain, reply_to=None))
         receipt = Receipt(message_id=f"{channel}:{number}")
-        self._shown.put(receipt.message_id, replace(letter, nonce="", text=shown.strip()))
+        self._shown[receipt.message_id] = replace(payload, nonce="", text=shown.strip())
         return receipt
 
-    async def _letters(self, message: Outbound) -> tuple[Letter, Letter]:
-        """Return the letter as it should look, and the bare one to fall back on."""
-        is_reply = message.address.kind is not PeerKind.DIRECT and (message.reply_to or "").isdecimal()
-        bare = Letter(text=clean(message.text), reply_to=int(message.reply_to or 0) if is_reply else None)
-        shape = escape if message.kind is OutboundKind.NOTICE else render
-        text = await asyncio.to_thread(shape, bare.text)
-        if self._limit.measure(text) > self._limit.size:  # A table drawn in columns may outgrow its source.
-            text = bare.text
-        return replace(bare, text=text, components=components(message.buttons)), bare
-
-    async def _place(self, address: Address) -> int:
+    async def _channel_of(self, address: Address) -> int:
         try:
             if address.kind is not PeerKind.DIRECT:
                 return int(address.thread or address.peer)
-            known = self._direct.get(address.peer)
+            known = self._direct_channels.get(address.peer)
             if known is None:
-                known = await self._api.direct_channel(int(address.peer))
-                self._direct.put(address.peer, known)
-        except ValueError as wrong:
-            raise Undeliverable(f"{address.peer} is no chat on Discord.") from wrong
+                known = self._direct_channels[address.peer] = await self._api.direct_channel(int(address.peer))
+        except ValueError as error:
+            raise Undeliverable(f"{address.peer} is not the id of a Discord chat.") from error
         return known
-
-
-def _is_same(message: Frame, letters: Sequence[Letter], me: str) -> bool:
-    """Whether Discord shows one of the `letters` here."""
-    replied = int((message.get("message_reference") or {}).get("message_id") or 0)
-    return (
-        message["author"]["id"] == me
-        and replied == (letters[0].reply_to or 0)
-        and message["content"] in {letter.text.strip() for letter in letters}
-    )
-
-
-def _nonce(key: str) -> str:
-    digest = hashlib.sha256(key.encode()).digest()
-    return urlsafe_b64encode(digest).decode()[:NONCE_CHARS]

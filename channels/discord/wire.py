@@ -1,7 +1,7 @@
-"""Discord's messages as ours, and our buttons as Discord's. Pure: a message is read or skipped."""
+"""Translates Discord payloads to `Inbound` messages, and our buttons to Discord components. Pure functions, no I/O."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -9,141 +9,168 @@ from typing import Any
 from gateway.contract import Address, Attachment, AttachmentKind, Button, Inbound, PeerKind, Quote, Sender
 from gateway.text import excerpt
 
-Json = Mapping[str, Any]  # What Discord sends is of any shape.
+Json = dict[str, Any]  # Discord payloads have no fixed shape.
 
-NAME_WIDTH = 100
-TEXT_WIDTH = 300
-VOICE_MESSAGE = 1 << 13
-"""https://discord.com/developers/docs/resources/message#message-object-message-flags"""
-TEXT_DISPLAY = 10
-"""https://discord.com/developers/docs/components/reference#text-display"""
+# Limits of a button: https://discord.com/developers/docs/components/reference
+MAX_COMMAND_CHARS = 100
+MAX_LABEL_CHARS = 80
+BUTTONS_IN_ROW = 5
+
+MAX_NAME_CHARS = 100
+MAX_POLL_CHARS = 300
+DISCORD_EPOCH_MS = 1_420_070_400_000
+"""Snowflakes count milliseconds from the start of 2015."""
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+"""Errors of reading a payload whose shape is newer than this code. Skip it: it must not hold up the others."""
+
+_MESSAGE_TYPES = {0, 19}  # A message and a reply. All other types are system notices (a pin, a new member, ...).
+_FORWARD = 1  # https://discord.com/developers/docs/resources/message#message-reference-types
+_VOICE_MESSAGE = 1 << 13  # https://discord.com/developers/docs/resources/message#message-object-message-flags
+_TEXT_DISPLAY = 10  # https://discord.com/developers/docs/components/reference#text-display
+_THREAD_TYPES = {10, 11, 12}  # https://discord.com/developers/docs/resources/channel#channel-object-channel-types
+_USER_MENTION = re.compile(r"<@!?([0-9]+)>")
+_USER_OR_ROLE_MENTION = re.compile(r"<@!?(&?[0-9]+)>")
+_SEPARATORS = " ,:\t\n"
 _KINDS = {"image": AttachmentKind.IMAGE, "audio": AttachmentKind.AUDIO, "video": AttachmentKind.VIDEO}
 
 
-def media(source: Json, channel: str, message: str) -> tuple[tuple[Attachment, ...], list[str]]:
-    """Return the files, and a note of each thing that is none. `channel` and `message` say where the files hang."""
-    is_voice = bool(source.get("flags", 0) & VOICE_MESSAGE)
-    files = tuple(
-        _attachment(file, f"{channel}:{message}:{file['id']}", is_voice=is_voice)
-        for file in source.get("attachments") or ()
-    )
-    return files, list(_notes(source))
-
-
-def embedded(source: Json) -> str:
-    """Return the words of a message that has none of its own: what bots post, and people forward, often looks so."""
-    return "\n".join(words.strip() for words in _embedded(source) if words.strip())
-
-
-def _embedded(source: Json) -> Iterator[str]:
-    for embed in source.get("embeds") or ():
-        yield from (str(embed.get(part) or "") for part in ("title", "description", "url"))
-        for field in embed.get("fields") or ():
-            yield f"{field.get('name', '')}: {field.get('value', '')}"
-    for component in source.get("components") or ():
-        if component.get("type") == TEXT_DISPLAY:
-            yield str(component.get("content") or "")
-        yield from _embedded({"components": component.get("components")})
-
-
-def _attachment(file: Json, ref: str, *, is_voice: bool) -> Attachment:
-    """Make an attachment whose name is a label and never a path."""
-    media_type = str(file.get("content_type") or "application/octet-stream").partition(";")[0]
-    kind = _KINDS.get(media_type.partition("/")[0], AttachmentKind.FILE)
-    name = str(file.get("filename") or "").replace("/", "_").replace("\\", "_").lstrip(".")
-    return Attachment(
-        kind=AttachmentKind.VOICE if is_voice else kind,
-        name=excerpt(name, NAME_WIDTH) or str(kind),
-        media_type=media_type,
-        size=int(file.get("size") or 0),
-        ref=ref,
-    )
-
-
-def _notes(source: Json) -> Iterator[str]:
-    for sticker in source.get("sticker_items") or ():
-        yield f"[sticker {excerpt(str(sticker.get('name', '')), NAME_WIDTH)}".rstrip() + "]"
-    poll = source.get("poll") or {}
-    if poll:
-        question = (poll.get("question") or {}).get("text", "")
-        answers = [(answer.get("poll_media") or {}).get("text", "") for answer in poll.get("answers") or ()]
-        yield f"[poll: {excerpt(', '.join([question, *answers]), TEXT_WIDTH)}]"
-
-
-MAX_BUTTON_CHARS = 100
-LABEL_WIDTH = 80
-BUTTONS_IN_ROW = 5
-"""https://discord.com/developers/docs/components/reference"""
-EPOCH = 1_420_070_400_000
-"""The first millisecond of 2015, from which Discord's ids count."""
-
-_SAID = {0, 19}
-"""A message and a reply; all other types are notices of the platform."""
-_FORWARDED = 1
-_AFTER_NAME = " ,:\t\n"
-_MENTION = re.compile(r"<@!?([0-9]+)>")
-_CALL = re.compile(r"<@!?(&?[0-9]+)>")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BotIdentity:
-    """Who the bot is, to the core and to Discord."""
+class DiscordBot:
+    """The bot's identity, for the core and for Discord."""
 
     channel: str
     account: str
     id: str
     role: str = ""
-    """The role that Discord made for it in the server at hand, if that is known."""
+    """The role that Discord created for the bot in the current server, if known."""
     must_be_mentioned: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where on Discord a message stands. Only what stands in a server has a `guild`, only a thread a `parent`."""
+class DiscordChat:
+    """A direct chat, a server channel or a thread. Only the last two have a `guild`, only a thread has a `parent`."""
 
     channel: str
     guild: str | None = None
     parent: str | None = None
 
 
-def read(message: Json, place: Place, bot: BotIdentity) -> Inbound | None:
-    """Translate what a person wrote or edited; None for all else."""
+def read_message(message: Json, chat: DiscordChat, bot: DiscordBot) -> Inbound | None:
+    """Translate a message that a person wrote or edited. Return None for all other messages."""
     author = message["author"]
-    if author.get("bot") or "webhook_id" in message or message.get("type", 0) not in _SAID:
+    if author.get("bot") or "webhook_id" in message or message.get("type", 0) not in _MESSAGE_TYPES:
         return None
-    text, source, forwarded_from = _words(message)
-    attachments, notes = media(source, place.channel, message["id"])
-    text = "\n".join([_readable(text, message, bot), *notes]).strip()
-    quotes, beside = _quoted(message, place, bot)
-    if not text and not attachments and place.guild is not None and not _mentions(message, bot):
-        return None  # Without the Message Content intent, whatever is not said to the bot looks like this.
-    edited = message.get("edited_timestamp")
+
+    # A forward has its content in a snapshot, which does not name the original author.
+    snapshots = message.get("message_snapshots") or []
+    is_forward = bool(snapshots) and (message.get("message_reference") or {}).get("type") == _FORWARD
+    source = (snapshots[0].get("message") or {}) if is_forward else message
+    text = source.get("content") or embedded_text(source)
+
+    # Without the leading mention, "@bot /new" is a command.
+    mention = _USER_OR_ROLE_MENTION.match(text)
+    if mention is not None and mention[1] in {bot.id, f"&{bot.role}"}:
+        text = text[mention.end() :].lstrip(_SEPARATORS)
+    attachments, notes = media(source, chat.channel, message["id"])
+    text = "\n".join([_with_names(text, message), *notes]).strip()
+
+    # The role that Discord creates for a bot has the bot's name: typing `@` offers both, and they look the same.
+    is_mentioned = any(str(user["id"]) == bot.id for user in message.get("mentions") or ())
+    is_mentioned = is_mentioned or bot.role in map(str, message.get("mention_roles") or ())
+    if not text and not attachments and chat.guild is not None and not is_mentioned:
+        return None  # Without the Message Content intent, every message that does not mention the bot is empty.
+
+    replied = message.get("referenced_message") or {}
+    replied_author = replied.get("author") or {}
+    is_reply_to_bot = str(replied_author.get("id")) == bot.id
+    quote = None
+    if replied_author:
+        quoted_files, notes = media(replied, chat.channel, str(replied.get("id")))
+        quoted = _with_names(replied.get("content") or embedded_text(replied), replied)
+        if quoted := "\n".join(filter(None, [quoted, *notes])):
+            quote = Quote(author=sender_of(replied_author, None).name, text=quoted, is_ours=is_reply_to_bot)
+        if not attachments and not is_reply_to_bot:
+            attachments = quoted_files
+
+    edited_at = message.get("edited_timestamp")
     return Inbound(
-        address=address_of(place, str(author["id"]), bot),
+        address=address_of(chat, str(author["id"]), bot),
         sender=sender_of(author, message.get("member")),
-        event_id=f"{message['id']}:{edited}" if edited else str(message["id"]),
+        event_id=f"{message['id']}:{edited_at}" if edited_at else str(message["id"]),
         text=text,
-        sent_at=when(message["id"]),
+        sent_at=created_at(message["id"]),
         message_id=str(message["id"]),
-        attachments=attachments or beside,
-        guild=place.guild,
-        is_addressed=place.guild is None or not bot.must_be_mentioned or _calls(message, bot),
-        edits=str(message["id"]) if edited else None,
-        forwarded_from=forwarded_from,
-        quotes=quotes,
+        attachments=attachments,
+        guild=chat.guild,
+        is_addressed=chat.guild is None or not bot.must_be_mentioned or is_mentioned or is_reply_to_bot,
+        edits=str(message["id"]) if edited_at else None,
+        forwarded_from="" if is_forward else None,
+        quotes=quote,
     )
 
 
-def address_of(place: Place, person: str, bot: BotIdentity) -> Address:
-    """Name the chat: a person's own, a channel of a server, or a thread of one."""
-    if place.guild is None:
+def media(source: Json, channel: str, message: str) -> tuple[tuple[Attachment, ...], list[str]]:
+    """Return the files of a message, and a note for each sticker and poll.
+
+    Discord's URLs expire, so an attachment refers to its file by the ids of `channel`, `message` and file.
+    """
+    is_voice = bool(source.get("flags", 0) & _VOICE_MESSAGE)
+    files = []
+    for file in source.get("attachments") or ():
+        media_type = str(file.get("content_type") or "application/octet-stream").partition(";")[0]
+        kind = _KINDS.get(media_type.partition("/")[0], AttachmentKind.FILE)
+        # A name is shown to people and may become part of a path, so it must not hold one.
+        name = str(file.get("filename") or "").replace("/", "_").replace("\\", "_").lstrip(".")
+        files.append(
+            Attachment(
+                kind=AttachmentKind.VOICE if is_voice else kind,
+                name=excerpt(name, MAX_NAME_CHARS) or str(kind),
+                media_type=media_type,
+                size=int(file.get("size") or 0),
+                ref=f"{channel}:{message}:{file['id']}",
+            )
+        )
+    stickers = [str(sticker.get("name", "")) for sticker in source.get("sticker_items") or ()]
+    notes = [f"[sticker {excerpt(name, MAX_NAME_CHARS)}".rstrip() + "]" for name in stickers]
+    if poll := source.get("poll"):
+        question = (poll.get("question") or {}).get("text", "")
+        answers = [(answer.get("poll_media") or {}).get("text", "") for answer in poll.get("answers") or ()]
+        notes.append(f"[poll: {excerpt(', '.join([question, *answers]), MAX_POLL_CHARS)}]")
+    return tuple(files), notes
+
+
+def embedded_text(source: Json) -> str:
+    """Return the text of embeds and components. Posts of bots, which people forward, often have no other text."""
+    return "\n".join(part.strip() for part in _embedded_parts(source) if part.strip())
+
+
+def _embedded_parts(source: Json) -> Iterator[str]:
+    for embed in source.get("embeds") or ():
+        yield from (str(embed.get(part) or "") for part in ("title", "description", "url"))
+        for field in embed.get("fields") or ():
+            yield f"{field.get('name', '')}: {field.get('value', '')}"
+    for component in source.get("components") or ():
+        if component.get("type") == _TEXT_DISPLAY:
+            yield str(component.get("content") or "")
+        yield from _embedded_parts({"components": component.get("components")})
+
+
+def _with_names(text: str, message: Json) -> str:
+    """Replace the ids of mentioned users by their names."""
+    names = {str(user["id"]): sender_of(user, user.get("member")).name for user in message.get("mentions") or ()}
+    return _USER_MENTION.sub(lambda found: f"@{names[found[1]]}" if names.get(found[1]) else found[0], text)
+
+
+def address_of(chat: DiscordChat, person: str, bot: DiscordBot) -> Address:
+    """Return the address of a chat. A direct chat has the id of the person, not of Discord's channel."""
+    if chat.guild is None:
         return Address(channel=bot.channel, account=bot.account, kind=PeerKind.DIRECT, peer=person)
     return Address(
         channel=bot.channel,
         account=bot.account,
         kind=PeerKind.CHANNEL,
-        peer=place.parent or place.channel,
-        thread=place.channel if place.parent else None,
+        peer=chat.parent or chat.channel,
+        thread=chat.channel if chat.parent else None,
     )
 
 
@@ -152,72 +179,38 @@ def sender_of(user: Json, member: Json | None) -> Sender:
     return Sender(id=str(user["id"]), name=name)
 
 
-def when(snowflake: str | int) -> datetime:
-    """Return the time at which an id was given: https://discord.com/developers/docs/reference#snowflakes."""
-    return datetime.fromtimestamp(((int(snowflake) >> 22) + EPOCH) / 1000, UTC)
+def thread_parent(channel: Json) -> int:
+    """Return the id of the channel that a thread belongs to, or 0 if `channel` is not a thread."""
+    return int(channel.get("parent_id") or 0) if channel.get("type") in _THREAD_TYPES else 0
 
 
-def first_id(since: datetime) -> int:
-    """Return the least id that was given at that time."""
-    return max(int(since.timestamp() * 1000) - EPOCH, 0) << 22
+def chat_of_interaction(interaction: Json) -> DiscordChat:
+    """Return the chat of an interaction, whose payload includes the channel. That of a message does not."""
+    guild, channel = interaction.get("guild_id"), interaction.get("channel") or {}
+    parent = thread_parent(channel)
+    return DiscordChat(
+        channel=str(interaction.get("channel_id") or channel["id"]),
+        guild=str(guild) if guild else None,
+        parent=str(parent) if guild and parent else None,
+    )
 
 
-def components(buttons: Sequence[Button]) -> list[Json]:
-    """Lay out the buttons. A command that is too long for one stays out: the text has it."""
+def created_at(snowflake: str | int) -> datetime:
+    """Return the time that an id contains: https://discord.com/developers/docs/reference#snowflakes."""
+    return datetime.fromtimestamp(((int(snowflake) >> 22) + DISCORD_EPOCH_MS) / 1000, UTC)
+
+
+def first_snowflake(since: datetime) -> int:
+    """Return the lowest id that Discord can have assigned at that time."""
+    return max(int(since.timestamp() * 1000) - DISCORD_EPOCH_MS, 0) << 22
+
+
+def button_rows(buttons: Sequence[Button]) -> list[Json]:
+    """Lay out the buttons in rows. Leaves out commands that are too long for a button; the text lists them too."""
     keys = [
-        {"type": 2, "style": 2, "label": excerpt(button.label, LABEL_WIDTH) or "…", "custom_id": button.command}
+        {"type": 2, "style": 2, "label": excerpt(button.label, MAX_LABEL_CHARS) or "…", "custom_id": button.command}
         for button in buttons
-        if len(button.command) <= MAX_BUTTON_CHARS
+        if len(button.command) <= MAX_COMMAND_CHARS
     ]
     rows = [keys[start : start + BUTTONS_IN_ROW] for start in range(0, len(keys), BUTTONS_IN_ROW)]
     return [{"type": 1, "components": row} for row in rows]
-
-
-def _words(message: Json) -> tuple[str, Json, str | None]:
-    """Return what was written, what its files hang on, and whose words they are, which Discord does not say."""
-    reference = message.get("message_reference") or {}
-    snapshots = message.get("message_snapshots") or []
-    if reference.get("type") == _FORWARDED and snapshots:
-        forwarded = snapshots[0].get("message") or {}
-        return forwarded.get("content") or embedded(forwarded), forwarded, ""
-    return message.get("content") or embedded(message), message, None
-
-
-def _quoted(message: Json, place: Place, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
-    """Return what a message answers to, and the files of that."""
-    replied = message.get("referenced_message")
-    if not replied or not replied.get("author"):
-        return None, ()
-    is_ours = str(replied["author"]["id"]) == bot.id
-    files, notes = media(replied, place.channel, str(replied.get("id")))
-    text = "\n".join(filter(None, [_named(replied.get("content") or embedded(replied), replied), *notes]))
-    quote = Quote(author=sender_of(replied["author"], None).name, text=text, is_ours=is_ours) if text else None
-    return quote, () if is_ours else files
-
-
-def _readable(text: str, message: Json, bot: BotIdentity) -> str:
-    """Drop the bot's name from the start, so that `@bot /new` is a command; put names for the other ids."""
-    match = _CALL.match(text)
-    if match is not None and match[1] in {bot.id, f"&{bot.role}"}:
-        text = text[match.end() :].lstrip(_AFTER_NAME)
-    return _named(text, message)
-
-
-def _named(text: str, message: Json) -> str:
-    """Put the names of those whom a message mentions for their ids."""
-    names = {str(user["id"]): sender_of(user, user.get("member")).name for user in message.get("mentions") or ()}
-    return _MENTION.sub(lambda found: f"@{names[found[1]]}" if names.get(found[1]) else found[0], text)
-
-
-def _calls(message: Json, bot: BotIdentity) -> bool:
-    """Whether the message mentions the bot or replies to it."""
-    if _mentions(message, bot):
-        return True
-    replied = message.get("referenced_message") or {}
-    return str((replied.get("author") or {}).get("id")) == bot.id
-
-
-def _mentions(message: Json, bot: BotIdentity) -> bool:
-    """Whether the bot is named, or its own role, which has the same name: who types `@` is offered both."""
-    is_named = any(str(user["id"]) == bot.id for user in message.get("mentions") or ())
-    return is_named or bot.role in map(str, message.get("mention_roles") or ())

@@ -8,9 +8,9 @@ from pathlib import Path
 from config import Settings
 from gateway.daemon import Daemon, opened
 from tests.channels.cable import until
-from tests.channels.discord.server import ADA as DISCORDS_ADA
-from tests.channels.discord.server import TOKEN as DISCORDS_TOKEN
-from tests.channels.discord.server import FakeDiscord, discord_server
+from tests.channels.discord.fake_discord import ADA as DISCORDS_ADA
+from tests.channels.discord.fake_discord import TOKEN as DISCORDS_TOKEN
+from tests.channels.discord.fake_discord import FakeDiscord, discord_server
 from tests.channels.telegram.bot_api import ADA, TOKEN, FakeBotApi, bot_api
 from tests.daemon.harness import Parrot
 

@@ -9,8 +9,8 @@ from gateway.doctor.finding import Level
 from gateway.doctor.peers import prove_channel, prove_model
 from tests.agent.streaming import TICKS
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
-from tests.channels.discord.harness import opened as opened_discord
-from tests.channels.discord.server import discord_server
+from tests.channels.discord.fake_discord import discord_server
+from tests.channels.discord.harness import open_discord
 from tests.channels.telegram.bot_api import bot_api
 from tests.channels.telegram.running import Beats, opened
 
@@ -30,7 +30,7 @@ async def test_a_bots_token_is_tried_out_without_taking_a_message() -> None:
 
 async def test_a_second_platform_is_asked_in_the_same_way() -> None:
     async with discord_server() as discord:
-        found = await prove_channel(opened_discord(discord, Beats()), PATIENCE)
+        found = await prove_channel(open_discord(discord, Beats()), PATIENCE)
     assert found.level is Level.FINE
 
 

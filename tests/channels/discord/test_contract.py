@@ -9,8 +9,8 @@ from gateway.contract import Address, Channel, PeerKind
 from gateway.testing import Core, FarSide
 from gateway.testing.suite import ChannelContract
 from tests.channels.at_work import ListeningIn
-from tests.channels.discord.harness import Beats, opened, running
-from tests.channels.discord.server import ADA, ADAS, FakeDiscord, discord_server
+from tests.channels.discord.fake_discord import ADA, ADAS, FakeDiscord, discord_server
+from tests.channels.discord.harness import Beats, open_discord, running
 
 
 class DiscordFarSide(ListeningIn):
@@ -49,6 +49,6 @@ class TestDiscord(ChannelContract):
     async def far_side(self, core: Core) -> AsyncIterator[FarSide]:
         beats = Beats()
         async with discord_server() as discord:
-            side = DiscordFarSide(discord, opened(discord, beats), core)
+            side = DiscordFarSide(discord, open_discord(discord, beats), core)
             async with running(side.channel, side.deliver, beats):
                 yield side

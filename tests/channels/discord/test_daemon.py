@@ -3,19 +3,16 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
-
-from config import GatewaySettings, HttpSettings, Settings
-from gateway.daemon import Daemon, opened
+from gateway.daemon import opened
 from tests.agent.scripted import PatientProvider
-from tests.channels.discord.server import (
+from tests.channels.discord.fake_discord import (
     ADA,
     ADAS,
     BOB,
@@ -28,44 +25,13 @@ from tests.channels.discord.server import (
     TOKEN,
     UNDONE,
     FakeDiscord,
-    Json,
     discord_server,
     refusal,
 )
+from tests.channels.discord.harness import daemon_settings, running_daemon, shown
 from tests.running import DEFAULTS, Running, by_fork_with, write_config
 
 PATIENCE = 60
-
-
-@pytest.fixture
-async def discord() -> AsyncIterator[FakeDiscord]:
-    async with discord_server() as discord:
-        yield discord
-
-
-def settings(
-    folder: Path, discord: FakeDiscord, tables: Mapping[str, object] | None = None, **more: object
-) -> Settings:
-    channel = {"token": TOKEN, "api_base": discord.url, "allow": [ADA["id"]], "group_allow": [GUILD], **more}
-    return Settings.model_validate(
-        {
-            "gateway": GatewaySettings(data_dir=folder / "data"),
-            "http": HttpSettings(port=0),
-            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "discord": channel},
-            **(tables or {}),
-        }
-    )
-
-
-@asynccontextmanager
-async def gateway(discord: FakeDiscord, configured: Settings) -> AsyncIterator[Daemon]:
-    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
-        started, sessions = asyncio.Event(), len(discord.gateway.sessions)
-        tasks.create_task(daemon.run(started.set), name="daemon")
-        await started.wait()
-        await discord.until(lambda: len(discord.gateway.sessions) > sessions)
-        yield daemon
-        daemon.stop()
 
 
 def long_file(data: Path) -> str:
@@ -76,27 +42,15 @@ def long_file(data: Path) -> str:
     return "word249"
 
 
-async def shown(discord: FakeDiscord, end: str, channel: str = CHANNEL) -> Json:
-    """Wait until a message of the bot shows its end."""
-    found: list[Json] = []
-
-    def is_shown() -> bool:
-        found[:] = [message for message in discord.sent(channel) if end in message["content"]]
-        return bool(found)
-
-    await discord.until(is_shown)
-    return found[0]
-
-
 async def test_a_direct_message_is_answered(tmp_path: Path, discord: FakeDiscord) -> None:
-    async with gateway(discord, settings(tmp_path, discord)):
+    async with running_daemon(discord, daemon_settings(tmp_path, discord)):
         await discord.say("hello")
         await shown(discord, "offline", ADAS)
         assert discord.calls_of("typing")
 
 
-async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_path: Path, discord: FakeDiscord) -> None:
-    async with gateway(discord, settings(tmp_path, discord)):
+async def test_buttons_of_the_session_list_resume_a_session(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with running_daemon(discord, daemon_settings(tmp_path, discord)):
         await discord.say("hello")
         await shown(discord, "offline", ADAS)
         await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
@@ -111,12 +65,10 @@ async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_pat
         await shown(discord, "no session 7", ADAS)
 
 
-async def test_numbers_are_completed_for_those_who_may_talk_and_nobody_else(
-    tmp_path: Path, discord: FakeDiscord
-) -> None:
+async def test_session_numbers_are_completed_only_for_people_with_access(tmp_path: Path, discord: FakeDiscord) -> None:
     begun = {"type": 4, "name": "number", "value": "", "focused": True}
     data = {"name": "session", "options": [{"type": 1, "name": "resume", "options": [begun]}]}
-    async with gateway(discord, settings(tmp_path, discord, {"session": {"dm_scope": "main"}})):
+    async with running_daemon(discord, daemon_settings(tmp_path, discord, {"session": {"dm_scope": "main"}})):
         await discord.say("/new Secret plans")
         await shown(discord, "Started session", ADAS)
         await discord.act(4, data, author=BOB, channel=BOBS)
@@ -126,8 +78,8 @@ async def test_numbers_are_completed_for_those_who_may_talk_and_nobody_else(
     assert [choice["name"] for choice in offered] == ["1 Secret plans"]
 
 
-async def test_in_a_server_it_answers_who_calls_it_and_nobody_else(tmp_path: Path, discord: FakeDiscord) -> None:
-    async with gateway(discord, settings(tmp_path, discord)):
+async def test_in_a_server_the_bot_answers_only_messages_that_mention_it(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with running_daemon(discord, daemon_settings(tmp_path, discord)):
         await discord.say("just talking", channel=CHANNEL, author=BOB)
         asked = await discord.call_bot("/whoami", channel=THREAD)
         answer = await shown(discord, "You are", THREAD)
@@ -135,19 +87,17 @@ async def test_in_a_server_it_answers_who_calls_it_and_nobody_else(tmp_path: Pat
     assert not discord.sent(CHANNEL)
 
 
-async def test_in_a_server_that_is_not_allowed_a_command_is_turned_down_in_private(
-    tmp_path: Path, discord: FakeDiscord
-) -> None:
-    async with gateway(discord, settings(tmp_path, discord, group_allow=["1"])):
+async def test_in_a_server_without_access_a_command_is_refused_in_private(tmp_path: Path, discord: FakeDiscord) -> None:
+    async with running_daemon(discord, daemon_settings(tmp_path, discord, group_allow=["1"])):
         await discord.act(2, {"name": "whoami"}, channel=CHANNEL, author=BOB)
-        assert "do not answer you here" in (await discord.called("tell_interaction")).body["content"]
+        assert "can't answer you here" in (await discord.called("tell_interaction")).body["content"]
     assert not discord.sent(CHANNEL)
 
 
-async def test_a_binding_by_server_is_what_a_completion_sees_too(tmp_path: Path, discord: FakeDiscord) -> None:
+async def test_completions_respect_bindings_by_server(tmp_path: Path, discord: FakeDiscord) -> None:
     tables = {"agents": {"main": {}, "helper": {}}, "bindings": [{"agent": "helper", "guild": GUILD}]}
     begun = {"type": 4, "name": "number", "value": "", "focused": True}
-    async with gateway(discord, settings(tmp_path, discord, tables)):
+    async with running_daemon(discord, daemon_settings(tmp_path, discord, tables)):
         await discord.call_bot("/new Ours")
         await shown(discord, "Started session")
         data = {"name": "session", "options": [{"type": 1, "name": "resume", "options": [begun]}]}
@@ -158,7 +108,7 @@ async def test_a_binding_by_server_is_what_a_completion_sees_too(tmp_path: Path,
 
 async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: FakeDiscord) -> None:
     provider = PatientProvider(["One", " and two", " and that is all."], partial(shown, discord))
-    async with gateway(discord, settings(tmp_path, discord)) as daemon:
+    async with running_daemon(discord, daemon_settings(tmp_path, discord)) as daemon:
         daemon.roster.replace("main", lambda main: replace(main, provider=provider))
         await discord.call_bot("count")
         await discord.called("edit", times=2)
@@ -169,7 +119,7 @@ async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: F
 
 async def test_a_refused_token_retires_discord_and_readiness_says_so(tmp_path: Path, discord: FakeDiscord) -> None:
     discord.gateway.refusals.append(4004)
-    configured = settings(tmp_path, discord)
+    configured = daemon_settings(tmp_path, discord)
     async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
         tasks.create_task(daemon.run(started.set), name="daemon")
@@ -182,10 +132,10 @@ async def test_a_refused_token_retires_discord_and_readiness_says_so(tmp_path: P
     assert (health.channels[0].state, "Developer Portal" in health.channels[0].reason) == ("retired", True)
 
 
-async def test_two_bots_talk_at_once(tmp_path: Path, discord: FakeDiscord) -> None:
+async def test_two_bots_run_at_the_same_time(tmp_path: Path, discord: FakeDiscord) -> None:
     async with discord_server() as other:
         accounts = {"work": {"token": TOKEN, "api_base": other.url, "allow": [ADA["id"]]}}
-        async with gateway(discord, settings(tmp_path, discord, accounts=accounts)):
+        async with running_daemon(discord, daemon_settings(tmp_path, discord, accounts=accounts)):
             await other.until(lambda: other.gateway.sessions)
             await discord.say("/whoami")
             await other.say("/status")
@@ -210,7 +160,7 @@ async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[Running]:
         daemon.process.kill()
 
 
-async def test_killed_three_times_it_answers_everything_once_and_comes_back(
+async def test_after_being_killed_repeatedly_the_daemon_answers_every_message_once(
     tmp_path: Path, discord: FakeDiscord
 ) -> None:
     """While the model works, just after a message came, while a send is under way that arrives or does not."""

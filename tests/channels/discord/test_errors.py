@@ -20,7 +20,7 @@ def test_every_error_of_discord_py_is_in_the_table() -> None:
     assert known - set(TABLE) == set()
 
 
-def test_a_pause_is_kept() -> None:
+def test_the_duration_of_a_rate_limit_is_kept() -> None:
     trouble = translate(discord.RateLimited(17.5), SECRET)
     assert isinstance(trouble, Transient)
     assert trouble.retry_after == 17.5
@@ -36,7 +36,7 @@ def test_a_pause_is_kept() -> None:
         (discord.RateLimited(1.0), False),
     ],
 )
-def test_only_what_may_have_arrived_is_in_doubt(error: Exception, *, may_have_arrived: bool) -> None:
+def test_only_sends_with_an_unknown_outcome_may_have_arrived(error: Exception, *, may_have_arrived: bool) -> None:
     trouble = translate(error, SECRET, is_send=True)
     assert isinstance(trouble, Transient)
     assert trouble.may_have_arrived is may_have_arrived
@@ -45,7 +45,7 @@ def test_only_what_may_have_arrived_is_in_doubt(error: Exception, *, may_have_ar
     assert not other.may_have_arrived
 
 
-def test_what_cannot_help_itself_is_given_up() -> None:
+def test_permanent_errors_are_not_transient() -> None:
     assert isinstance(translate(discord.ClientException("x"), SECRET), Undeliverable)
     assert isinstance(translate(discord.LoginFailure("x"), SECRET), AuthRejected)
     assert isinstance(translate(discord.PrivilegedIntentsRequired(None), SECRET), AuthRejected)

@@ -1,189 +1,148 @@
-"""The way in, by itself: catching up where Discord does not give the history away at once."""
+"""Reading gateway events."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
-from channels.discord.api import PAGE, Api
-from channels.discord.cache import Places
-from channels.discord.catchup import PAGES, Backlog, Chats
-from channels.discord.events import WAITING, Reader
-from channels.discord.gateway_connection import Client
-from channels.discord.interactions import Interactions
-from channels.discord.wire import BotIdentity
-from config import Secret
-from gateway.contract import Verdict
+from channels.discord.events import QUEUE_SIZE
+from gateway.contract import (
+    Channel,
+    Inbound,
+    Verdict,
+)
+from gateway.errors import Transient
 from gateway.notebook import LooseLeaf
-from gateway.testing import StubBrowser
-from tests.channels.at_work import PATIENCE
-from tests.channels.discord.harness import Beats, Core
-from tests.channels.discord.server import ADA, ADAS, BOB, BOBS, BOT, CHANNEL, TOKEN, FakeDiscord, discord_server
+from tests.channels.discord.fake_discord import (
+    ADAS,
+    BOB,
+    BOBS,
+    BOT,
+    CHANNEL,
+    GUILD,
+    THREAD,
+    FakeDiscord,
+)
+from tests.channels.discord.harness import (
+    REPLY,
+    THREAD_CHAT,
+    Beats,
+    Core,
+    event_reader,
+    open_discord,
+    running,
+)
 
 
-@pytest.fixture
-async def discord() -> AsyncIterator[FakeDiscord]:
-    async with discord_server() as discord:
-        yield discord
+async def test_a_thread_is_a_separate_conversation(channel: Channel, discord: FakeDiscord, core: Core) -> None:
+    asked = await discord.call_bot("hello", channel=THREAD)
+    taken = await core.heard()
+    assert (taken.address, taken.guild, taken.text, taken.is_addressed) == (THREAD_CHAT, GUILD, "hello", True)
+    await channel.send(replace(REPLY, address=taken.address, reply_to=taken.message_id), key="k1")
+    (sent,) = discord.sent(THREAD)
+    assert sent["message_reference"] == {"message_id": int(asked["id"]), "fail_if_not_exists": False}
 
 
-@asynccontextmanager
-async def reading(discord: FakeDiscord, core: Core, notebook: LooseLeaf, **times: float) -> AsyncIterator[Reader]:
-    """Read without a line: what the gateway says is told to the reader by the test."""
-    client = Client(discord.url, lambda _: None)
-    api, bot = Api(client, Secret(TOKEN)), BotIdentity(channel="discord", account="default", id=str(BOT["id"]))
-    chats = Chats(notebook)
-    await chats.load()
-    async with asyncio.timeout(PATIENCE), client, asyncio.TaskGroup() as tasks:
-        await api.login()
-        reader = Reader(
-            bot=bot,
-            chats=chats,
-            backlog=Backlog(api, chats, **times),
-            places=Places(api),
-            interactions=Interactions(api, bot, StubBrowser(), tasks),
-            pulse=Beats(),
-            learn=lambda _user, _channel: None,
-        )
-        task = tasks.create_task(reader.run(core.deliver), name="reader")
-        yield reader
-        task.cancel()
+@pytest.mark.usefixtures("channel")
+async def test_threads_announced_by_the_gateway_are_not_looked_up(discord: FakeDiscord, core: Core) -> None:
+    thread = {"id": THREAD, "type": 11, "parent_id": CHANNEL, "guild_id": GUILD}
+    await discord.gateway.dispatch("THREAD_CREATE", thread)
+    await discord.call_bot("hello", channel=THREAD)
+    assert (await core.heard()).address == THREAD_CHAT
+    assert not discord.calls_of("channel")
 
 
-async def known(discord: FakeDiscord, core: Core) -> LooseLeaf:
-    """Have Ada and Bob talk to the bot, so that both are known to it."""
-    notebook = LooseLeaf()
-    async with reading(discord, core, notebook) as reader:
-        for channel, author in ((ADAS, ADA), (BOBS, BOB)):
-            reader.hear("MESSAGE_CREATE", discord.written("hello", channel=channel, author=author))
-            await core.heard()
-    return notebook
+async def test_a_mention_of_the_bots_own_role_addresses_the_bot(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+    """Who types the name is offered both, and they look the same."""
+    roles = [{"id": "951", "name": "all"}, {"id": "950", "name": "gate", "tags": {"bot_id": BOT["id"]}}]
+    discord.gateway.guilds[0]["roles"] = roles
+    async with running(open_discord(discord, beats), core.deliver, beats):
+        await discord.say("<@&950> hello", channel=CHANNEL, author=BOB, mention_roles=["950"])
+        await discord.say("<@&951> hello", channel=CHANNEL, author=BOB, mention_roles=["951"])
+        taken = [await core.heard() for _ in range(2)]
+    assert [(each.text, each.is_addressed) for each in taken] == [("hello", True), ("<@&951> hello", False)]
 
 
-async def test_a_history_that_stays_away_holds_up_nobody_and_is_read_when_it_is_back(
-    discord: FakeDiscord, core: Core
+@pytest.mark.usefixtures("channel")
+async def test_bots_webhooks_and_system_messages_are_ignored(discord: FakeDiscord, core: Core) -> None:
+    await discord.say("myself", author={**BOT, "id": "42"})
+    await discord.say("a hook", webhook_id="7")
+    await discord.say("has pinned a message", type=6)
+    await discord.gateway.dispatch("MESSAGE_CREATE", {"id": "1", "channel_id": ADAS, "author": "of a kind to come"})
+    await discord.say("hello")
+    assert (await core.heard()).text == "hello"
+
+
+@pytest.mark.usefixtures("channel")
+async def test_an_edit_refers_to_its_message_and_a_preview_is_not_an_edit(discord: FakeDiscord, core: Core) -> None:
+    said = await discord.say("helo")
+    assert (await core.heard()).edits is None
+    await discord.gateway.dispatch("MESSAGE_UPDATE", {**said, "embeds": [{"type": "link"}]})
+    await discord.edit(said, "hello")
+    edited = await core.heard()
+    assert (edited.text, edited.edits) == ("hello", said["id"])
+    assert edited.event_id != said["id"]
+
+
+async def test_messages_wait_in_order_while_the_core_cannot_take_them(
+    discord: FakeDiscord, core: Core, beats: Beats
 ) -> None:
-    notebook = await known(discord, core)
-    discord.lost_histories = {ADAS}
-    missed = [discord.written("missed"), discord.written("missed too", channel=BOBS, author=BOB)]
-    async with reading(discord, core, notebook, patience=0.0, again=0.01) as reader:
-        reader.hear("READY", {})
-        assert (await core.heard()).message_id == missed[1]["id"]
-        reader.hear("MESSAGE_CREATE", discord.written("live"))
-        assert (await core.heard()).text == "live"
-        discord.lost_histories.clear()
-        assert (await core.heard()).message_id == missed[0]["id"]
+    async with running(open_discord(discord, beats), core.deliver, beats):
+        core.troubles = [Transient("the disk is full", retry_after=0.01)]
+        await discord.say("one")
+        await discord.say("two")
+        assert [(await core.heard()).text for _ in range(2)] == ["one", "two"]
+        await beats.wait_for("the disk is full".__eq__)
+    assert beats.heard[-1] == "up"
 
 
-async def test_the_place_in_a_chat_that_is_behind_is_kept_over_a_restart(discord: FakeDiscord, core: Core) -> None:
-    notebook = await known(discord, core)
-    discord.lost_histories = {ADAS}
-    discord.written("missed")
-    async with reading(discord, core, notebook, patience=0.0) as reader:
-        reader.hear("READY", {})
-        reader.hear("MESSAGE_CREATE", discord.written("live"))
-        assert (await core.heard()).text == "live"
-    discord.lost_histories.clear()
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("READY", {})
-        assert (await core.heard()).text == "missed"
+async def test_events_dropped_from_a_full_queue_are_caught_up_on(discord: FakeDiscord, beats: Beats) -> None:
+    gate, taken, count = asyncio.Event(), list[str](), QUEUE_SIZE + 50
+    done = asyncio.Event()
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        if taken:
+            await gate.wait()
+        taken.append(inbound.text)
+        if inbound.text == "last":
+            done.set()
+        return Verdict.ACCEPTED
+
+    async with running(open_discord(discord, beats), deliver, beats):
+        for number in range(count):
+            await discord.say(f"{number}")
+        await discord.gateway.read()
+        gate.set()
+        await discord.called("history")
+        await discord.say("last")
+        await done.wait()
+    assert list(dict.fromkeys(taken)) == [*(f"{number}" for number in range(count)), "last"]
 
 
-async def test_a_history_that_is_back_soon_is_waited_for_to_keep_the_order(discord: FakeDiscord, core: Core) -> None:
-    notebook = await known(discord, core)
-    discord.lost_histories = {ADAS}
-    discord.written("missed")
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("READY", {})
-        reader.hear("MESSAGE_CREATE", discord.written("live"))
-        await discord.called("history", times=2)
-        discord.lost_histories.clear()
-        assert [(await core.heard()).text for _ in range(2)] == ["missed", "live"]
-
-
-async def test_of_more_than_can_be_caught_up_on_the_newest_is(discord: FakeDiscord, core: Core) -> None:
-    notebook = await known(discord, core)
-    count = (PAGES + 2) * PAGE
-    for number in range(count):
-        discord.written(f"{number}")
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("READY", {})
-        texts = [(await core.heard()).text for _ in range(PAGES * PAGE)]
-    oldest, newest = range(PAGE), range(count - (PAGES - 1) * PAGE, count)
-    assert texts == [f"{number}" for number in (*oldest, *newest)]
-
-
-@pytest.mark.parametrize(("verdict", "count"), [(Verdict.ACCEPTED, 1), (Verdict.DUPLICATE, 2)])
-async def test_what_was_edited_before_it_was_read_is_new_unless_the_core_has_it(
-    discord: FakeDiscord, core: Core, verdict: Verdict, count: int
-) -> None:
-    """Known by the edit alone, it would be answered again when its first reading comes, or another edit."""
-    notebook = await known(discord, core)
-    missed = discord.written("as it reads now", edited_timestamp="2026-01-01T00:00:00+00:00")
-    core.verdict = verdict
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("READY", {})
-        reader.hear("MESSAGE_CREATE", discord.written("live", channel=BOBS, author=BOB))
-        taken = [await core.heard() for _ in range(count + 1)]
-    assert (taken[0].event_id, taken[0].edits, taken[0].text) == (missed["id"], None, "as it reads now")
-    assert [each.edits for each in taken[1:]] == [missed["id"], None][2 - count :]
-
-
-async def test_what_was_edited_before_it_was_read_is_not_read_again_after_a_crash(
-    discord: FakeDiscord, core: Core
-) -> None:
-    notebook = await known(discord, core)
-    missed = discord.written("as it reads now", edited_timestamp="2026-01-01T00:00:00+00:00")
-    discord.written("next")
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("READY", {})
-        assert [(await core.heard()).text for _ in range(2)] == ["as it reads now", "next"]
-        assert json.loads((await notebook.read())[f"chat:{ADAS}"])["read"] == int(missed["id"])
-
-
-async def test_a_call_by_its_role_is_caught_up_on_though_the_gateway_has_not_told_of_the_role(
-    discord: FakeDiscord, core: Core
-) -> None:
-    notebook = LooseLeaf()
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("MESSAGE_CREATE", discord.written("hello", channel=CHANNEL, author=BOB, mentions=[BOT]))
-        await core.heard()
-    discord.gateway.guilds[0]["roles"] = [{"id": "951"}, {"id": "950", "tags": {"bot_id": BOT["id"]}}]
-    for role in ("950", "951"):
-        discord.written(f"<@&{role}> missed", channel=CHANNEL, author=BOB, mention_roles=[role])
-    async with reading(discord, core, notebook) as reader:
-        reader.hear("READY", {})
-        caught = [await core.heard() for _ in range(2)]
-    assert [(each.text, each.is_addressed) for each in caught] == [("missed", True), ("<@&951> missed", False)]
-    assert len(discord.calls_of("roles")) == 1
-
-
-async def test_a_first_message_that_was_dropped_in_a_flood_is_caught_up_on(discord: FakeDiscord, core: Core) -> None:
-    async with reading(discord, core, LooseLeaf()) as reader:
-        for _ in range(WAITING + 1):
-            reader.hear("MESSAGE_CREATE", discord.written("flood"))
-        reader.hear("MESSAGE_CREATE", discord.written("ahead", channel=BOBS, author=BOB))
-        reader.hear("MESSAGE_CREATE", discord.written("behind", channel=BOBS, author=BOB))
-        texts = [(await core.heard()).text for _ in range(WAITING + 3)]
-        reader.hear("MESSAGE_CREATE", discord.written("later", channel=BOBS, author=BOB))
+async def test_a_dropped_message_of_an_unknown_chat_is_caught_up_on(discord: FakeDiscord, core: Core) -> None:
+    async with event_reader(discord, core, LooseLeaf()) as reader:
+        for _ in range(QUEUE_SIZE + 1):
+            reader.receive("MESSAGE_CREATE", discord.written("flood"))
+        reader.receive("MESSAGE_CREATE", discord.written("ahead", channel=BOBS, author=BOB))
+        reader.receive("MESSAGE_CREATE", discord.written("behind", channel=BOBS, author=BOB))
+        texts = [(await core.heard()).text for _ in range(QUEUE_SIZE + 3)]
+        reader.receive("MESSAGE_CREATE", discord.written("later", channel=BOBS, author=BOB))
         assert (await core.heard()).text == "later"
     assert texts[-2:] == ["ahead", "behind"]
 
 
-async def test_a_first_message_that_was_dropped_is_not_forgotten_while_the_history_stays_away(
+async def test_a_dropped_message_of_an_unknown_chat_survives_an_unreadable_history(
     discord: FakeDiscord, core: Core
 ) -> None:
     notebook = LooseLeaf()
-    async with reading(discord, core, notebook, patience=0.0, again=0.01) as reader:
+    async with event_reader(discord, core, notebook, max_blocking=0.0, retry_interval=0.01) as reader:
         discord.lost_histories = {BOBS}
-        for _ in range(WAITING + 1):
-            reader.hear("MESSAGE_CREATE", discord.written("flood"))
-        reader.hear("MESSAGE_CREATE", discord.written("dropped", channel=BOBS, author=BOB))
-        for _ in range(WAITING + 1):
+        for _ in range(QUEUE_SIZE + 1):
+            reader.receive("MESSAGE_CREATE", discord.written("flood"))
+        reader.receive("MESSAGE_CREATE", discord.written("dropped", channel=BOBS, author=BOB))
+        for _ in range(QUEUE_SIZE + 1):
             assert (await core.heard()).text == "flood"
-        reader.hear("READY", {})
+        reader.receive("READY", {})
         await discord.until(lambda: sum(ADAS in call.path for call in discord.calls_of("history")) > 1)
         discord.lost_histories.clear()
         assert (await core.heard()).text == "dropped"

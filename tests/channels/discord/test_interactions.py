@@ -1,10 +1,36 @@
+"""Slash commands, buttons and completions."""
+
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
 
-from channels.discord.interactions import choices, is_same, menu, typed
+from channels.discord.interactions import are_same_commands, command_text, session_choices, slash_commands
 from gateway.commands import COMMANDS
-from gateway.contract import CommandInfo, SessionInfo
+from gateway.contract import (
+    CommandInfo,
+    Inbound,
+    SessionInfo,
+    Verdict,
+)
+from gateway.errors import Transient
+from gateway.testing import StubBrowser
+from tests.channels.discord.fake_discord import (
+    BOB,
+    CHANNEL,
+    GUILD,
+    THREAD,
+    FakeDiscord,
+    Json,
+)
+from tests.channels.discord.harness import (
+    ADAS_CHAT,
+    THREAD_CHAT,
+    Beats,
+    Core,
+    open_discord,
+    running,
+)
 
 ALL = [
     CommandInfo(name=command.name, arguments=command.arguments, summary=command.summary, aliases=command.aliases)
@@ -12,8 +38,115 @@ ALL = [
 ]
 
 
-def test_every_command_is_there_once_and_fits() -> None:
-    entries = menu(ALL)
+@pytest.mark.usefixtures("channel")
+async def test_pressing_a_button_submits_its_command(discord: FakeDiscord, core: Core) -> None:
+    data = {"custom_id": "/session resume 2", "component_type": 2}
+    acted = await discord.act(3, data, channel=THREAD, author=BOB, message={"id": "55"})
+    taken = await core.heard()
+    assert (taken.text, taken.sender.id, taken.address, taken.guild) == ("/session resume 2", "77", THREAD_CHAT, GUILD)
+    assert acted["id"] in taken.event_id
+    assert (await discord.called("answer_interaction")).body == {"type": 6}
+    assert not discord.calls_of("tell_interaction")
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_button_without_a_command_is_reported_as_out_of_date(discord: FakeDiscord, core: Core) -> None:
+    await discord.act(3, {"custom_id": "from another bot's life", "component_type": 2})
+    told = await discord.called("tell_interaction")
+    assert "out of date" in told.body["content"]
+    assert told.body["flags"] == 64
+    assert core.taken.empty()
+
+
+@pytest.mark.usefixtures("channel")
+@pytest.mark.parametrize(("data", "fields"), [({}, {}), ({"name": "new"}, {"user": None})])
+async def test_an_unreadable_interaction_does_not_stop_the_channel(
+    discord: FakeDiscord, core: Core, data: Json, fields: Json
+) -> None:
+    await discord.act(2, data, **fields)
+    assert "out of date" in (await discord.called("tell_interaction")).body["content"]
+    await discord.say("hello")
+    assert (await core.heard()).text == "hello"
+    assert len(discord.gateway.identifies) == 1
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_stranger_who_presses_a_button_is_refused_in_private(discord: FakeDiscord, core: Core) -> None:
+    core.verdict = Verdict.IGNORED
+    await discord.act(3, {"custom_id": "/session resume 2", "component_type": 2}, channel=CHANNEL, author=BOB)
+    assert "can't answer you here" in (await discord.called("tell_interaction")).body["content"]
+
+
+async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(discord: FakeDiscord, beats: Beats) -> None:
+    """Discord waits for three seconds, a disk may take longer."""
+    gate = asyncio.Event()
+
+    async def slow(_inbound: object) -> Verdict:
+        await gate.wait()
+        return Verdict.ACCEPTED
+
+    async with running(open_discord(discord, beats), slow, beats):
+        await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
+        assert (await discord.called("answer_interaction")).body == {"type": 5, "data": {"flags": 64}}
+        gate.set()
+        await discord.called("clear_interaction")
+
+
+async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(discord: FakeDiscord, beats: Beats) -> None:
+    """Its acknowledgement is long over when the message before it has been taken."""
+    gate, taken = asyncio.Event(), asyncio.Queue[str]()
+
+    async def slow(inbound: Inbound) -> Verdict:
+        await gate.wait()
+        taken.put_nowait(inbound.text)
+        return Verdict.ACCEPTED
+
+    async with running(open_discord(discord, beats), slow, beats):
+        await discord.say("first")
+        await discord.act(2, {"name": "new"})
+        await discord.called("answer_interaction")
+        answering = {task for task in asyncio.all_tasks() if task.get_name().startswith("interaction:")}
+        if answering:
+            await asyncio.wait(answering)
+        gate.set()
+        assert [await taken.get(), await taken.get()] == ["first", "/new"]
+        await discord.called("clear_interaction")
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_slash_command_is_delivered_as_typed_text(discord: FakeDiscord, core: Core) -> None:
+    await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
+    taken = await core.heard()
+    assert (taken.text, taken.address, taken.sender.name) == ("/new Trip", ADAS_CHAT, "Ada L")
+    await discord.called("clear_interaction")
+
+
+@pytest.mark.usefixtures("channel")
+async def test_the_person_is_told_why_the_core_did_not_take_a_command(discord: FakeDiscord, core: Core) -> None:
+    core.troubles = [Transient("The disk is full.")]
+    await discord.act(2, {"name": "new"})
+    assert (await discord.called("tell_interaction")).body["content"] == "The disk is full."
+
+
+async def test_session_numbers_are_completed(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+    now = datetime.now(UTC)
+    browser = StubBrowser(
+        infos=[
+            SessionInfo(number=12, title="Trip", messages=2, updated_at=now, is_active=True),
+            SessionInfo(number=1, title="Router", messages=2, updated_at=now, is_active=False),
+        ]
+    )
+    async with running(open_discord(discord, beats, browser=browser), core.deliver, beats):
+        begun = {"type": 4, "name": "number", "value": "rout", "focused": True}
+        await discord.act(4, {"name": "session", "options": [{"type": 1, "name": "resume", "options": [begun]}]})
+        answered = await discord.called("answer_interaction")
+    assert answered.body == {"type": 8, "data": {"choices": [{"name": "1 Router", "value": 1}]}}
+    assert browser.asked_for[0][0] == ADAS_CHAT
+    assert core.taken.empty()
+
+
+def test_every_command_is_registered_once_within_discords_limits() -> None:
+    entries = slash_commands(ALL)
     names = [
         f"{entry['name']} {option['name']}" if option else entry["name"]
         for entry in entries
@@ -28,23 +161,23 @@ def test_every_command_is_there_once_and_fits() -> None:
         assert all(len(each["options"]) <= 25 for each in (entry, *entry["options"]) if "options" in each)
 
 
-def test_numbers_of_sessions_are_completed_and_required_options_come_first() -> None:
-    session = next(entry for entry in menu(ALL) if entry["name"] == "session")
+def test_session_numbers_are_autocompleted_and_required_options_come_first() -> None:
+    session = next(entry for entry in slash_commands(ALL) if entry["name"] == "session")
     rename = next(option for option in session["options"] if option["name"] == "rename")
     title, number = rename["options"]
     assert (title["name"], title["required"], title["autocomplete"]) == ("title", True, False)
     assert (number["name"], number["required"], number["autocomplete"]) == ("number", False, True)
 
 
-def test_what_discord_adds_and_leaves_out_makes_no_difference() -> None:
-    ours = menu(ALL)
+def test_comparing_commands_ignores_fields_and_order_of_discord() -> None:
+    ours = slash_commands(ALL)
     theirs = [
         {"id": str(number), "version": "1", "nsfw": False, **{key: value for key, value in entry.items() if value}}
         for number, entry in enumerate(reversed(ours))
     ]
-    assert is_same(ours, theirs)
-    assert not is_same(ours, theirs[1:])
-    assert not is_same(ours, [{**theirs[0], "description": "other"}, *theirs[1:]])
+    assert are_same_commands(ours, theirs)
+    assert not are_same_commands(ours, theirs[1:])
+    assert not are_same_commands(ours, [{**theirs[0], "description": "other"}, *theirs[1:]])
 
 
 @pytest.mark.parametrize(
@@ -72,17 +205,17 @@ def test_what_discord_adds_and_leaves_out_makes_no_difference() -> None:
         ({"name": "gone", "options": [{"type": 3, "name": "x", "value": "y"}]}, "/gone y"),
     ],
 )
-def test_what_was_picked_is_what_would_have_been_typed(data: dict[str, object], expected: str) -> None:
-    assert typed(data, ALL) == expected
+def test_slash_command_data_becomes_typed_text(data: dict[str, object], expected: str) -> None:
+    assert command_text(data, ALL) == expected
 
 
-def test_no_more_is_offered_than_discord_takes() -> None:
+def test_choices_stay_within_discords_limits() -> None:
     sessions = [
         SessionInfo(number=number, title="x" * 200, messages=1, updated_at=datetime.now(UTC), is_active=False)
         for number in range(1, 60)
     ]
-    offered = choices({"options": [{"name": "number", "value": "", "focused": True}]}, sessions)
+    offered = session_choices({"options": [{"name": "number", "value": "", "focused": True}]}, sessions)
     assert len(offered) == 25
     assert all(len(choice["name"]) <= 100 for choice in offered)
-    begun = choices({"options": [{"name": "number", "value": "5", "focused": True}]}, sessions)
+    begun = session_choices({"options": [{"name": "number", "value": "5", "focused": True}]}, sessions)
     assert [choice["value"] for choice in begun] == [5, *range(50, 60)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.channels.cable import Cable, back, laid, noticed, settled
-from tests.channels.discord.server import ADAS, FakeDiscord, discord_server
-from tests.channels.discord.test_daemon import gateway, settings, shown
+from tests.channels.discord.fake_discord import ADAS, FakeDiscord, discord_server
+from tests.channels.discord.harness import daemon_settings, running_daemon, shown
 from tests.daemon.harness import Parrot
 
 NOTICED_WITHIN = 30.0
@@ -51,10 +51,10 @@ async def cables(discord: FakeDiscord) -> AsyncIterator[Cables]:
 
 
 @pytest.mark.parametrize("fault", ["cut", "die"])
-async def test_what_is_written_while_the_network_is_away_is_answered_once(
+async def test_messages_written_during_a_network_outage_are_answered_once(
     tmp_path: Path, discord: FakeDiscord, cables: Cables, fault: str
 ) -> None:
-    async with gateway(discord, settings(tmp_path, discord)) as daemon:
+    async with running_daemon(discord, daemon_settings(tmp_path, discord)) as daemon:
         Parrot.answering(daemon)
         await back(daemon)
         await discord.say("before")
@@ -75,11 +75,11 @@ async def test_what_is_written_while_the_network_is_away_is_answered_once(
     ]
 
 
-async def test_an_answer_waits_until_the_network_is_back_and_comes_once(
+async def test_an_answer_waits_for_the_network_and_is_sent_once(
     tmp_path: Path, discord: FakeDiscord, cables: Cables
 ) -> None:
     parrot = Parrot()
-    async with gateway(discord, settings(tmp_path, discord)) as daemon:
+    async with running_daemon(discord, daemon_settings(tmp_path, discord)) as daemon:
         parrot.installed(daemon)
         await back(daemon)
         await discord.say("hello")

@@ -1,4 +1,4 @@
-"""Recorded shapes of what Discord sends, as our messages."""
+"""Recorded Discord payloads, translated to our messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,35 +7,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.discord.wire import BotIdentity, Place, components, read, when
+from channels.discord.wire import DiscordBot, DiscordChat, button_rows, created_at, read_message
 from gateway.contract import AttachmentKind, Button, Inbound, PeerKind, Quote
-from tests.channels.discord.server import ADA, BOB, BOT
+from tests.channels.discord.fake_discord import ADA, BOB, BOT
 
-BOT_IDENTITY = BotIdentity(channel="discord", account="default", id="900", role="950")
-DIRECT = Place(channel="601")
-GUILD_CHANNEL = Place(channel="501", guild="500")
-THREAD = Place(channel="502", guild="500", parent="501")
+THE_BOT = DiscordBot(channel="discord", account="default", id="900", role="950")
+DIRECT = DiscordChat(channel="601")
+GUILD_CHANNEL = DiscordChat(channel="501", guild="500")
+THREAD = DiscordChat(channel="502", guild="500", parent="501")
 
 
-def message(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 - what Discord sends is of any shape.
+def message(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 - Discord payloads have no fixed shape.
     return {"id": "1571765967107653632", "channel_id": "601", "author": ADA, "content": "hello", "type": 0, **fields}
 
 
-def taken(place: Place = GUILD_CHANNEL, **fields: Any) -> Inbound:  # noqa: ANN401 - as above.
-    inbound = read(message(**fields), place, BOT_IDENTITY)
+def taken(chat: DiscordChat = GUILD_CHANNEL, **fields: Any) -> Inbound:  # noqa: ANN401 - as above.
+    inbound = read_message(message(**fields), chat, THE_BOT)
     assert inbound is not None
     return inbound
 
 
-def test_the_address_has_what_a_reply_needs() -> None:
-    direct, channel, thread = (taken(place) for place in (DIRECT, GUILD_CHANNEL, THREAD))
+def test_addresses_of_direct_chats_channels_and_threads() -> None:
+    direct, channel, thread = (taken(chat) for chat in (DIRECT, GUILD_CHANNEL, THREAD))
     assert (direct.address.kind, direct.address.peer, direct.guild) == (PeerKind.DIRECT, "42", None)
     assert (channel.address.kind, channel.address.peer, channel.guild) == (PeerKind.CHANNEL, "501", "500")
     assert (thread.address.peer, thread.address.thread, thread.guild) == ("501", "502", "500")
 
 
-def test_an_id_tells_its_time() -> None:
-    assert when("175928847299117063").isoformat() == "2016-04-30T11:18:25.796000+00:00"
+def test_a_snowflake_contains_its_time() -> None:
+    assert created_at("175928847299117063").isoformat() == "2016-04-30T11:18:25.796000+00:00"
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_an_id_tells_its_time() -> None:
         ({"type": 19, "referenced_message": None}, False),
     ],
 )
-def test_in_a_server_it_must_be_called_or_replied_to(fields: dict[str, Any], *, expected: bool) -> None:
+def test_in_a_server_the_bot_must_be_mentioned_or_replied_to(fields: dict[str, Any], *, expected: bool) -> None:
     assert taken(**fields).is_addressed is expected
     assert taken(DIRECT, **fields).is_addressed
 
 
-def test_where_no_mention_is_needed_everything_is_for_the_bot() -> None:
-    bot = BotIdentity(channel="discord", account="default", id="900", must_be_mentioned=False)
-    inbound = read(message(), GUILD_CHANNEL, bot)
+def test_without_require_mention_every_message_addresses_the_bot() -> None:
+    bot = DiscordBot(channel="discord", account="default", id="900", must_be_mentioned=False)
+    inbound = read_message(message(), GUILD_CHANNEL, bot)
     assert inbound is not None
     assert inbound.is_addressed
 
@@ -76,24 +76,24 @@ def test_where_no_mention_is_needed_everything_is_for_the_bot() -> None:
         ("  spaces", "spaces"),
     ],
 )
-def test_names_stand_for_ids_and_its_own_is_dropped_from_the_start(text: str, expected: str) -> None:
+def test_mentions_become_names_and_a_leading_mention_of_the_bot_is_removed(text: str, expected: str) -> None:
     assert taken(content=text, mentions=[BOT, BOB]).text == expected
 
 
 @pytest.mark.parametrize("fields", [{"author": BOT}, {"webhook_id": "1"}, {"type": 7}])
-def test_what_no_person_said_is_skipped(fields: dict[str, Any]) -> None:
-    assert read(message(**fields), DIRECT, BOT_IDENTITY) is None
+def test_messages_not_written_by_a_person_are_skipped(fields: dict[str, Any]) -> None:
+    assert read_message(message(**fields), DIRECT, THE_BOT) is None
 
 
-def test_what_nobody_can_read_is_told_to_the_core_only_where_it_was_meant_for_the_bot() -> None:
-    """It says so to the person; but without the intent for content, all that others say to each other looks so."""
-    assert read(message(content=""), GUILD_CHANNEL, BOT_IDENTITY) is None
-    assert read(message(content=""), GUILD_CHANNEL, replace(BOT_IDENTITY, must_be_mentioned=False)) is None
+def test_an_empty_message_in_a_server_is_read_only_if_it_mentions_the_bot() -> None:
+    """Without the content intent, everything that people say to each other is empty."""
+    assert read_message(message(content=""), GUILD_CHANNEL, THE_BOT) is None
+    assert read_message(message(content=""), GUILD_CHANNEL, replace(THE_BOT, must_be_mentioned=False)) is None
     assert taken(content="<@900>", mentions=[BOT]).text == ""
     assert taken(DIRECT, content="").text == ""
 
 
-def test_the_name_is_what_the_server_shows() -> None:
+def test_the_sender_has_the_name_shown_in_the_server() -> None:
     assert taken(member={"nick": "The Countess"}).sender.name == "The Countess"
     assert taken(author=BOB).sender.name == "bob"
 
@@ -109,12 +109,12 @@ def test_the_name_is_what_the_server_shows() -> None:
         ({"author": BOB, "content": ""}, None),
     ],
 )
-def test_what_a_message_answers_to_comes_with_it(replied: dict[str, Any] | None, expected: Quote | None) -> None:
+def test_a_reply_quotes_the_message_it_answers(replied: dict[str, Any] | None, expected: Quote | None) -> None:
     inbound = taken(type=19, referenced_message=replied)
     assert (inbound.text, inbound.quotes) == ("hello", expected)
 
 
-def test_the_files_that_a_message_answers_to_are_its_own_unless_it_has_any() -> None:
+def test_a_reply_without_files_has_the_files_of_the_message_it_answers() -> None:
     replied = {"id": "7", "author": BOB, "content": "", "attachments": [{"id": "1", "filename": "a.pdf"}]}
     (theirs,) = taken(type=19, referenced_message=replied).attachments
     assert (theirs.name, theirs.ref) == ("a.pdf", "501:7:1")
@@ -123,14 +123,14 @@ def test_the_files_that_a_message_answers_to_are_its_own_unless_it_has_any() -> 
     assert taken(type=19, referenced_message=replied | {"author": BOT}).attachments == ()
 
 
-def test_a_forwarded_message_is_anothers() -> None:
+def test_a_forward_is_marked_and_keeps_its_files() -> None:
     snapshot = {"message": {"content": "/restart", "attachments": [{"id": "1", "filename": "a.png"}]}}
     inbound = taken(content="", message_reference={"type": 1}, message_snapshots=[snapshot])
     assert (inbound.text, inbound.forwarded_from) == ("/restart", "")
     assert len(inbound.attachments) == 1
 
 
-def test_what_a_bot_has_posted_is_read_when_it_is_forwarded() -> None:
+def test_a_forwarded_bot_post_has_the_text_of_its_embeds() -> None:
     embed = {"title": "News", "description": "It rains.", "fields": [{"name": "Where", "value": "here"}]}
     container = {"type": 17, "components": [{"type": 10, "content": "More news"}, {"type": 14}]}
     for post, expected in (
@@ -160,21 +160,21 @@ def test_files_are_attachments(file: dict[str, Any], flags: int, kind: Attachmen
     assert "/" not in attachment.name
 
 
-def test_what_is_no_file_is_a_note() -> None:
+def test_stickers_and_polls_become_notes() -> None:
     poll = {"question": {"text": "Where?"}, "answers": [{"poll_media": {"text": "Here"}}]}
     assert taken(content="", sticker_items=[{"name": "Wave"}]).text == "[sticker Wave]"
     assert taken(content="", poll=poll).text == "[poll: Where?, Here]"
 
 
-def test_labels_and_commands_fit() -> None:
-    rows = components([Button(label="x" * 200, command="/a"), Button(label="", command="/b" * 51)])
+def test_buttons_stay_within_discords_limits() -> None:
+    rows = button_rows([Button(label="x" * 200, command="/a"), Button(label="", command="/b" * 51)])
     assert len(rows) == 1
     assert len(rows[0]["components"]) == 1
     assert len(rows[0]["components"][0]["label"]) <= 80
-    assert components([]) == []
+    assert button_rows([]) == []
 
 
 @given(st.text(), st.integers(min_value=0, max_value=2**63 - 1))
-def test_whatever_is_written_is_read_or_skipped(text: str, number: int) -> None:
-    inbound = read(message(content=text, id=str(number)), GUILD_CHANNEL, BOT_IDENTITY)
+def test_any_text_is_read_or_skipped(text: str, number: int) -> None:
+    inbound = read_message(message(content=text, id=str(number)), GUILD_CHANNEL, THE_BOT)
     assert (inbound is None) == (not text.strip())

@@ -1,4 +1,4 @@
-"""The gateway's half of a Discord server for tests: sessions that can be resumed, and connections that misbehave."""
+"""A fake Discord gateway: WebSocket sessions that can be resumed, and connections that misbehave on request."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-Json = dict[str, Any]  # What travels is of any shape.
+Json = dict[str, Any]  # Discord payloads have no fixed shape.
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO, ACK = 0, 1, 2, 6, 7, 9, 10, 11
 
@@ -29,7 +29,7 @@ class Session:
 
 @dataclass(slots=True)
 class Gateway:
-    """`refusals` are close codes given, first in first out, to who identifies; `resumes` says what a resume gets."""
+    """`refusals` are close codes for the next logins, in order. `resumes` returns the outcome of a resume."""
 
     url: str = ""
     token: str = ""
@@ -49,29 +49,29 @@ class Gateway:
 
     @property
     def session(self) -> Session | None:
-        """The newest one: that of the bot, which has one connection."""
+        """The newest session. A bot has one connection."""
         return next(reversed(self.sessions.values()), None)
 
     async def dispatch(self, event: str, data: Json) -> None:
-        """Tell the bot. To a bot that was never there, nothing is told; one that is away hears it when it resumes."""
+        """Send an event to the bot. A bot that is disconnected receives it when it resumes."""
         if self.session is not None:
             await self.session.dispatch(event, data)
 
     async def order(self, op: int, data: object = None) -> None:
-        """Send something that is no event, such as the wish to connect anew."""
+        """Send a frame that is not an event, such as a reconnect request."""
         assert self.session is not None
         assert self.session.socket is not None
         await self.session.socket.send_str(json.dumps({"op": op, "d": data}))
 
     async def read(self) -> None:
-        """Return once the bot has read all that was sent: it answers the wish for a heartbeat in its turn."""
+        """Return once the bot has read everything sent so far: it answers a heartbeat request in order."""
         before = self.heartbeats
         await self.order(HEARTBEAT)
         async with self.changed:
             await self.changed.wait_for(lambda: self.heartbeats > before)
 
     async def cut(self, *, code: int | None = None) -> None:
-        """Break the connection; with a code, in good order."""
+        """Abort the connection, or close it properly if there is a `code`."""
         session = self.session
         if session is None or session.socket is None:
             return

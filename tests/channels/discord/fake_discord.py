@@ -1,4 +1,4 @@
-"""A Discord server for tests: REST and gateway in Discord's wire format; it keeps its promises until told otherwise."""
+"""A fake Discord server: REST API and gateway in Discord's wire format. Behaves as documented unless scripted."""
 
 import asyncio
 import json
@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.channels.discord.gateway_sessions import Gateway
+from tests.channels.discord.fake_gateway import Gateway
 
-Json = dict[str, Any]  # What travels is of any shape.
+Json = dict[str, Any]  # Discord payloads have no fixed shape.
 
 TOKEN = "MTIzNDU2Nzg5.Gcanary.AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 BOT = {"id": "900", "username": "gate", "discriminator": "0000", "global_name": None, "avatar": None, "bot": True}
@@ -26,11 +26,11 @@ EPOCH = 1_420_070_400_000
 PATIENCE = 90.0
 SEES_CONTENT = 1 << 19
 LOST = (0, "lost")
-"""As a scripted answer: the request is done, and its answer is lost on the way."""
+"""Scripted response: the request is handled, but the connection breaks before the response."""
 CUT = (0, "cut")
-"""As a scripted answer: the connection is cut before anything is done."""
+"""Scripted response: the connection breaks before the request is handled."""
 DONE, UNDONE = (0, "done"), (0, "undone")
-"""As scripted answers: there is none as long as the bot waits, though the request was done, or was not."""
+"""Scripted responses: the server never responds, after it has handled the request or without handling it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ TOO_FAST = refusal(429, 0, "You are being rate limited.", retry_after=3600.0)
 
 @dataclass(slots=True)
 class FakeDiscord:
-    """`scripted[name]` are answers given, first in first out, before a call does what it should."""
+    """`scripted[name]` are the next responses of a call, in order. After them it behaves normally."""
 
     url: str = ""
     flags: int = SEES_CONTENT
@@ -66,13 +66,13 @@ class FakeDiscord:
     _last: int = 0
 
     async def say(self, text: str, *, channel: str | None = None, author: Json = ADA, **fields: object) -> Json:
-        """Let a person write, by default directly to the bot."""
+        """Write as a person, by default a direct message to the bot."""
         message = self.written(text, channel=channel or DIRECT[author["id"]], author=author, **fields)
         await self.gateway.dispatch("MESSAGE_CREATE", message)
         return message
 
     def written(self, text: str, *, channel: str = ADAS, author: Json = ADA, **fields: object) -> Json:
-        """Put a message into a channel without telling the bot."""
+        """Add a message to a channel without sending an event to the bot."""
         number = self._snowflake()
         message = {
             "id": number,
@@ -97,7 +97,7 @@ class FakeDiscord:
         return message if is_direct else {**message, "guild_id": GUILD, "member": {"nick": None, "roles": []}}
 
     async def call_bot(self, text: str, *, channel: str = CHANNEL, author: Json = BOB, **fields: object) -> Json:
-        """Let a person write in a server, to the bot."""
+        """Mention the bot in a server, as a person."""
         said = f"<@{BOT['id']}> {text}"
         return await self.say(said, channel=channel, author=author, mentions=[BOT], **fields)
 
@@ -106,7 +106,7 @@ class FakeDiscord:
         await self.gateway.dispatch("MESSAGE_UPDATE", edited)
 
     async def act(self, kind: int, data: Json, *, channel: str = ADAS, author: Json = ADA, **fields: object) -> Json:
-        """Let a person use a slash command (2), press a button (3) or type an option (4)."""
+        """Use a slash command (2), press a button (3) or type an option (4), as a person."""
         number = self._snowflake()
         where: Json = {"id": channel, "type": 1 if channel in DIRECT.values() else 0}
         who: Json = {"user": author}
@@ -130,7 +130,7 @@ class FakeDiscord:
         return interaction
 
     def sent(self, channel: str = ADAS) -> list[Json]:
-        """Return what the bot has said in a channel."""
+        """Return the messages of the bot in a channel."""
         return [message for message in self.messages[channel] if message["author"]["id"] == BOT["id"]]
 
     async def heard(self, count: int, channel: str = ADAS) -> Json:
@@ -289,7 +289,7 @@ async def _body(request: web.Request) -> tuple[Json, list[str]]:
 
 
 def _response(status: int, body: object) -> web.Response:
-    """Answer as Discord does: the type without a charset, and `Via` where it was Discord itself that refused."""
+    """Respond as Discord does: a content type without charset, and `Via` if Discord itself refused the request."""
     if isinstance(body, bytes):
         return web.Response(status=status, body=body)
     headers = {"Via": "1.1 google"} if status == 429 else {}
