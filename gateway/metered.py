@@ -26,16 +26,17 @@ __all__ = ["Metered", "Shorten", "budget_of"]
 log = structlog.get_logger()
 
 Shorten = Callable[[], Awaitable[Sequence[Message]]]
-"""Has the session summed up as far as that works, and returns what is now to be seen of it before the turn."""
+"""Summarises the session as far as possible, and returns the messages that now stand before the turn."""
 
 _MARGIN = 0.95
-"""How much of the room is used: an estimate is an estimate."""
+"""How much of the room is used, since the estimate may be too low."""
 _AFTER_OVERFLOW = 0.7
-"""How much of what was too long once is tried again, in other turns; and in the one at hand, which has one try."""
-_SECOND_TRY = 0.5
-_LEAST = 0.2
-_MOST_OUTPUT = 0.25
-"""How much of its context a model is left for its answer, at most."""
+"""How much of a refused request's size later turns may use."""
+_RETRY_SHARE = 0.5
+"""How much of a refused request's messages the retry may use."""
+_MIN_BUDGET_SHARE = 0.2
+_MAX_OUTPUT_SHARE = 0.25
+"""How much of its context a model keeps for its answer, at most."""
 _MEASURED_INLINE = 50_000
 """Characters that are measured on the event loop, in about a millisecond at worst; more go to a thread."""
 
@@ -45,17 +46,17 @@ class _Request(Struct, frozen=True, kw_only=True):
     measured: float
     tokens: int
     fixed: int
-    """Those of the system prompt and the tools, which cannot be shortened."""
+    """Tokens of the system prompt and the tools, which cannot be shortened."""
 
 
 def budget_of(info: ModelInfo, calibration: Calibration) -> int:
-    """Return how many tokens a request may have, by our estimate."""
-    room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MOST_OUTPUT))
+    """Return how many estimated tokens a request may have."""
+    room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MAX_OUTPUT_SHARE))
     budget = round(room * _MARGIN)
     if calibration.ceiling is None:
         return budget
-    # One strange refusal must not leave a model without any context.
-    return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _LEAST)))
+    # One wrong refusal must not leave a model without any context.
+    return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _MIN_BUDGET_SHARE)))
 
 
 class _Heard(Struct):
@@ -150,7 +151,7 @@ class Metered:
         """Have the next request fit, after one that was too long."""
         log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
         self._calibrations[self._info.name].too_long(request.tokens)
-        self._room = round((request.tokens - request.fixed) * _SECOND_TRY)
+        self._room = round((request.tokens - request.fixed) * _RETRY_SHARE)
         if self._shorten is not None:
             self._instead = await self._shorten()
 

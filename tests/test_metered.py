@@ -131,7 +131,7 @@ async def test_factors_survive_a_restart_and_the_weights_of_earlier_versions_are
         assert after.calibrations["house/model"].estimate(1_000) == pytest.approx(1_400, rel=0.01)
 
 
-async def test_what_was_too_long_is_asked_once_more_and_shorter(tmp_path: Path) -> None:
+async def test_a_refused_request_is_retried_once_and_shorter(tmp_path: Path) -> None:
     provider = Counting(limit=700)
     said = [UserMessage(text="a message that is not too short " * 5) for _ in range(20)]
     async with billed(tmp_path) as (bill, _):
@@ -145,7 +145,7 @@ async def test_what_was_too_long_is_asked_once_more_and_shorter(tmp_path: Path) 
     assert second < 700 < first
 
 
-async def test_what_takes_its_place_is_used_for_the_rest_of_the_turn(tmp_path: Path) -> None:
+async def test_a_summary_replaces_earlier_messages_for_the_rest_of_the_turn(tmp_path: Path) -> None:
     async def shorten() -> Sequence[Message]:
         return [UserMessage(text="in short", is_ours=True)]
 
@@ -160,7 +160,7 @@ async def test_what_takes_its_place_is_used_for_the_rest_of_the_turn(tmp_path: P
     assert texts == [["long ago " * 50, "now"], ["in short", "now"], ["in short", "now", "a step"]]
 
 
-async def test_a_second_refusal_is_the_end(tmp_path: Path) -> None:
+async def test_a_second_refusal_is_raised(tmp_path: Path) -> None:
     script = ScriptedProvider([ContextTooLong("It is too long.")])
     async with billed(tmp_path) as (bill, _):
         with pytest.raises(ContextTooLong):
@@ -169,7 +169,7 @@ async def test_a_second_refusal_is_the_end(tmp_path: Path) -> None:
         assert bill.due == []
 
 
-async def test_a_provider_that_does_not_count_is_counted_for(tmp_path: Path) -> None:
+async def test_usage_is_estimated_if_the_provider_reports_none(tmp_path: Path) -> None:
     script = ScriptedProvider([TextDelta(text="so many words " * 10)])
     async with billed(tmp_path) as (bill, spending):
         await spending.today("ann")
@@ -179,7 +179,7 @@ async def test_a_provider_that_does_not_count_is_counted_for(tmp_path: Path) -> 
         assert (await spending.today("ann")).tokens == usage.input_tokens + usage.output_tokens
 
 
-async def test_what_is_known_to_be_free_is_not_counted(tmp_path: Path) -> None:
+async def test_a_free_model_is_not_charged(tmp_path: Path) -> None:
     free = ModelInfo(name="rules", prices=Prices(input=0, output=0, cached_input=0, cache_write=0))
     async with billed(tmp_path) as (bill, _):
         said = await told(metered(ScriptedProvider([TextDelta(text="hi")]), bill, free), [UserMessage(text="go")])
@@ -187,7 +187,7 @@ async def test_what_is_known_to_be_free_is_not_counted(tmp_path: Path) -> None:
         assert bill.due == []
 
 
-async def test_what_failed_before_a_word_costs_nothing_and_after_one_it_does(tmp_path: Path) -> None:
+async def test_a_request_is_charged_only_if_it_failed_after_its_first_chunk(tmp_path: Path) -> None:
     async with billed(tmp_path) as (bill, _):
         with pytest.raises(ProviderFailed):
             await told(metered(ScriptedProvider([ProviderFailed("no")]), bill), [UserMessage(text="go")])

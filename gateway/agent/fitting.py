@@ -1,39 +1,36 @@
-"""Making a conversation fit into a model's context. Pure: messages and a budget in, messages out."""
+"""Makes a conversation fit into a model's context. Pure: messages and a budget in, messages out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from gateway.dialogue import Message, ToolMessage, ToolOutcome, UserMessage
-
-__all__ = ["fit"]
+from gateway.dialogue import Message, ToolMessage, UserMessage
 
 Size = Callable[[Message], int]
 
-_SHARE_OF_THE_TURN = 0.75
+_TURN_SHARE = 0.75
 """How much of the budget the current turn may take before its old tool results are shortened."""
 _STRIDE = 4
-"""Results are shortened by so many messages at a time: a request that starts like the last one is cheaper."""
-_LONG_LEFT, _SHORT_LEFT = 600, 60
-"""Characters that are left of a shortened result; the fewer where even the first is not enough."""
+"""How many old results are shortened together: a request that starts like the last one hits the provider's cache."""
+_LONG_CUT, _SHORT_CUT = 600, 60
+"""Characters that are left of a shortened result; the fewer if the longer cut is not enough."""
 
 
 def fit(before: Sequence[Message], turn: Sequence[Message], *, size: Size, budget: int) -> list[Message]:
-    """Return both, as much of them as fits into `budget` tokens.
+    """Return as much of both as fits into `budget` tokens.
 
-    The turn stays whole, but the oldest of its tool results are shortened where it alone would fill the budget. Of
-    what was said before it the oldest goes, from a user's message to the next, and the summary last. When even the
-    shortened turn does not fit, it is returned all the same.
+    The turn keeps all its messages, but its oldest tool results are shortened if it takes too much of the budget.
+    Of the messages before it the oldest go, from one user message to the next, and the summary goes last. If even the
+    shortened turn does not fit, it is returned without the messages before it.
     """
-    turn_size = sum(map(size, turn))
-    if turn_size + sum(map(size, before)) <= budget:
+    if sum(map(size, turn)) + sum(map(size, before)) <= budget:
         return [*before, *turn]
-    turn = _shortened(turn, size=size, budget=round(budget * _SHARE_OF_THE_TURN))
+    turn = _shorten(turn, size=size, budget=round(budget * _TURN_SHARE))
     return [*_newest(before, size=size, budget=budget - sum(map(size, turn))), *turn]
 
 
 def _newest(before: Sequence[Message], *, size: Size, budget: int) -> list[Message]:
-    """Return the end of `before` that fits, from a user's message on, behind the summary if there is one."""
+    """Return the summary, if any, and the end of `before` that fits and starts with a user message."""
     summary = [message for message in before if isinstance(message, UserMessage) and message.is_ours]
     said = [message for message in before if not (isinstance(message, UserMessage) and message.is_ours)]
     left = budget - sum(map(size, summary))
@@ -49,43 +46,35 @@ def _newest(before: Sequence[Message], *, size: Size, budget: int) -> list[Messa
     return [*summary, *said[start:]]
 
 
-def _shortened(turn: Sequence[Message], *, size: Size, budget: int) -> list[Message]:
-    """Shorten tool results from the oldest on until the turn fits, first to a paragraph, then to a line."""
+def _shorten(turn: Sequence[Message], *, size: Size, budget: int) -> list[Message]:
+    """Shorten tool results until the turn fits: the oldest first, and the newest only after all others."""
     messages = list(turn)
     results = [at for at, message in enumerate(messages) if isinstance(message, ToolMessage)]
     total = sum(map(size, messages))
-    for width, together in _in_order(results):
-        if total <= budget:
-            break
-        for at in together:
-            total -= size(messages[at])
-            messages[at] = _cut(turn[at], width)
-            total += size(messages[at])
+    for group in (results[:-1], results[-1:]):
+        # The old results of a group are shortened several at a time, the newer ones one by one.
+        old, newer = group[:-_STRIDE], group[-_STRIDE:]
+        batches = [*(old[first : first + _STRIDE] for first in range(0, len(old), _STRIDE)), *([at] for at in newer)]
+        for width in (_LONG_CUT, _SHORT_CUT):
+            for batch in batches:
+                if total <= budget:
+                    return messages
+                for at in batch:
+                    total -= size(messages[at])
+                    messages[at] = _cut(turn[at], width)
+                    total += size(messages[at])
     return messages
-
-
-def _in_order(results: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Say which results are to be shortened to what: all others before the newest."""
-    older, newest = results[:-1], results[-1:]
-    for group in (older, newest):
-        for width in (_LONG_LEFT, _SHORT_LEFT):
-            yield from ((width, together) for together in _by_age(group))
-
-
-def _by_age(results: list[int]) -> list[list[int]]:
-    """Put the old ones together, and let each of the newer stand alone."""
-    old, newer = results[:-_STRIDE], results[-_STRIDE:]
-    return [*(old[first : first + _STRIDE] for first in range(0, len(old), _STRIDE)), *([each] for each in newer)]
 
 
 def _cut(message: Message, width: int) -> Message:
     if not isinstance(message, ToolMessage):
         return message
-    return replace(message, outcomes=tuple(_cut_outcome(outcome, width) for outcome in message.outcomes))
-
-
-def _cut_outcome(outcome: ToolOutcome, width: int) -> ToolOutcome:
-    if len(outcome.output) <= 2 * width:
-        return outcome
-    cut = len(outcome.output) - width
-    return replace(outcome, output=f"{outcome.output[:width]}\n[{cut:,} more characters were left out to save room.]")
+    outcomes = []
+    for outcome in message.outcomes:
+        if len(outcome.output) > 2 * width:
+            left_out = len(outcome.output) - width
+            note = f"[{left_out:,} more characters were left out to save room.]"
+            outcomes.append(replace(outcome, output=f"{outcome.output[:width]}\n{note}"))
+        else:
+            outcomes.append(outcome)
+    return replace(message, outcomes=tuple(outcomes))

@@ -41,7 +41,7 @@ def turns(draw: st.DrawFn) -> list[Message]:
 
 
 @given(turns(), turns(), st.sampled_from([[], [SUMMARY]]), st.integers(0, 5_000))
-def test_what_is_left_is_a_conversation_that_both_apis_take(
+def test_a_fitted_conversation_is_valid_for_both_apis(
     before: list[Message], turn: list[Message], summary: list[Message], budget: int
 ) -> None:
     """It begins with a user's message, every call is followed by its outcomes, and the turn is whole."""
@@ -58,17 +58,19 @@ def test_what_is_left_is_a_conversation_that_both_apis_take(
 
 
 @given(turns(), turns(), st.integers(0, 5_000))
-def test_it_fits_unless_the_turn_alone_is_too_long(before: list[Message], turn: list[Message], budget: int) -> None:
+def test_a_conversation_fits_unless_its_turn_alone_is_too_long(
+    before: list[Message], turn: list[Message], budget: int
+) -> None:
     fitted = fit(before, turn, size=size, budget=budget)
     assert sum(map(size, fitted)) <= budget or len(fitted) == len(turn)
 
 
 @given(turns(), turns())
-def test_what_fits_stays_as_it_is(before: list[Message], turn: list[Message]) -> None:
+def test_a_conversation_that_fits_is_unchanged(before: list[Message], turn: list[Message]) -> None:
     assert fit(before, turn, size=size, budget=1_000_000) == [*before, *turn]
 
 
-def test_the_oldest_goes_first_and_the_summary_last() -> None:
+def test_the_oldest_messages_go_first_and_the_summary_last() -> None:
     before: list[Message] = [SUMMARY]
     for number in range(4):
         before += [UserMessage(text=f"question {number}"), AssistantMessage(text="answer")]
@@ -90,7 +92,7 @@ def test_the_newest_result_is_the_last_to_be_shortened(steps: int) -> None:
     assert "left out to save room" in results[0]
 
 
-def test_a_request_that_grows_begins_like_the_one_before_it_most_of_the_time() -> None:
+def test_a_growing_request_mostly_starts_like_the_one_before_it() -> None:
     """Or else the provider's cache is of no use."""
     turn: list[Message] = [UserMessage(text="go")]
     requests = []
