@@ -81,8 +81,10 @@ class _Heard(Struct):
             self.first_word = monotonic() - self.asked_at
         if isinstance(chunk, Usage):
             self.usage = chunk
-        else:
-            self.written.append(_written(chunk))
+        elif isinstance(chunk, TextDelta):
+            self.written.append(chunk.text)
+        elif isinstance(chunk, ToolCall):
+            self.written.append(f"{chunk.name} {chunk.input}")
 
     def __enter__(self) -> Self:
         return self
@@ -141,19 +143,15 @@ class Metered:
             except ContextTooLong:
                 if not may_shorten:
                     raise
-                await self._make_shorter(request)
+                log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
+                self._calibrations[self._info.name].too_long(request.tokens)
+                self._room = round((request.tokens - request.fixed) * _RETRY_SHARE)
+                if self._shorten is not None:
+                    self._instead = await self._shorten()
             else:
                 if heard.usage is not None:
                     yield heard.usage
                 return
-
-    async def _make_shorter(self, request: _Request) -> None:
-        """Have the next request fit, after one that was too long."""
-        log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
-        self._calibrations[self._info.name].too_long(request.tokens)
-        self._room = round((request.tokens - request.fixed) * _RETRY_SHARE)
-        if self._shorten is not None:
-            self._instead = await self._shorten()
 
     async def _request(self, prompt: Prompt) -> _Request:
         """Make `prompt` fit. If the session was summed up in this turn, the summary replaces the messages before it."""
@@ -186,32 +184,22 @@ class Metered:
         return _Request(prompt=replace(prompt, messages=shown), measured=measured, tokens=tokens, fixed=fixed)
 
     def _close(self, request: _Request, heard: _Heard) -> None:
-        model = (heard.usage and heard.usage.model) or self._info.name
+        """Count the request, learn from its usage, and charge it: by the provider's count, or else by the estimate."""
+        name, usage = self._info.name, heard.usage
         seconds = monotonic() - heard.asked_at
-        self._tally.asked(model, heard.outcome, seconds=seconds, first_word=heard.first_word)
-        if heard.is_owed:
-            heard.usage = self._account(request, heard.usage, "".join(heard.written))
-
-    def _account(self, request: _Request, usage: Usage | None, written: str) -> Usage | None:
-        """Pay for a step by what the provider has counted, or else by the estimate, but for models that are free."""
-        name = self._info.name
+        self._tally.asked((usage and usage.model) or name, heard.outcome, seconds=seconds, first_word=heard.first_word)
+        if not heard.is_owed:
+            return
         if usage is not None and usage.input_tokens:
             self._calibrations[usage.model or name].learn(request.measured, usage.input_tokens)
         elif self._info.is_free:
             self.tokens = request.tokens
-            return usage
+            return
         else:
-            output = self._calibrations[name].estimate(measure(written))
-            usage = Usage(input_tokens=request.tokens, output_tokens=output)
+            output = self._calibrations[name].estimate(measure("".join(heard.written)))
+            usage = heard.usage = Usage(input_tokens=request.tokens, output_tokens=output)
         self._bill.charge(usage, model=name)
         self.tokens = usage.input_tokens + usage.output_tokens
-        return usage
-
-
-def _written(chunk: Chunk) -> str:
-    if isinstance(chunk, TextDelta):
-        return chunk.text
-    return f"{chunk.name} {chunk.input}" if isinstance(chunk, ToolCall) else ""
 
 
 def _without_sender(message: Message) -> Message:
