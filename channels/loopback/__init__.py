@@ -1,4 +1,4 @@
-"""The reference channel: a chat platform that lives inside the process, for tests, examples and embedding."""
+"""The reference channel: a chat platform inside the process, for tests, examples and embedding."""
 
 from channels.loopback.channel import Heard, LoopbackChannel, open_channel
 

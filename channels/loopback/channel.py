@@ -1,4 +1,4 @@
-"""A channel with every ability and no network: what is said into it is delivered, what it is sent can be heard."""
+"""A channel with every ability and no network. A test or an embedding program acts as the person's client."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -24,28 +24,28 @@ from gateway.contract import (
 )
 from gateway.errors import Transient, Undeliverable
 
-__all__ = ["Heard", "LoopbackChannel", "open_channel"]
-
-PIECE = 65_536
-CAPACITY = 1_000
-"""A listener this far behind makes senders wait, as a platform's rate limit does."""
+CHUNK_SIZE = 65_536
+QUEUE_SIZE = 1_000
+"""Events that the client has not read yet. When the queue is full, `send` waits, as with a platform's rate limit."""
 
 
 class Heard(Struct, frozen=True, kw_only=True):
-    """Something that reached the far side: `how` is send, file, draft, edit, typing or a reaction's emoji."""
+    """An event that reached the person's client.
+
+    `how` is send, file, draft, edit, typing, the emoji of a reaction, or `no` and the emoji when it is removed.
+    """
 
     how: str
     address: Address
     key: str = ""
     message: Outbound | None = None
-    content: bytes = b""
-    """Of a file."""
+    content: bytes = b""  # The content of a file.
 
 
 class LoopbackChannel:
-    """`say` is what a person's client does, `hear` what it shows; `files` are those it has, by their ref.
+    """The person's client calls `say` to write and `hear` to read.
 
-    One that is None is not ready to be handed over.
+    `files` are the files that the person can attach, by their ref. A file that is None cannot be fetched yet.
     """
 
     text_limit = TextLimit(size=4_000)
@@ -57,13 +57,12 @@ class LoopbackChannel:
     def __init__(self, context: ChannelContext) -> None:
         self.name = context.name
         self.account = context.account
-        self.relocate = context.relocate
-        """Gives a chat another id, as some platforms do."""
+        self.relocate = context.relocate  # For tests: gives a chat another id, as some platforms do.
         self._pulse = context.pulse
         self._deliver: Deliver | None = None
         self._reading = asyncio.Event()
         self.files: dict[str, bytes | None] = {}
-        self._heard: asyncio.Queue[Heard] = asyncio.Queue(CAPACITY)
+        self._heard: asyncio.Queue[Heard] = asyncio.Queue(QUEUE_SIZE)
 
     @property
     def is_reading(self) -> bool:
@@ -89,7 +88,7 @@ class LoopbackChannel:
         event_id: str | None = None,
         attachments: Sequence[Attachment] = (),
     ) -> Verdict:
-        """Say `text` as `sender` (by default the peer, as an owner) and return what the gateway made of it."""
+        """Write `text` as `sender` (by default the peer, as an owner) and return the gateway's verdict."""
         address = Address(channel=self.name, account=self.account, kind=kind, peer=peer, thread=thread)
         return await self.submit(
             Inbound(
@@ -103,17 +102,18 @@ class LoopbackChannel:
         )
 
     async def submit(self, inbound: Inbound) -> Verdict:
-        """Say something with all that a platform may tell of it."""
+        """Deliver a message of which all fields are set by the caller. Waits until the channel runs."""
         await self._reading.wait()
         if self._deliver is None:
             raise Transient("The loopback channel is not running.")
         return await self._deliver(inbound)
 
     async def hear(self) -> Heard:
+        """Return the next event, waiting for it."""
         return await self._heard.get()
 
     async def hear_message(self) -> Outbound:
-        """Return the next finished message, skipping drafts and signs of life."""
+        """Return the next final message. Skips drafts, edits, typing and reactions."""
         while True:
             heard = await self.hear()
             if heard.how in {"send", "file"} and heard.message is not None:
@@ -129,15 +129,15 @@ class LoopbackChannel:
         return Receipt(message_id=key)
 
     async def fetch(self, attachment: Attachment, address: Address) -> AsyncGenerator[bytes, None]:
-        """Hand over a file, a piece at a time, as a platform would."""
+        """Stream a file in chunks, as a platform would."""
         del address
         if attachment.ref not in self.files:
             raise Undeliverable("The loopback channel does not have that file.")
         content = self.files[attachment.ref]
         if content is None:
-            raise Transient("The loopback channel cannot hand over that file yet.")
-        for at in range(0, len(content), PIECE):
-            yield content[at : at + PIECE]
+            raise Transient("The loopback channel cannot fetch that file yet.")
+        for start in range(0, len(content), CHUNK_SIZE):
+            yield content[start : start + CHUNK_SIZE]
 
     def can_draft(self, address: Address) -> bool:  # noqa: ARG002 - the contract's signature.
         return True
