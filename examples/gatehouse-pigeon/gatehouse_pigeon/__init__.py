@@ -1,4 +1,4 @@
-"""The pigeon channel: letters in a folder. The entry point of the group `gatehouse.channels` is `open_channel`."""
+"""The pigeon channel: letters in a folder. `open_channel` is its entry point in the group `gatehouse.channels`."""
 
 from gatehouse_pigeon.channel import PigeonChannel
 from gateway.contract import Channel, ChannelContext

@@ -1,4 +1,4 @@
-"""The channel as the core sees it: `run` brings letters in, `send` lets them out."""
+"""The channel as the core sees it: `run` delivers incoming letters, `send` writes outgoing ones."""
 
 import asyncio
 import math
@@ -8,20 +8,17 @@ import structlog
 
 from gatehouse_pigeon.errors import translated
 from gatehouse_pigeon.loft import Loft
-from gatehouse_pigeon.wire import NoLetter, read, written
+from gatehouse_pigeon.wire import InvalidLetter, encode_letter, read_letter
 from gateway.contract import ChannelContext, Deliver, Outbound, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
 
-__all__ = ["PigeonChannel"]
-
 log = structlog.get_logger()
 
-PAUSE = 0.2
-"""Seconds between two looks into the loft."""
+POLL_INTERVAL = 0.2
 
 
 class PigeonChannel:
-    """One loft. A letter that is sent again has the same file name, so a repeat shows nowhere, however late it is."""
+    """One loft. A retry writes the same file name, so it never shows a message twice, however late it is."""
 
     text_limit = TextLimit(size=2_000)
     repeats_dropped_for = math.inf
@@ -30,46 +27,43 @@ class PigeonChannel:
         self.name = context.name
         self.account = context.account
         self._pulse = context.pulse
-        self._loft = Loft(_folder(context))
+        loft = context.settings.options.get("loft")
+        if not isinstance(loft, str) or not loft:
+            raise CannotStart(f"channels.{context.name}.options.loft is missing. Set it to the folder of the letters.")
+        self._loft = Loft(Path(loft))
 
     async def run(self, deliver: Deliver) -> None:
-        """Look for letters until cancelled. What the core cannot take now stays, and is looked at again."""
+        """Poll for letters until cancelled. A letter that the core cannot take now stays in the folder."""
         with translated():
-            await asyncio.to_thread(self._loft.prepare)
+            await asyncio.to_thread(self._loft.create_folders)
         while True:
             with translated():
                 letters = await asyncio.to_thread(self._loft.letters)
             self._pulse.up()
             for letter in letters:
                 try:
-                    await self._bring(letter, deliver)
+                    await self._deliver(letter, deliver)
                 except Transient:
-                    break  # Its order is kept: those behind it wait too.
-            await asyncio.sleep(PAUSE)
+                    break  # Try again after a pause. Later letters wait too, to keep the order.
+            await asyncio.sleep(POLL_INTERVAL)
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        """Let a letter out; it is there when this returns."""
+        """Write a letter. The file is complete when this returns."""
         with translated():
-            await asyncio.to_thread(self._loft.let_out, key, written(message))
+            await asyncio.to_thread(self._loft.write, key, encode_letter(message))
         return Receipt(message_id=key)
 
-    async def _bring(self, letter: Path, deliver: Deliver) -> None:
-        """Hand a letter to the core, and only then let the loft forget it."""
+    async def _deliver(self, letter: Path, deliver: Deliver) -> None:
         try:
             with translated():
-                raw = await asyncio.to_thread(self._loft.open, letter)
-            inbound = read(raw, letter.stem, channel=self.name, account=self.account)
-        except NoLetter as fault:
-            log.warning("letter_refused", channel=self.name, letter=letter.name, reason=str(fault))
+                raw = await asyncio.to_thread(self._loft.read, letter)
+            inbound = read_letter(raw, letter.stem, channel=self.name, account=self.account)
+        except InvalidLetter as error:
+            log.warning("letter_refused", channel=self.name, letter=letter.name, reason=str(error))
             await asyncio.to_thread(self._loft.refuse, letter)
             return
+        # Delete the letter only after the core has accepted it. After a crash between the two, the letter is
+        # delivered again, and the core recognises its event id.
         await deliver(inbound)
         with translated():
-            await asyncio.to_thread(self._loft.forget, letter)
-
-
-def _folder(context: ChannelContext) -> Path:
-    loft = context.settings.options.get("loft")
-    if not isinstance(loft, str) or not loft:
-        raise CannotStart(f"channels.{context.name}.options.loft is missing: it names the folder with the letters.")
-    return Path(loft)
+            await asyncio.to_thread(self._loft.delete, letter)

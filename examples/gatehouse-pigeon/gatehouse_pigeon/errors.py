@@ -1,16 +1,14 @@
-"""What the folder's file system raises, as what the gateway does about it."""
+"""Translates errors of the file system to the errors that the gateway reacts to."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.errors import Transient
 
-__all__ = ["translated"]
-
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Let only `ChannelError`s out: a folder that is away or full may be back in a while."""
+    """Raise `ChannelError`s only. A folder that is missing or full may be usable again later."""
     try:
         yield
     except OSError as error:

@@ -1,26 +1,24 @@
-"""Letters as messages, and messages as letters. Pure: a letter is read, or it is none."""
+"""Translates letters to messages, and messages to letters. Pure functions, no I/O."""
 
 import json
 from datetime import UTC, datetime
 
-from gatehouse_pigeon.loft import MAX_LETTER
+from gatehouse_pigeon.loft import MAX_LETTER_BYTES
 from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender
 
-__all__ = ["NoLetter", "read", "written"]
+
+class InvalidLetter(Exception):
+    """Its text is the reason."""
 
 
-class NoLetter(Exception):
-    """Its text says what is wrong with it."""
-
-
-def read(raw: bytes, name: str, *, channel: str, account: str) -> Inbound:
-    """Read a letter. Its name is its event id: the same letter, brought twice, is the same event."""
-    if len(raw) > MAX_LETTER:
-        raise NoLetter("it is too long")
+def read_letter(raw: bytes, name: str, *, channel: str, account: str) -> Inbound:
+    """Read a letter. Its name is the event id, so the core recognises a letter that is delivered twice."""
+    if len(raw) > MAX_LETTER_BYTES:
+        raise InvalidLetter("it is too long")
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise NoLetter("it is no JSON") from error
+        raise InvalidLetter("it is not JSON") from error
     match content:
         case {"from": str(sender), "text": str(text)} if sender:
             return Inbound(
@@ -31,8 +29,8 @@ def read(raw: bytes, name: str, *, channel: str, account: str) -> Inbound:
                 sent_at=datetime.now(UTC),
                 message_id=name,
             )
-    raise NoLetter("it does not say who it is from, or what")
+    raise InvalidLetter("it needs `from` and `text`")
 
 
-def written(message: Outbound) -> bytes:
+def encode_letter(message: Outbound) -> bytes:
     return json.dumps({"to": message.address.peer, "text": message.text}, ensure_ascii=False).encode()

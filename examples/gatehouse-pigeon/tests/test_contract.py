@@ -1,4 +1,4 @@
-"""The pigeon channel in the suite that holds every channel of Gatehouse."""
+"""Runs Gatehouse's contract suite against the pigeon channel."""
 
 import asyncio
 import json
@@ -14,17 +14,17 @@ from gateway.errors import CannotStart, Transient
 from gateway.testing import NOT_TAKEN, Core, FarSide, StubBrowser, StubPulse, context, running
 from gateway.testing.suite import ChannelContract
 
-PATIENCE = 30
+TIMEOUT = 30
 ADA = Address(channel="pigeon", kind=PeerKind.DIRECT, peer="ada")
 
 
-def opened(loft: Path, pulse: StubPulse) -> Channel:
+def open_pigeon(loft: Path, pulse: StubPulse) -> Channel:
     settings = ChannelSettings(options={"loft": str(loft)})
     return open_channel(context("pigeon", StubBrowser(), pulse, settings))
 
 
 class Ada:
-    """Somebody who has pigeons. What the core made of each letter is known by listening in on `deliver`."""
+    """A person with pigeons. Records the outcome of each letter by wrapping `deliver`."""
 
     address = ADA
 
@@ -49,10 +49,10 @@ class Ada:
             unfinished = letter.with_suffix(".unfinished")
             unfinished.write_text(json.dumps({"from": "ada", "text": text}))
             unfinished.replace(letter)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             outcome = await self._outcomes.get()
-            # It is acknowledged when it is gone.
-            while outcome != NOT_TAKEN and letter.exists():  # noqa: ASYNC110 - a folder tells nobody.
+            # The channel acknowledges a letter by deleting it.
+            while outcome != NOT_TAKEN and letter.exists():  # noqa: ASYNC110 - a folder sends no events.
                 await asyncio.sleep(0)
         return outcome
 
@@ -65,22 +65,22 @@ class TestPigeon(ChannelContract):
     @pytest.fixture
     async def far_side(self, core: Core, tmp_path: Path) -> AsyncIterator[FarSide]:
         pulse = StubPulse()
-        ada = Ada(tmp_path, opened(tmp_path, pulse), core)
+        ada = Ada(tmp_path, open_pigeon(tmp_path, pulse), core)
         async with running(ada.channel, ada.deliver, pulse):
             yield ada
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"text": "x"}', b'{"from": "", "text": "x"}', b"x" * 200_000])
-async def test_what_is_no_letter_is_moved_away_and_holds_up_no_other(tmp_path: Path, raw: bytes) -> None:
+async def test_an_invalid_letter_is_moved_away(tmp_path: Path, raw: bytes) -> None:
     core, pulse = Core(), StubPulse()
-    channel = opened(tmp_path, pulse)
-    async with asyncio.timeout(PATIENCE), running(channel, core.deliver, pulse):
+    channel = open_pigeon(tmp_path, pulse)
+    async with asyncio.timeout(TIMEOUT), running(channel, core.deliver, pulse):
         (tmp_path / "in" / "0.json").write_bytes(raw)
         while not (tmp_path / "in" / "refused" / "0.json").exists():  # noqa: ASYNC110 - as above.
             await asyncio.sleep(0)
     assert not core.taken
 
 
-def test_a_loft_is_needed() -> None:
+def test_a_missing_loft_is_a_config_error() -> None:
     with pytest.raises(CannotStart, match=r"options\.loft"):
         open_channel(context("pigeon", StubBrowser(), StubPulse()))
