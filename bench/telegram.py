@@ -45,7 +45,7 @@ base_url = "{model}"
 LAG = """
 import asyncio, time
 def load():
-    from channels.telegram.loading import load_aiogram
+    from channels.telegram.aiogram_loading import load_aiogram
     load_aiogram()
     import channels.telegram.connection
 async def main():

@@ -30,10 +30,10 @@ from aiogram.types import (
 )
 from pydantic import ValidationError
 
+from channels.telegram.aiogram_loading import build_models
 from channels.telegram.albums import Arrived
 from channels.telegram.errors import translated
 from channels.telegram.files import FileApi
-from channels.telegram.models import build_models
 from channels.telegram.places import Place
 from channels.telegram.sent import number_of
 from config import Secret

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from channels.telegram.loading import load_aiogram
+from channels.telegram.aiogram_loading import load_aiogram
 from config import Secret
 from gateway.contract import Address, Attachment, ChannelContext, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient

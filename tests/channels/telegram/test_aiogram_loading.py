@@ -13,13 +13,13 @@ from channels import telegram
 
 PROBE = """
 import json
-from channels.telegram.loading import load_aiogram
+from channels.telegram.aiogram_loading import load_aiogram
 
 load_aiogram()
 
 from aiogram import methods, types
 from aiogram.methods import Response
-from channels.telegram.models import build_models
+from channels.telegram.aiogram_loading import build_models
 
 def built(module):
     return [name for name in module.__all__ if getattr(getattr(module, name), "__pydantic_complete__", False)]
