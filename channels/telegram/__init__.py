@@ -1,15 +1,16 @@
-"""The Telegram channel: a bot that is talked to in private chats, groups and forum topics.
+"""The Telegram channel: a bot for private chats, groups and forum topics.
 
-Nothing here imports aiogram before `run` does, in a thread: it costs seconds and more than a hundred megabytes.
+Importing this package does not import aiogram, which costs seconds and more than a hundred megabytes. `run` does, in a
+thread.
 """
 
 from channels.telegram.channel import TelegramChannel
-from channels.telegram.webhook import WEBHOOK_URL, WebhookChannel
+from channels.telegram.webhook import WEBHOOK_URL, TelegramWebhookChannel
 from gateway.contract import Channel, ChannelContext
 
 __all__ = ["open_channel"]
 
 
 def open_channel(context: ChannelContext) -> Channel:
-    """Open a bot that polls, or one that is called where the options say so."""
-    return WebhookChannel(context) if WEBHOOK_URL in context.settings.options else TelegramChannel(context)
+    """Open a bot that receives by webhook if the options have a `webhook_url`, and one that polls otherwise."""
+    return TelegramWebhookChannel(context) if WEBHOOK_URL in context.settings.options else TelegramChannel(context)

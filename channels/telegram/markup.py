@@ -1,37 +1,32 @@
-"""Markdown to the little HTML that Telegram knows: https://core.telegram.org/bots/api#html-style."""
+"""Renders Markdown as the subset of HTML that Telegram knows: https://core.telegram.org/bots/api#html-style."""
 
 import html
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from markdown_it.tree import SyntaxTreeNode
 
 from gateway.text import utf16_length
 from gateway.text.parsing import Parser, drawn_table
 
-__all__ = ["Formatted", "render"]
-
 _SCHEMES = ("http://", "https://", "mailto:", "tg://")
 _TAGS = {"strong": "b", "em": "i", "s": "s"}
 _TAG = re.compile(r"<[^>]*>")
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
 
-
-@dataclass(frozen=True, slots=True)
-class Formatted:
-    html: str
-
-    @property
-    def length(self) -> int:
-        """What Telegram will count. Text is escaped, so whatever looks like a tag is one."""
-        return utf16_length(html.unescape(_TAG.sub("", self.html)).strip())
+_parser = Parser(lambda url: url.strip().lower().startswith(_SCHEMES))
 
 
-def render(markdown: str) -> Formatted:
-    """Render CommonMark with tables and strikethrough; HTML in it is shown as text."""
+def render(markdown: str) -> str:
+    """Render CommonMark with tables and strikethrough as HTML. HTML in the source is shown as text."""
     tokens = _parser.parse(markdown)
-    return Formatted(html.escape(markdown) if tokens is None else _blocks(SyntaxTreeNode(tokens).children))
+    return html.escape(markdown) if tokens is None else _blocks(SyntaxTreeNode(tokens).children)
+
+
+def visible_length(rendered: str) -> int:
+    """Return the length that Telegram counts: without tags, in UTF-16 units."""
+    # Text is escaped, so everything that looks like a tag is one.
+    return utf16_length(html.unescape(_TAG.sub("", rendered)).strip())
 
 
 def _blocks(nodes: Sequence[SyntaxTreeNode], *, is_quoted: bool = False) -> str:
@@ -43,12 +38,16 @@ def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:
         case "heading":
             return f"<b>{_inlines(node)}</b>"
         case "bullet_list" | "ordered_list":
-            return "\n".join(_items(node, depth=0, is_quoted=is_quoted))
+            return "\n".join(_list_lines(node, depth=0, is_quoted=is_quoted))
         case "blockquote":
             inside = _blocks(node.children, is_quoted=True)
-            return inside if is_quoted else f"<blockquote>{inside}</blockquote>"  # Telegram has no quotes in quotes.
+            return inside if is_quoted else f"<blockquote>{inside}</blockquote>"  # Telegram's quotes cannot be nested.
         case "fence" | "code_block":
-            return _code(node)
+            code = html.escape(node.content.removesuffix("\n"))
+            language = node.info.split(maxsplit=1)[0] if node.info.strip() else ""
+            if _LANGUAGE.fullmatch(language):
+                return f'<pre><code class="language-{language}">{code}</code></pre>'
+            return f"<pre>{code}</pre>"
         case "table":
             return f"<pre>{html.escape(drawn_table(node))}</pre>"
         case "hr":
@@ -57,8 +56,8 @@ def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:
             return _inlines(node)
 
 
-def _items(node: SyntaxTreeNode, *, depth: int, is_quoted: bool) -> Iterator[str]:
-    """Yield the lines of a list; Telegram has none, so they are drawn."""
+def _list_lines(node: SyntaxTreeNode, *, depth: int, is_quoted: bool) -> Iterator[str]:
+    """Yield the lines of a list. Telegram has no lists, so bullets and numbers are written as text."""
     first = int(node.attrs.get("start", 1))
     indent = "   " * depth
     for number, item in enumerate(node.children, first):
@@ -69,18 +68,10 @@ def _items(node: SyntaxTreeNode, *, depth: int, is_quoted: bool) -> Iterator[str
         for child in item.children:
             if child.type.endswith("_list"):
                 yield from ([lead.rstrip()] if lead.strip() else [])
-                yield from _items(child, depth=depth + 1, is_quoted=is_quoted)
+                yield from _list_lines(child, depth=depth + 1, is_quoted=is_quoted)
             else:
                 yield f"{lead}{_block(child, is_quoted=is_quoted)}"
             lead = f"{indent}   "
-
-
-def _code(node: SyntaxTreeNode) -> str:
-    code = html.escape(node.content.removesuffix("\n"))
-    language = node.info.split(maxsplit=1)[0] if node.info.strip() else ""
-    if _LANGUAGE.fullmatch(language):
-        return f'<pre><code class="language-{language}">{code}</code></pre>'
-    return f"<pre>{code}</pre>"
 
 
 def _inlines(node: SyntaxTreeNode) -> str:
@@ -98,6 +89,7 @@ def _inline(node: SyntaxTreeNode) -> str:
         case "link":
             return _link(str(node.attrs.get("href", "")), _inlines(node))
         case "image":
+            # Shown as a link, unless it already is the label of one: Telegram's links cannot be nested.
             source = str(node.attrs.get("src", ""))
             label = html.escape(node.content or source)
             return label if node.parent is not None and node.parent.type == "link" else _link(source, label)
@@ -109,10 +101,3 @@ def _inline(node: SyntaxTreeNode) -> str:
 
 def _link(target: str, label: str) -> str:
     return f'<a href="{html.escape(target)}">{label or html.escape(target)}</a>'
-
-
-def _is_safe_link(url: str) -> bool:
-    return url.strip().lower().startswith(_SCHEMES)
-
-
-_parser = Parser(_is_safe_link)

@@ -1,119 +1,114 @@
-"""The polling loop: has updates taken as they come, and acknowledges them only when the core has them."""
+"""Long polling: fetches updates, and acknowledges them only after the core has them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
-from channels.telegram.albums import Arrived, growing
-from channels.telegram.api import BotApi
-from channels.telegram.breath import Breath
-from channels.telegram.pauses import pauses
-from channels.telegram.taking import Taker
-from channels.telegram.wire import BotIdentity
+from channels.telegram.api import BotApi, ReceivedUpdate, delay_after, retry_delays
+from channels.telegram.updates import UpdateHandler, find_growing_albums
 from gateway.contract import Pulse
 from gateway.errors import AuthRejected, ChannelError, Transient
 
-__all__ = ["Poller"]
-
-LEAST_SLACK = 2
-"""How many seconds later than agreed an answer may come at least; after that the connection is taken for dead."""
+MIN_SLACK = 2
+"""Seconds that a response may be late at least, before the connection is treated as dead."""
 ALBUM_PAUSE = 0.3
-"""The parts of an album are sent in one go, but Telegram answers as soon as it has the first."""
+"""Seconds to wait for more parts of an album. Telegram responds as soon as it has the first."""
+ANSWER_PAUSE = 0.01
+"""Seconds by which the next poll is delayed for an answer. That is much less than a round trip to Telegram."""
 
 
 class Poller:
-    """Telegram forgets what lies before the offset that it is asked for, so that one moves only behind what is taken.
+    """Polls Telegram. `max_wait` is the number of seconds for which Telegram may hold a request without updates.
 
-    `identify` is asked again until it succeeds: Telegram may be away when we start. `longest` is for how many seconds
-    it may hold back an empty answer.
+    Telegram forgets all updates before the offset of a request. So the offset never moves past an update that the core
+    has not accepted.
     """
 
     def __init__(
         self,
         api: BotApi,
-        identify: Callable[[], Awaitable[BotIdentity]],
+        handler: UpdateHandler,
         pulse: Pulse,
         *,
-        longest: int,
-        breath: Breath,
+        max_wait: int,
+        answer_sent: asyncio.Event,
+        answer_pause: float = ANSWER_PAUSE,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
-        self._identify = identify
+        self._handler = handler
         self._pulse = pulse
-        self._longest = longest
-        self._breath = breath
+        self._max_wait = max_wait
+        self._answer_sent = answer_sent
+        self._answer_pause = answer_pause
         self._sleep = sleep
-        self._bot: BotIdentity | None = None
-        self._offset: int | None = None
-        self._ahead: set[int] = set()
-        """What lies behind the offset and was taken all the same; it comes again, and is passed over."""
         self._wait = 0
+        self._offset: int | None = None
+        self._handled_ahead: set[int] = set()
+        """Updates after the offset that were handled already. Telegram sends them again, and they are skipped."""
 
-    async def run(self, taker: Taker) -> None:
-        """Poll until cancelled or until the token is refused; any other trouble ends in another try."""
-        waits = pauses()
+    async def run(self) -> None:
+        """Poll until cancelled or until the token is rejected. After any other error, retry."""
+        delays = retry_delays()
         while True:
             try:
-                await self._round(taker)
+                await self._poll()
             except AuthRejected:
                 raise
             except ChannelError as trouble:
                 self._wait = 0
                 self._pulse.down(str(trouble))
-                await self._sleep(_asked(trouble) or next(waits))
+                await self._sleep(delay_after(trouble, delays))
             else:
-                # Only the first answer is wanted at once, as a proof that messages can come in.
-                self._wait = self._longest
+                # The first poll does not wait, so that it proves at once that messages can come in.
+                self._wait = self._max_wait
                 self._pulse.up()
-                waits = pauses()
+                delays = retry_delays()
 
-    async def _round(self, taker: Taker) -> None:
-        self._bot = self._bot or await self._identify()
-        arrived = await self._fetch(self._wait)
+    async def _poll(self) -> None:
+        await self._handler.identify()
+        received = await self._fetch(self._wait)
+        had_updates = bool(received)
         try:
-            await self._take(await self._with_whole_albums(arrived, taker, self._bot), taker, self._bot)
+            # Fetch an album again until it stops growing. Updates of other chats don't wait for it.
+            seen: set[int] = set()
+            while parts := find_growing_albums(received, seen):
+                await self._handle([each for each in received if each.id not in parts], held_back=parts)
+                await self._sleep(ALBUM_PAUSE)
+                seen |= parts
+                received = await self._fetch(wait=0)
+            await self._handle(received)
         except Transient:
-            await self._acknowledge()
+            # The next poll may be far away, or not come at all before a restart. Acknowledge what was handled, so that
+            # Telegram does not send it again.
+            if self._offset is not None:
+                await self._api.acknowledge(self._offset)
             raise
-        if arrived:
-            await self._breath.taken()
+        if had_updates:
+            # A poll keeps the event loop busier than all other steps of a quick answer. Let that answer go out first,
+            # but don't wait long: most models take their time.
+            self._answer_sent.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._answer_pause):
+                    await self._answer_sent.wait()
 
-    async def _fetch(self, wait: int) -> list[Arrived]:
-        arrived = await self._api.updates(self._offset, wait=wait, slack=max(LEAST_SLACK, self._longest // 5))
-        if not arrived:
-            # All before it is acknowledged by now. After a quiet week the next id may be lower: ask for any.
+    async def _fetch(self, wait: int) -> list[ReceivedUpdate]:
+        slack = max(MIN_SLACK, self._max_wait // 5)
+        received = await self._api.get_updates(self._offset, wait=wait, slack=slack)
+        if not received:
+            # Everything before the offset is acknowledged now. After a week without updates Telegram may continue with
+            # a lower id, which a request with this offset would skip. So the next request has no offset.
             self._offset = None
-            self._ahead.clear()
-        return [each for each in arrived if each[0] not in self._ahead]
+            self._handled_ahead.clear()
+        return [each for each in received if each.id not in self._handled_ahead]
 
-    async def _with_whole_albums(self, arrived: list[Arrived], taker: Taker, bot: BotIdentity) -> list[Arrived]:
-        """Where an album comes last in its chat, ask for it again until it stops growing. Nothing else waits for it."""
-        seen: set[int] = set()
-        while parts := growing(arrived, seen):
-            await self._take([each for each in arrived if each[0] not in parts], taker, bot, spared=parts)
-            await self._sleep(ALBUM_PAUSE)
-            seen |= parts
-            arrived = await self._fetch(wait=0)
-        return arrived
-
-    async def _take(
-        self, arrived: Sequence[Arrived], taker: Taker, bot: BotIdentity, *, spared: AbstractSet[int] = frozenset()
-    ) -> None:
-        """Have all of it taken, and move the offset to the first that was not or was `spared`, if there is one."""
-        left, trouble = await taker.take_all(arrived, bot)
-        taken = self._ahead.union(number for number, _ in arrived) - left
-        if taken or left or spared:
-            self._offset = min(left | spared, default=max(taken, default=0) + 1)
-            self._ahead = {number for number in taken if number > self._offset}
-        if trouble is not None:
-            raise trouble
-
-    async def _acknowledge(self) -> None:
-        """Acknowledge what was taken before the trouble, lest it come again after a restart."""
-        if self._offset is not None:
-            await self._api.acknowledge(self._offset)
-
-
-def _asked(trouble: ChannelError) -> float | None:
-    return trouble.retry_after if isinstance(trouble, Transient) else None
+    async def _handle(self, received: Sequence[ReceivedUpdate], *, held_back: AbstractSet[int] = frozenset()) -> None:
+        """Handle `received`, and move the offset to the first update that was not handled or is `held_back`."""
+        left, error = await self._handler.handle_all(received)
+        handled = self._handled_ahead.union(each.id for each in received) - left
+        if handled or left or held_back:
+            self._offset = min(left | held_back, default=max(handled, default=0) + 1)
+            self._handled_ahead = {update_id for update_id in handled if update_id > self._offset}
+        if error is not None:
+            raise error

@@ -1,6 +1,10 @@
-"""Telegram's updates as our messages, and our buttons as Telegram's. Pure: an update is read or skipped."""
+"""Translates Telegram's updates into our messages, and our addresses, buttons and commands into Telegram's.
 
-from collections.abc import Iterator, Sequence
+Pure functions. An update is read or skipped; reading raises nothing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,7 +15,6 @@ from aiogram.types import (
     InlineKeyboardButton,
     InlineKeyboardMarkup,
     Message,
-    MessageEntity,
     MessageOriginChannel,
     MessageOriginChat,
     MessageOriginHiddenUser,
@@ -20,25 +23,31 @@ from aiogram.types import (
     Update,
 )
 from msgspec.structs import replace
+from pydantic import BaseModel
 
-from channels.telegram.media import media
-from channels.telegram.rich import words_of
-from gateway.contract import Address, Attachment, Button, Inbound, PeerKind, Quote, Sender
+from channels.telegram.media import find_attachments, find_notes
+from gateway.contract import Address, Attachment, Button, CommandInfo, Inbound, PeerKind, Quote, Sender
+from gateway.errors import Undeliverable
 from gateway.text import excerpt
-
-__all__ = ["BotIdentity", "keyboard", "moved", "read"]
 
 MAX_BUTTON_BYTES = 64
 """https://core.telegram.org/bots/api#inlinekeyboardbutton"""
-LABEL_WIDTH = 48
+BUTTON_LABEL_WIDTH = 48
+MENU_SUMMARY_WIDTH = 256
+"""https://core.telegram.org/bots/api#botcommand"""
 
-_AFTER_NAME = " ,:\t\n"
+_MENU_NAME = re.compile(r"[a-z0-9_]{1,32}")
+_AFTER_MENTION = " ,:\t\n"
 _KINDS = {"private": PeerKind.DIRECT, "group": PeerKind.GROUP, "supergroup": PeerKind.GROUP}
+
+# Fields of a rich message's blocks: inline text, and nested blocks.
+_RICH_INLINE = ("text", "expression", "alternative_text", "button")
+_RICH_BLOCKS = ("label", "summary", "blocks", "items", "cells", "caption", "credit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BotIdentity:
-    """Who the bot is, to the core and to Telegram."""
+    """The bot's names in the core and on Telegram."""
 
     channel: str
     account: str
@@ -47,19 +56,53 @@ class BotIdentity:
     must_be_mentioned: bool = True
 
 
-def read(update: Update, bot: BotIdentity, *, now: datetime) -> Inbound | None:
-    """Translate what a person said or pressed; None for all else. `now` is when a button counts as pressed."""
-    if update.callback_query is not None:
-        return _pressed(update.callback_query, bot, now)
-    if update.message is not None:
-        return _said(update.message, bot)
-    if update.edited_message is not None:
-        return _edited(update.edited_message, bot, update.update_id)
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTarget:
+    """Where on Telegram a message goes: a chat, and the forum topic in it, if any."""
+
+    chat: int
+    thread: int | None = None
 
 
-def moved(update: Update, bot: BotIdentity) -> tuple[Address, Address] | None:
-    """Tell of a group that was made a supergroup: what it was, and what it is. Either of the two says so."""
+def target_of(address: Address) -> ChatTarget:
+    """Return the chat of `address`. Raises `Undeliverable` if its ids are not numbers."""
+    try:
+        return ChatTarget(chat=int(address.peer), thread=int(address.thread) if address.thread else None)
+    except ValueError as wrong:
+        raise Undeliverable(f"{address.peer} is not a Telegram chat id.") from wrong
+
+
+def keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
+    """Return a keyboard with one button per row, since labels are long.
+
+    Buttons whose command exceeds Telegram's limit are left out. The message text lists the commands as well.
+    """
+    rows = [
+        [InlineKeyboardButton(text=excerpt(button.label, BUTTON_LABEL_WIDTH), callback_data=button.command)]
+        for button in buttons
+        if len(button.command.encode()) <= MAX_BUTTON_BYTES
+    ]
+    return InlineKeyboardMarkup(inline_keyboard=rows) if rows else None
+
+
+def command_menu(commands: Iterable[CommandInfo]) -> dict[str, str]:
+    """Return the commands for Telegram's menu, each with its summary.
+
+    A menu entry is a single word, so a command of several words appears under its first alias that is one.
+    """
+    menu: dict[str, str] = {}
+    for command in commands:
+        name = next(filter(_MENU_NAME.fullmatch, (command.name, *command.aliases)), None)
+        if name is not None:
+            menu[name] = excerpt(command.summary, MENU_SUMMARY_WIDTH)
+    return menu
+
+
+def read_migration(update: Update, bot: BotIdentity) -> tuple[Address, Address] | None:
+    """Return the old and the new address of a group that became a supergroup, if `update` reports that.
+
+    Telegram reports it twice: in the old group and in the new one.
+    """
     message = update.message
     if message is None or (message.migrate_from_chat_id is None and message.migrate_to_chat_id is None):
         return None
@@ -69,22 +112,30 @@ def moved(update: Update, bot: BotIdentity) -> tuple[Address, Address] | None:
     return here, replace(here, peer=str(message.migrate_to_chat_id))
 
 
-def keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
-    """One button a row, since labels are long. A command that is too long for a button stays out: the text has it."""
-    rows = [
-        [InlineKeyboardButton(text=excerpt(button.label, LABEL_WIDTH), callback_data=button.command)]
-        for button in buttons
-        if len(button.command.encode()) <= MAX_BUTTON_BYTES
-    ]
-    return InlineKeyboardMarkup(inline_keyboard=rows) if rows else None
+def read_update(update: Update, bot: BotIdentity, *, now: datetime) -> Inbound | None:
+    """Translate a message, an edit or a button press of a person. Returns None for all other updates.
+
+    Telegram does not say when a button was pressed, so `now` is used.
+    """
+    if update.callback_query is not None:
+        return _read_button_press(update.callback_query, bot, now)
+    if update.message is not None:
+        return _read_message(update.message, bot)
+    edited = update.edited_message
+    # A live location that moves is reported as an edit too. It has no text.
+    if edited is None or not _text_of(edited):
+        return None
+    inbound = _read_message(edited, bot)
+    return inbound and replace(inbound, event_id=f"{inbound.event_id}:{update.update_id}", edits=inbound.event_id)
 
 
-def _pressed(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound | None:
-    """Pressing is saying the command. Who presses may have sent other bytes, so nothing but a command is taken."""
+def _read_button_press(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound | None:
+    """Translate a button press into a message with the button's command."""
+    # A modified client can send any data, so only commands are accepted.
     if query.message is None or query.data is None or not query.data.startswith("/") or query.from_user.is_bot:
         return None
-    thread = None if isinstance(query.message, InaccessibleMessage) else _thread(query.message)
-    address = _address(query.message.chat, thread, bot)
+    thread = None if isinstance(query.message, InaccessibleMessage) else _thread_of(query.message)
+    address = _address_of(query.message.chat, thread, bot)
     if address is None:
         return None
     return Inbound(
@@ -97,81 +148,100 @@ def _pressed(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound |
     )
 
 
-def _edited(message: Message, bot: BotIdentity, number: int) -> Inbound | None:
-    """Read an edit. Telegram also calls it one when a live location moves, which says nothing."""
-    if not _words(message):
+def _read_message(message: Message, bot: BotIdentity) -> Inbound | None:
+    address = _address_of(message.chat, _thread_of(message), bot)
+    text, attachments, notes = _text_of(message), find_attachments(message), find_notes(message)
+    if address is None or not (text or attachments or notes):
         return None
-    inbound = _said(message, bot)
-    return inbound and replace(inbound, event_id=f"{inbound.event_id}:{number}", edits=inbound.event_id)
 
-
-def _said(message: Message, bot: BotIdentity) -> Inbound | None:
-    address = _address(message.chat, _thread(message), bot)
-    sender = _sender(message)
-    text = _words(message)
-    attachments, notes = media(message)
-    quotes, beside = _quoted(message, bot)
-    is_something = text or notes or attachments
-    if address is None or sender is None or not is_something or _is_for_another(message, bot):
+    if message.sender_chat is not None:
+        # An administrator can write anonymously, as the group. Posts of other chats, such as a linked channel, come
+        # with `sender_chat` too and are not answered.
+        if message.sender_chat.id != message.chat.id or message.is_automatic_forward:
+            return None
+        sender = Sender(id=str(message.chat.id), name=message.chat.title or "")
+    elif message.from_user is not None and not message.from_user.is_bot:
+        sender = Sender(id=str(message.from_user.id), name=message.from_user.full_name)
+    else:
         return None
+
+    replied = _replied_message(message)
+    is_reply_to_bot = replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
+    is_addressed = address.kind is PeerKind.DIRECT or not bot.must_be_mentioned or is_reply_to_bot
+    mention = f"@{bot.username}".lower()
+    # Telegram counts offsets in UTF-16 units, and an entity may start in the middle of a surrogate pair.
+    units = (message.text or message.caption or "").encode("utf-16-le")
+    for entity in message.entities or message.caption_entities or ():
+        words = units[2 * entity.offset : 2 * (entity.offset + entity.length)].decode("utf-16-le", "replace").lower()
+        match entity.type:
+            case "bot_command" if entity.offset == 0:
+                _, at, name = words.partition("@")
+                if at and name != bot.username.lower():
+                    return None  # A command for another bot in the group, like /new@other_bot.
+                is_addressed = True
+            case "mention":
+                is_addressed |= words == mention
+            case "text_mention":
+                is_addressed |= entity.user is not None and entity.user.id == bot.id
+
+    # Drop the bot's name from the start, so that "@bot /new" is a command.
+    if text[: len(mention)].lower() == mention and text[len(mention) : len(mention) + 1] in tuple(_AFTER_MENTION):
+        text = text[len(mention) :].lstrip(_AFTER_MENTION)
+    quote, quoted_attachments = _read_quote(message, bot)
     return Inbound(
         address=address,
         sender=sender,
         event_id=f"{message.chat.id}:{message.message_id}",
-        text="\n".join([_without_mention(text, bot), *notes]).strip(),
+        text="\n".join([text, *notes]).strip(),
         sent_at=message.date,
         message_id=str(message.message_id),
-        attachments=attachments or beside,
-        is_addressed=address.kind is PeerKind.DIRECT or _is_addressed(message, bot),
-        forwarded_from=None if message.forward_origin is None else _origin(message.forward_origin),
-        quotes=quotes,
+        attachments=attachments or quoted_attachments,
+        is_addressed=is_addressed,
+        forwarded_from=None if message.forward_origin is None else _origin_name(message.forward_origin),
+        quotes=quote,
     )
 
 
-def _quoted(message: Message, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
-    """Return what a message answers to, and the files of that; of a longer text people can point at a part."""
-    replied, elsewhere = _replied(message), message.external_reply
-    part = message.quote.text if message.quote is not None else ""
+def _read_quote(message: Message, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
+    """Return the text that a message replies to, and the files of the replied message unless the bot sent it."""
+    replied, external = _replied_message(message), message.external_reply
+    # People can select a part of the message that they reply to.
+    selected = message.quote.text if message.quote is not None else ""
     if replied is None:
-        author = _origin(elsewhere.origin) if elsewhere is not None else ""
-        return (Quote(author=author, text=part) if part else None), ()
+        # A reply to a message in another chat: bots see only its origin and the selected part.
+        author = _origin_name(external.origin) if external is not None else ""
+        return (Quote(author=author, text=selected) if selected else None), ()
+    text = selected or "\n".join(filter(None, [_text_of(replied), *find_notes(replied)]))
+    if replied.sender_chat is not None or replied.from_user is None:
+        # For a post of a channel or a group, `from_user` is a placeholder account of Telegram's.
+        author = (replied.sender_chat or replied.chat).title or ""
+    else:
+        author = replied.from_user.full_name
     is_ours = replied.from_user is not None and replied.from_user.id == bot.id
-    files, notes = media(replied)
-    text = part or "\n".join(filter(None, [_words(replied), *notes]))
-    quote = Quote(author=_author(replied), text=text, is_ours=is_ours) if text else None
-    return quote, () if is_ours else files
+    quote = Quote(author=author, text=text, is_ours=is_ours) if text else None
+    return quote, () if is_ours else find_attachments(replied)
 
 
-def _author(message: Message) -> str:
-    """Name who wrote. For what a channel or a group wrote, Telegram puts in a user of its own."""
-    if message.sender_chat is not None or message.from_user is None:
-        return (message.sender_chat or message.chat).title or ""
-    return message.from_user.full_name
+def _replied_message(message: Message) -> Message | None:
+    # In a forum topic every message is formally a reply to the notice that created the topic. That one doesn't count.
+    replied = message.reply_to_message
+    return replied if replied is not None and replied.forum_topic_created is None else None
 
 
-def _address(chat: Chat, thread: str | None, bot: BotIdentity) -> Address | None:
+def _address_of(chat: Chat, thread: str | None, bot: BotIdentity) -> Address | None:
     kind = _KINDS.get(chat.type)
     if kind is None:
         return None
     return Address(channel=bot.channel, account=bot.account, kind=kind, peer=str(chat.id), thread=thread)
 
 
-def _thread(message: Message) -> str | None:
-    """Name the topic. Plain replies have a thread id too, which is no place to write to."""
+def _thread_of(message: Message) -> str | None:
+    # Messages in a chain of replies have a thread id too, but only topics can be written to.
     return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
 
 
-def _sender(message: Message) -> Sender | None:
-    """Name who wrote: a person, or an administrator who writes as the group. Bots and channels are not answered."""
-    if message.sender_chat is not None:
-        writes_as_group = message.sender_chat.id == message.chat.id and not message.is_automatic_forward
-        return Sender(id=str(message.chat.id), name=message.chat.title or "") if writes_as_group else None
-    if message.from_user is None or message.from_user.is_bot:
-        return None
-    return Sender(id=str(message.from_user.id), name=message.from_user.full_name)
-
-
-def _origin(origin: MessageOriginUnion) -> str:
+def _origin_name(origin: MessageOriginUnion) -> str:
+    """Return the name of the person or chat that wrote a forwarded or quoted message."""
     match origin:
         case MessageOriginUser(sender_user=user):
             return user.full_name
@@ -184,57 +254,36 @@ def _origin(origin: MessageOriginUnion) -> str:
     return ""
 
 
-def _without_mention(text: str, bot: BotIdentity) -> str:
-    """Drop the bot's name from the start, so that `@bot /new` is a command."""
-    name = f"@{bot.username}"
-    head, rest = text[: len(name)], text[len(name) :]
-    return rest.lstrip(_AFTER_NAME) if head.lower() == name.lower() and rest[:1] in tuple(_AFTER_NAME) else text
+def _text_of(message: Message) -> str:
+    if message.text or message.caption or message.rich_message is None:
+        return message.text or message.caption or ""
+    return "\n".join(line for line in _rich_lines(message.rich_message.blocks) if line.strip())
 
 
-def _is_addressed(message: Message, bot: BotIdentity) -> bool:
-    return not bot.must_be_mentioned or _is_reply_to(message, bot) or any(_calls(message, bot))
+def _rich_lines(block: object) -> Iterator[str]:
+    """Yield the text of a rich message's blocks, one line per block. Media are left out.
+
+    https://core.telegram.org/bots/api#richmessage. A block's fields depend on its kind, and new kinds may be added, so
+    this looks for fields by name.
+    """
+    match block:
+        case str():
+            yield block
+        case list():
+            for part in block:
+                yield from _rich_lines(part)
+        case BaseModel():
+            yield _rich_inline(block)
+            for name in _RICH_BLOCKS:
+                yield from _rich_lines(getattr(block, name, None))
 
 
-def _is_reply_to(message: Message, bot: BotIdentity) -> bool:
-    replied = _replied(message)
-    return replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
-
-
-def _replied(message: Message) -> Message | None:
-    """Whatever is written in a topic is formally a reply to the notice that opened it; that one does not count."""
-    replied = message.reply_to_message
-    return replied if replied is not None and replied.forum_topic_created is None else None
-
-
-def _calls(message: Message, bot: BotIdentity) -> Iterator[bool]:
-    """For each thing in the text that may call the bot, tell whether it does."""
-    for entity, words in _entities(message):
-        match entity.type:
-            case "mention":
-                yield words.lower() == f"@{bot.username}".lower()
-            case "text_mention":
-                yield entity.user is not None and entity.user.id == bot.id
-            case "bot_command":
-                yield entity.offset == 0
-
-
-def _is_for_another(message: Message, bot: BotIdentity) -> bool:
-    """Whether it is a command with another bot's name behind it."""
-    for entity, words in _entities(message):
-        if entity.type == "bot_command" and entity.offset == 0:
-            _, at, name = words.partition("@")
-            return bool(at) and name.lower() != bot.username.lower()
-    return False
-
-
-def _words(message: Message) -> str:
-    rich = message.rich_message
-    return message.text or message.caption or (words_of(rich) if rich is not None else "")
-
-
-def _entities(message: Message) -> Iterator[tuple[MessageEntity, str]]:
-    """Yield each entity with its words. Telegram counts UTF-16 units; one may be said to begin inside a character."""
-    units = (message.text or message.caption or "").encode("utf-16-le")
-    for entity in message.entities or message.caption_entities or ():
-        found = units[2 * entity.offset : 2 * (entity.offset + entity.length)]
-        yield entity, found.decode("utf-16-le", "replace")
+def _rich_inline(text: object) -> str:
+    match text:
+        case str():
+            return text
+        case list():
+            return "".join(map(_rich_inline, text))
+        case BaseModel():
+            return "".join(_rich_inline(getattr(text, name, None)) for name in _RICH_INLINE)
+    return ""

@@ -12,7 +12,7 @@ from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 from tests.channels.discord.fake_discord import discord_server
 from tests.channels.discord.harness import open_discord
 from tests.channels.telegram.bot_api import bot_api
-from tests.channels.telegram.running import Beats, opened
+from tests.channels.telegram.harness import Beats, opened
 
 PATIENCE = 90.0
 

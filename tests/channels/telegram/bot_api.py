@@ -1,4 +1,4 @@
-"""A Bot API server for tests: it speaks Telegram's wire format, keeps its promises, and misbehaves when told to."""
+"""A fake Bot API server. It speaks Telegram's wire format, and fails on request."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ ADA = {"id": 42, "is_bot": False, "first_name": "Ada", "last_name": "L"}
 BOB = {"id": 77, "is_bot": False, "first_name": "Bob"}
 GROUP = {"id": -1001, "type": "supergroup", "title": "The group"}
 KNOWN_TAGS = {"b", "i", "s", "a", "code", "pre", "blockquote"}
-PATIENCE = 90.0
+TEST_TIMEOUT = 120.0
 
-Json = dict[str, Any]  # What travels is of any shape.
+Json = dict[str, Any]  # JSON of any shape.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,17 @@ CONFLICT = refusal(409, "Conflict: terminated by other getUpdates request; make 
 WEBHOOK_IS_SET = refusal(409, "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook")
 UNPARSABLE = refusal(400, "Bad Request: can't parse entities: Unsupported start tag")
 DROP: tuple[int, Json] = (0, {})
-"""As a scripted answer: the connection is cut."""
+"""A scripted response: the connection is cut."""
 
 
 @dataclass(slots=True)
 class FakeBotApi:
-    """`scripted[method]` are answers given, first in first out, before the method works; `lacks` are unknown to it.
+    """`scripted[method]` are responses that are given, first in first out, before the method works normally.
 
-    What is `held` gets no answer at all.
+    Methods in `lacks` do not exist, and methods in `held` never respond.
 
-    `files` are what people have sent, by file id, and None is one without end; what the bot sends is in the fields of
-    its call, as Latin-1 text.
+    `files` has the files that people have sent, by file id; None stands for an endless file. Files that the bot sends
+    are in the fields of its call, as Latin-1 text.
     """
 
     url: str = ""
@@ -68,7 +68,7 @@ class FakeBotApi:
     _next_message: int = 100
 
     async def say(self, text: str, *, chat: Json | None = None, sender: Json = ADA, **fields: object) -> Json:
-        """Let a person write, by default directly to the bot."""
+        """Send a message as a person, by default in a private chat with the bot."""
         chat = chat or {"id": sender["id"], "type": "private", "first_name": sender["first_name"]}
         message = {"message_id": self._message_id(), "date": int(time()), "chat": chat, "from": sender, **fields}
         return await self.update(message={**message, "text": text} if text else message)
@@ -86,11 +86,11 @@ class FakeBotApi:
         return update
 
     async def acknowledged(self) -> None:
-        """Return once the bot has told that it needs nothing again."""
+        """Wait until the bot has acknowledged all updates."""
         await self._until(lambda: not self.pending)
 
     async def called(self, method: str, *, times: int = 1) -> Call:
-        """Return the `times`-th call of `method`, waiting for it."""
+        """Wait for the `times`-th call of `method`, and return it."""
         await self._until(lambda: len(self.calls_of(method)) >= times)
         return self.calls_of(method)[times - 1]
 
@@ -98,7 +98,7 @@ class FakeBotApi:
         return [call for call in self.calls if call.method == method]
 
     async def _until(self, is_true: Any) -> None:  # noqa: ANN401 - a predicate.
-        async with asyncio.timeout(PATIENCE), self._changed:
+        async with asyncio.timeout(TEST_TIMEOUT), self._changed:
             await self._changed.wait_for(is_true)
 
     def _message_id(self) -> int:
@@ -220,7 +220,7 @@ def _field(value: object) -> str:
 
 
 def is_html(text: str) -> bool:
-    """Tell whether Telegram would parse `text`: known tags only, each closed where it should be."""
+    """Return whether Telegram would parse `text`: only known tags, correctly nested and closed."""
     parser = _Checker()
     parser.feed(text)
     parser.close()
@@ -259,3 +259,18 @@ def links(text: str) -> list[str]:
     parser.feed(text)
     parser.close()
     return parser.links
+
+
+def text_update(text: str, number: int, sender: Json = ADA) -> Json:
+    """Return an update as Telegram sends it: a private message, with `number` as its update id and message id."""
+    chat = {"id": sender["id"], "type": "private", "first_name": sender["first_name"]}
+    message = {"message_id": number, "date": 4_000_000_000, "chat": chat, "from": sender, "text": text}
+    return {"update_id": number, "message": message}
+
+
+def album_part(number: int) -> Json:
+    update = text_update("", number)
+    photo = {"file_id": f"photo{number}", "file_unique_id": f"U{number}", "width": 1, "height": 1}
+    update["message"] |= {"media_group_id": "A", "photo": [photo], "caption": f"look {number}"}
+    del update["message"]["text"]
+    return update

@@ -1,5 +1,25 @@
-"""Here aiogram is loaded as the daemon loads it, before a test imports it by itself."""
+"""Loads aiogram as the daemon does, before a test module imports it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
 
 from channels.telegram.aiogram_loading import load_aiogram
+from gateway.contract import Channel
+from tests.channels.telegram.bot_api import FakeBotApi, bot_api
+from tests.channels.telegram.harness import Beats, Core, opened, running
 
 load_aiogram()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeBotApi]:
+    async with bot_api() as api:
+        yield api
+
+
+@pytest.fixture
+async def channel(api: FakeBotApi, core: Core, beats: Beats) -> AsyncIterator[Channel]:
+    channel = opened(api, beats)
+    async with running(channel, core.deliver, beats):
+        yield channel

@@ -1,13 +1,17 @@
-"""aiogram as the daemon loads it, in a process of its own: whatever a test has built before is built."""
+"""aiogram as the daemon loads it, in its own process, where no other test has built models before."""
 
 import ast
+import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
+from aiogram.methods import Response
+from aiogram.types import Message, Update
 
 from channels import telegram
 
@@ -39,14 +43,14 @@ print(json.dumps({**before, "answers": len(answers), "latitude": answer.result.l
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def probed() -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", PROBE], check=True, capture_output=True, text=True)
     seen: dict[str, Any] = json.loads(done.stdout)
     return seen
 
 
-def asked_for() -> set[str]:
-    """Name the methods that the channel calls, as aiogram names their classes."""
+def called_methods() -> set[str]:
+    """Return aiogram's class names of the methods that the channel calls."""
     trees = [ast.parse(file.read_text()) for file in Path(telegram.__path__[0]).glob("*.py")]
     calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {
@@ -56,16 +60,31 @@ def asked_for() -> set[str]:
     }
 
 
-def test_what_the_channel_calls_is_built_before_it_is_called(found: dict[str, Any]) -> None:
-    assert {"GetUpdates", "SendMessage", "GetFile"} <= asked_for() <= set(found["methods"])
-    assert found["answers"] == len(asked_for())
+def test_the_models_of_all_called_methods_are_built_in_advance(probed: dict[str, Any]) -> None:
+    assert {"GetUpdates", "SendMessage", "GetFile"} <= called_methods() <= set(probed["methods"])
+    assert probed["answers"] == len(called_methods())
 
 
-def test_what_nobody_has_used_is_not_built(found: dict[str, Any]) -> None:
-    assert {"Update", "Message"} <= set(found["types"])
-    assert not {"BusinessLocation", "ChatFullInfo", "Sticker"} & set(found["types"])
-    assert "SendPoll" not in found["methods"]
+def test_unused_models_are_not_built(probed: dict[str, Any]) -> None:
+    assert {"Update", "Message"} <= set(probed["types"])
+    assert not {"BusinessLocation", "ChatFullInfo", "Sticker"} & set(probed["types"])
+    assert "SendPoll" not in probed["methods"]
 
 
-def test_what_is_used_all_the_same_is_built_then(found: dict[str, Any]) -> None:
-    assert found["latitude"] == 1.5
+def test_a_model_that_was_not_built_in_advance_is_built_on_first_use(probed: dict[str, Any]) -> None:
+    assert probed["latitude"] == 1.5
+
+
+@pytest.mark.usefixtures("channel")
+def test_response_models_are_built_once() -> None:
+    """Building them again would block the event loop for tens of milliseconds."""
+    models: list[type[object]] = [
+        Response[list[Update]],
+        Response[Message],
+        Response[Message | bool],
+        Response[bool],
+    ]
+    built = [ref(model) for model in models]
+    models.clear()
+    gc.collect()
+    assert all(model() is not None for model in built)

@@ -1,4 +1,4 @@
-"""Telegram in the suite that holds every channel."""
+"""Telegram in the contract suite of all channels."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,7 @@ from gateway.testing import Core, FarSide
 from gateway.testing.suite import ChannelContract
 from tests.channels.at_work import ListeningIn
 from tests.channels.telegram.bot_api import ADA, FakeBotApi, bot_api, visible
-from tests.channels.telegram.running import Beats, opened, running
+from tests.channels.telegram.harness import Beats, opened, running
 
 
 class TelegramFarSide(ListeningIn):

@@ -1,7 +1,7 @@
-"""kill -9 over Telegram: the real daemon and the real aiogram, against a server that speaks the Bot API.
+"""kill -9 over Telegram: the real daemon and the real aiogram, with a fake Bot API server.
 
-Every message is answered or its sender told, twice only where nobody can know and then marked, and the channel is
-back up each time.
+Every message is answered, or its sender is told why not. An answer is repeated only if the outcome of its send is
+unknown, and is then marked. The channel comes back up each time.
 """
 
 import asyncio
@@ -13,11 +13,9 @@ from pathlib import Path
 
 from gateway.composing import POSSIBLY_REPEATED
 from gateway.control import Control
-from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api, visible
+from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, bot_api, visible
 from tests.crash.daemons import Daemons, daemons
 from tests.crash.order import Order
-
-PATIENCE = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class Stage:
         assert await self.daemons.stop(pid, signal.SIGKILL) == -signal.SIGKILL
 
     async def finish(self, *words: str) -> list[str]:
-        """Have everything answered by one more daemon; return the answers that hold `words`, in their order."""
+        """Let one more daemon answer everything. Returns all answers once each of `words` is in one of them."""
         self.order.gate.touch()
         pid = await self.start()
         while not all(any(word in text for text in self.shown()) for word in words):
@@ -51,7 +49,7 @@ class Stage:
         return [visible(call.fields["text"]) for call in self.api.calls_of("sendMessage")]
 
     async def is_ready(self) -> None:
-        """Have `/readyz` tell the truth: the channel is up, since it polls."""
+        """Check that `/readyz` says so: the channel polls, so it is up."""
         async with Control(self.order.data_dir) as control:
             assert (await control.get("/readyz"))["status"] == "ready"
 
@@ -59,7 +57,7 @@ class Stage:
 @asynccontextmanager
 async def staged(home: Path) -> AsyncIterator[Stage]:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TEST_TIMEOUT),
         bot_api() as api,
         daemons(imports=["channels.telegram.connection"]) as forked,
     ):
@@ -92,7 +90,7 @@ async def test_killed_just_after_an_update_has_arrived(tmp_path: Path) -> None:
 
 
 async def test_killed_while_a_send_is_in_flight(tmp_path: Path) -> None:
-    """The fake has got the request, and nobody can know whether it counts: so it is sent again, and marked."""
+    """The fake has received the request, but the daemon cannot know that. So it sends the answer again, marked."""
     async with staged(tmp_path) as stage:
         pid = await stage.start()
         stage.api.held.add("sendMessage")

@@ -1,58 +1,20 @@
-"""A Telegram bot from end to end: the real daemon, the real aiogram, a server that speaks the Bot API."""
+"""A Telegram bot end to end: the real daemon and the real aiogram, with a fake Bot API server."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from config import FileSettings, GatewaySettings, HttpSettings, Settings
+from config import FileSettings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import TextDelta
-from gateway.daemon import Daemon, opened
 from gateway.dialogue import UserMessage
 from tests.agent.scripted import PatientProvider, ScriptedProvider
-from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TOKEN, Call, FakeBotApi, bot_api, refusal
+from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TEST_TIMEOUT, TOKEN, Call, FakeBotApi, refusal
+from tests.channels.telegram.harness import gateway, heard, settings
 from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.files.samples import png
 from tests.running import DEFAULTS, Running, by_fork_with, write_config
-
-PATIENCE = 120
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[FakeBotApi]:
-    async with bot_api() as api:
-        yield api
-
-
-def settings(folder: Path, api: FakeBotApi, **more: object) -> Settings:
-    telegram = {"token": TOKEN, "api_base": api.url, "allow": [ADA["id"]], "group_allow": [GROUP["id"]], **more}
-    return Settings.model_validate(
-        {
-            "gateway": GatewaySettings(data_dir=folder / "data"),
-            "http": HttpSettings(port=0),
-            "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "telegram": telegram},
-        }
-    )
-
-
-@asynccontextmanager
-async def gateway(configured: Settings) -> AsyncIterator[Daemon]:
-    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
-        started = asyncio.Event()
-        tasks.create_task(daemon.run(started.set), name="daemon")
-        await started.wait()
-        yield daemon
-        daemon.stop()
-
-
-async def heard(api: FakeBotApi, number: int) -> Call:
-    """Return the `number`-th message that the bot has sent."""
-    return await api.called("sendMessage", times=number)
 
 
 async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
@@ -63,7 +25,7 @@ async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
         assert answer.fields["parse_mode"] == "HTML"
 
 
-async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_pressing_a_button_in_the_session_list_resumes_that_session(tmp_path: Path, api: FakeBotApi) -> None:
     async with gateway(settings(tmp_path, api)):
         await api.say("hello")
         await heard(api, 1)
@@ -77,9 +39,7 @@ async def test_the_list_of_sessions_has_buttons_and_pressing_one_resumes(tmp_pat
         assert "Back in session 1" in (await heard(api, 4)).fields["text"]
 
 
-async def test_a_question_about_a_tool_has_buttons_and_only_the_asker_can_press(
-    tmp_path: Path, api: FakeBotApi
-) -> None:
+async def test_only_the_person_who_was_asked_can_approve_a_tool_by_button(tmp_path: Path, api: FakeBotApi) -> None:
     rocket = Rocket()
     async with gateway(settings(tmp_path, api)) as daemon:
         agent(scripted([launch("Mars")]), rocket)(daemon)
@@ -105,7 +65,7 @@ async def test_a_stranger_is_told_their_id(tmp_path: Path, api: FakeBotApi) -> N
         assert "77" in (await heard(api, 1)).fields["text"]
 
 
-async def test_who_is_let_in_by_a_reload_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_a_user_who_was_allowed_by_a_reload_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
     async with gateway(settings(tmp_path, api)) as daemon:
         await api.say("let me in", sender=BOB)
         await heard(api, 1)
@@ -114,7 +74,7 @@ async def test_who_is_let_in_by_a_reload_is_answered(tmp_path: Path, api: FakeBo
         assert "You are Bob" in (await heard(api, 2)).fields["text"]
 
 
-async def test_in_a_group_it_answers_who_calls_it_and_nobody_else(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_in_a_group_only_messages_that_address_the_bot_are_answered(tmp_path: Path, api: FakeBotApi) -> None:
     async with gateway(settings(tmp_path, api)):
         await api.say("just talking", chat=GROUP, sender=BOB)
         await api.say("/whoami", chat={**GROUP, "id": -666}, sender=BOB)
@@ -131,7 +91,7 @@ CALLED = {"entities": [{"type": "mention", "offset": 0, "length": 9}]}
 
 
 def long_file(data: Path) -> str:
-    """Put a file of many words where the agent can read it, so that its answer takes a while; return the last word."""
+    """Put a long file into the workspace, so that the answer takes a while. Returns its last word."""
     workspace = data / "workspace" / "main"
     workspace.mkdir(parents=True)
     (workspace / "long.txt").write_text(" ".join(f"word{number}" for number in range(450)))
@@ -139,15 +99,15 @@ def long_file(data: Path) -> str:
 
 
 async def shown_whole(api: FakeBotApi, end: str) -> list[Call]:
-    """Wait until the text of a message has been edited to its end; return all edits."""
-    async with asyncio.timeout(PATIENCE):
+    """Wait until an edit contains `end`. Returns all edits."""
+    async with asyncio.timeout(TEST_TIMEOUT):
         times = 1
         while end not in (await api.called("editMessageText", times=times)).fields["text"]:
             times += 1
     return api.calls_of("editMessageText")
 
 
-async def test_in_a_group_an_answer_grows_by_editing_one_message(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_in_a_group_an_answer_is_streamed_by_editing_one_message(tmp_path: Path, api: FakeBotApi) -> None:
     async def seen(piece: str) -> None:
         await (heard(api, 1) if piece == "One" else shown_whole(api, piece))
 
@@ -162,7 +122,7 @@ async def test_in_a_group_an_answer_grows_by_editing_one_message(tmp_path: Path,
     assert not api.calls_of("sendMessageDraft")
 
 
-async def test_what_a_killed_daemon_left_half_written_is_edited_to_its_end(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_an_answer_cut_by_a_kill_is_completed_by_editing_it(tmp_path: Path, api: FakeBotApi) -> None:
     end = long_file(tmp_path / "data")
     write_config(
         tmp_path,
@@ -180,7 +140,7 @@ async def test_what_a_killed_daemon_left_half_written_is_edited_to_its_end(tmp_p
     assert len(api.calls_of("sendMessage")) == 1
 
 
-async def test_the_menu_has_short_names_for_commands_of_two_words(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_the_menu_lists_commands_of_two_words_by_their_alias(tmp_path: Path, api: FakeBotApi) -> None:
     async with gateway(settings(tmp_path, api)):
         menu = (await api.called("setMyCommands")).json("commands")
     names = [entry["command"] for entry in menu]
@@ -188,7 +148,7 @@ async def test_the_menu_has_short_names_for_commands_of_two_words(tmp_path: Path
     assert len(names) == len(set(names))
 
 
-async def test_a_restart_loses_nothing_that_was_not_acknowledged(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_a_restart_loses_no_unacknowledged_message(tmp_path: Path, api: FakeBotApi) -> None:
     async with gateway(settings(tmp_path, api)):
         await api.say("/new One")
         await heard(api, 1)
@@ -204,7 +164,7 @@ async def test_a_restart_loses_nothing_that_was_not_acknowledged(tmp_path: Path,
     assert len(api.calls_of("sendMessage")) == 3
 
 
-async def test_a_refused_token_retires_telegram_and_readiness_says_so(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_a_rejected_token_retires_telegram_and_readiness_shows_it(tmp_path: Path, api: FakeBotApi) -> None:
     api.scripted["getMe"].append(refusal(401, "Unauthorized"))
     async with gateway(settings(tmp_path, api)) as daemon:
         (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "channel:telegram:default"]
@@ -215,7 +175,7 @@ async def test_a_refused_token_retires_telegram_and_readiness_says_so(tmp_path: 
 
 
 async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotApi) -> None:
-    """With every kind of trouble that makes libraries quote URLs, and at the most talkative level."""
+    """With every kind of error that makes libraries quote URLs, and at log level debug."""
     quoting = refusal(500, f"no /bot{TOKEN}/")
     api.scripted["getMe"].append(DROP)
     api.scripted["getUpdates"] += [quoting, (200, f"no json {TOKEN}")]
@@ -237,7 +197,7 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotAp
     assert not [file for file in files if TOKEN.encode() in file.read_bytes()]
 
 
-async def test_a_photo_reaches_the_model_and_an_endless_file_does_not(tmp_path: Path, api: FakeBotApi) -> None:
+async def test_a_photo_reaches_the_model_but_an_endless_file_does_not(tmp_path: Path, api: FakeBotApi) -> None:
     configured = settings(tmp_path, api).model_copy(update={"files": FileSettings(max_bytes=300_000)})
     provider = ScriptedProvider([TextDelta(text="A dot.")])
     api.files["P"] = png()

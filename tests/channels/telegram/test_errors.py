@@ -13,7 +13,7 @@ from aiohttp import (
 )
 from aiohttp.client_reqrep import ConnectionKey
 
-from channels.telegram.errors import TABLE, translate, translated
+from channels.telegram.errors import TABLE, translate, translate_errors
 from config import Secret
 from gateway.errors import ChannelError, Transient
 from tests.channels.telegram.bot_api import TOKEN
@@ -23,12 +23,12 @@ THEIRS = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if
 
 
 @pytest.mark.parametrize("kind", THEIRS, ids=lambda kind: kind.__name__)
-def test_the_table_names_every_error_of_the_sdk(kind: type[Exception]) -> None:
+def test_the_table_covers_every_error_of_aiogram(kind: type[Exception]) -> None:
     assert kind in TABLE
 
 
 @pytest.mark.parametrize("kind", sorted(TABLE, key=str), ids=lambda kind: kind.__name__)
-def test_every_error_becomes_a_sentence_without_the_token(kind: type[Exception]) -> None:
+def test_every_message_is_a_sentence_without_the_token(kind: type[Exception]) -> None:
     error = kind.__new__(kind)
     vars(error).update(vars(SimpleNamespace(message=f"no {TOKEN}", retry_after=3, method=GetMe(), data={})))
     ours = translate(error, Secret(TOKEN))
@@ -49,7 +49,7 @@ def test_every_error_becomes_a_sentence_without_the_token(kind: type[Exception])
     ],
     ids=lambda cause: type(cause).__name__,
 )
-def test_a_send_is_in_doubt_once_there_was_a_connection(
+def test_the_outcome_of_a_send_is_unknown_once_a_connection_was_made(
     cause: Exception,
     may_have_arrived: bool,  # noqa: FBT001 - a table's column.
 ) -> None:
@@ -61,10 +61,10 @@ def test_a_send_is_in_doubt_once_there_was_a_connection(
         assert ours.may_have_arrived is (may_have_arrived and is_send)
 
 
-def test_an_error_that_quotes_the_token_is_not_carried_along() -> None:
-    with pytest.raises(ChannelError) as raised, translated(Secret(TOKEN)):
+def test_an_error_that_quotes_the_token_does_not_become_the_cause() -> None:
+    with pytest.raises(ChannelError) as raised, translate_errors(Secret(TOKEN)):
         raise OSError(f"http://host/bot{TOKEN}/getMe")
     assert raised.value.__suppress_context__
-    with pytest.raises(Transient) as raised_with_cause, translated(Secret(TOKEN)):
+    with pytest.raises(Transient) as raised_with_cause, translate_errors(Secret(TOKEN)):
         raise ConnectionResetError
     assert isinstance(raised_with_cause.value.__cause__, ConnectionResetError)

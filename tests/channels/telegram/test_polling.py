@@ -1,53 +1,38 @@
-"""The loop with its pauses in the test's hands; a refused token is what ends it."""
+"""The polling loop. The tests control its pauses, and end it by a rejected token."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from channels.telegram.api import BotApi
-from channels.telegram.breath import Breath
 from channels.telegram.polling import ALBUM_PAUSE, Poller
-from channels.telegram.taking import Taker
-from channels.telegram.wire import BotIdentity
-from config import Secret
-from gateway.contract import Address, Inbound, Verdict
+from channels.telegram.updates import UpdateHandler
+from config import ChannelSettings, Secret
+from gateway.contract import Inbound, Verdict
 from gateway.errors import AuthRejected, Transient
-from tests.channels.telegram.bot_api import ADA, BOB, CONFLICT, PATIENCE, TOKEN, FakeBotApi, Json, bot_api, refusal
-from tests.channels.telegram.running import Beats
+from tests.channels.telegram.bot_api import ADA, BOB, CONFLICT, DROP, TEST_TIMEOUT, TOKEN, FakeBotApi, Json, refusal
+from tests.channels.telegram.harness import Beats, Core, channel_context, opened, running
 
 REVOKED = refusal(401, "Unauthorized")
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[FakeBotApi]:
-    async with bot_api() as api:
-        yield api
-
-
-async def identify() -> BotIdentity:
-    return BotIdentity(channel="telegram", account="default", id=123456, username="gate_bot")
-
-
-async def relocate(_old: Address, _new: Address) -> None:
-    pytest.fail("nothing has moved")
+CONTEXT = channel_context(ChannelSettings())
 
 
 async def poll(
-    api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]], taken: list[Inbound] | None = None
+    api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]], delivered: list[Inbound] | None = None
 ) -> list[Inbound]:
-    """Poll until the token is revoked; return what was taken, which is in `taken` as soon as it is."""
-    taken = [] if taken is None else taken
+    """Poll until the token is revoked. Returns the delivered messages, which are added to `delivered` as they come."""
+    delivered = [] if delivered is None else delivered
 
     async def deliver(inbound: Inbound) -> Verdict:
-        taken.append(inbound)
+        delivered.append(inbound)
         return Verdict.ACCEPTED
 
-    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot:
+    async with asyncio.timeout(TEST_TIMEOUT), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
-            async with Taker(bot, deliver, relocate) as taker:
-                await Poller(bot, identify, beats, longest=50, breath=Breath(), sleep=sleep).run(taker)
-    return taken
+            async with UpdateHandler(bot, CONTEXT, deliver) as handler:
+                await Poller(bot, handler, beats, max_wait=50, answer_sent=asyncio.Event(), sleep=sleep).run()
+    return delivered
 
 
 def picture(name: str, caption: str) -> Json:
@@ -55,26 +40,26 @@ def picture(name: str, caption: str) -> Json:
     return {"media_group_id": "A", "photo": [photo], "caption": caption}
 
 
-async def test_pauses_grow_while_the_trouble_lasts_and_start_anew_after_it(api: FakeBotApi) -> None:
-    beats, pauses = Beats(), list[float]()
+async def test_retry_delays_grow_during_an_outage_and_restart_after_it(api: FakeBotApi) -> None:
+    beats, delays = Beats(), list[float]()
 
-    async def sleep(pause: float) -> None:
-        pauses.append(pause)
+    async def sleep(delay: float) -> None:
+        delays.append(delay)
 
     fine = (200, {"ok": True, "result": []})
-    asked = refusal(429, "Too Many Requests", retry_after=17)
-    api.scripted["getUpdates"] += [*[CONFLICT] * 6, asked, fine, CONFLICT, REVOKED]
+    rate_limited = refusal(429, "Too Many Requests", retry_after=17)
+    api.scripted["getUpdates"] += [*[CONFLICT] * 6, rate_limited, fine, CONFLICT, REVOKED]
     await poll(api, beats, sleep)
-    assert pauses == [1, 2, 5, 10, 30, 30, 17, 1]
+    assert delays == [1, 2, 5, 10, 30, 30, 17, 1]
     assert beats.heard.count("up") == 1
     assert "Another program" in beats.heard[0]
 
 
-async def test_an_album_is_one_message_though_its_parts_come_one_by_one(api: FakeBotApi) -> None:
+async def test_an_album_is_one_message_even_if_its_parts_arrive_one_by_one(api: FakeBotApi) -> None:
     to_come = [picture("two", ""), picture("three", "at these")]
 
-    async def sleep(pause: float) -> None:
-        assert pause == ALBUM_PAUSE
+    async def sleep(delay: float) -> None:
+        assert delay == ALBUM_PAUSE
         if to_come:
             await api.say("", **to_come.pop(0))
         else:
@@ -91,8 +76,8 @@ async def test_an_album_is_one_message_though_its_parts_come_one_by_one(api: Fak
     assert [other.text for other in others] == ["and?", "the last"]
 
 
-async def test_albums_of_two_people_at_once_are_two_messages(api: FakeBotApi) -> None:
-    """Telegram numbers what comes in from all chats as it comes, so the one's pictures lie between the other's."""
+async def test_interleaved_albums_of_two_people_are_two_messages(api: FakeBotApi) -> None:
+    """Telegram numbers the updates of all chats in one sequence, so the parts of the two albums alternate."""
     to_come = [("three", ADA), ("drei", BOB)]
 
     async def sleep(_: float) -> None:
@@ -108,37 +93,37 @@ async def test_albums_of_two_people_at_once_are_two_messages(api: FakeBotApi) ->
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
-    taken = await polling
-    albums = {each.address.peer: [file.ref for file in each.attachments] for each in taken if each.attachments}
+    delivered = await polling
+    albums = {each.address.peer: [file.ref for file in each.attachments] for each in delivered if each.attachments}
     assert albums == {"42": ["one", "two", "three"], "77": ["eins", "zwei", "drei"]}
-    assert len(taken) == 6, "something was taken in pieces, or twice"
+    assert len(delivered) == 6, "an album was delivered in parts, or a message twice"
 
 
-async def test_what_others_wrote_does_not_wait_for_an_album(api: FakeBotApi) -> None:
-    """However many albums come one behind the other, each message is taken with the next look."""
-    heard: list[str] = []
+async def test_messages_of_other_chats_do_not_wait_for_an_album(api: FakeBotApi) -> None:
+    """Even if one album follows the other, each message is delivered by the next poll."""
+    expected: list[str] = []
     waiting = ["", "second", "third"]
 
     async def sleep(_: float) -> None:
-        heard.append(waiting.pop(0))
-        assert [each.text for each in taken if not each.attachments] == heard[1:], "it has waited for an album"
+        expected.append(waiting.pop(0))
+        assert [each.text for each in delivered if not each.attachments] == expected[1:], "it has waited for an album"
         if waiting:
             await api.say(waiting[0], sender=BOB)
             await api.say("", **{**picture("one", "look"), "media_group_id": f"A{len(waiting)}"})
 
-    taken: list[Inbound] = []
+    delivered: list[Inbound] = []
     await api.say("", **picture("one", "look"))
-    polling = asyncio.create_task(poll(api, Beats(), sleep, taken), name="poll")
+    polling = asyncio.create_task(poll(api, Beats(), sleep, delivered), name="poll")
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
     await polling
-    assert len(taken) == 6
+    assert len(delivered) == 6
 
 
-async def test_an_album_that_is_interrupted_is_not_waited_for(api: FakeBotApi) -> None:
+async def test_an_album_followed_by_another_message_is_delivered_at_once(api: FakeBotApi) -> None:
     async def sleep(_: float) -> None:
-        pytest.fail("there is nothing to wait for")
+        pytest.fail("the album was already complete")
 
     await api.say("", **picture("one", "look"))
     await api.say("and?")
@@ -146,72 +131,177 @@ async def test_an_album_that_is_interrupted_is_not_waited_for(api: FakeBotApi) -
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
-    assert [taken.text for taken in (await polling)[1:]] == ["and?", "the last"]
+    assert [each.text for each in (await polling)[1:]] == ["and?", "the last"]
 
 
-async def test_the_chats_of_one_answer_do_not_wait_for_each_other(api: FakeBotApi) -> None:
-    """Ada's first is held up until all that Bob wrote behind it has been taken; her second waits for it."""
-    bob_is_done = asyncio.Event()
-    taken: list[str] = []
-
-    async def deliver(inbound: Inbound) -> Verdict:
-        if inbound.text == "first":
-            await bob_is_done.wait()
-        taken.append(inbound.text)
-        if inbound.text == "fourth":
-            bob_is_done.set()
-        return Verdict.ACCEPTED
-
-    for text, sender in (("first", ADA), ("second", ADA), ("third", BOB), ("fourth", BOB)):
-        await api.say(text, sender=sender)
-    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot, Taker(bot, deliver, relocate) as taker:
-        left = await taker.take_all(await bot.updates(None, wait=0, slack=5), await identify())
-    assert taken == ["third", "fourth", "first", "second"]
-    assert left == (set(), None)
-
-
-async def test_the_offset_stops_at_the_first_that_could_not_be_taken(api: FakeBotApi) -> None:
-    """What others wrote behind it is taken, and comes again; what the same person wrote behind it is not."""
-    trouble = Transient("the disk is full")
-    taken: list[str] = []
-
-    async def deliver(inbound: Inbound) -> Verdict:
-        if inbound.text == "second":
-            raise trouble
-        taken.append(inbound.text)
-        return Verdict.ACCEPTED
-
-    said = [("first", BOB), ("second", ADA), ("third", ADA), ("fourth", BOB)]
-    numbers = [(await api.say(text, sender=sender))["update_id"] for text, sender in said]
-    async with asyncio.timeout(PATIENCE), BotApi(Secret(TOKEN), api.url) as bot, Taker(bot, deliver, relocate) as taker:
-        left = await taker.take_all(await bot.updates(None, wait=0, slack=5), await identify())
-    assert taken == ["first", "fourth"]
-    assert left == ({numbers[1], numbers[2]}, trouble)
-
-
-async def test_what_was_not_taken_is_asked_for_again(api: FakeBotApi) -> None:
+async def test_an_update_that_was_not_accepted_is_fetched_again(api: FakeBotApi) -> None:
     troubles = [Transient("the disk is full", retry_after=0)]
-    taken: list[str] = []
+    delivered: list[str] = []
 
     async def deliver(inbound: Inbound) -> Verdict:
         if inbound.text == "first" and troubles:
             raise troubles.pop()
-        taken.append(inbound.text)
+        delivered.append(inbound.text)
         return Verdict.ACCEPTED
 
     async def sleep(_: float) -> None:
-        assert [update["message"]["text"] for update in api.pending] == ["first", "second"], "it was forgotten"
+        assert [update["message"]["text"] for update in api.pending] == ["first", "second"], "it was acknowledged"
 
     await api.say("first")
     await api.say("second", sender=BOB)
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TEST_TIMEOUT),
         BotApi(Secret(TOKEN), api.url) as bot,
         asyncio.TaskGroup() as tasks,
-        Taker(bot, deliver, relocate) as taker,
+        UpdateHandler(bot, CONTEXT, deliver) as handler,
     ):
-        poller = Poller(bot, identify, Beats(), longest=50, breath=Breath(), sleep=sleep)
-        polling = tasks.create_task(poller.run(taker), name="poll")
+        poller = Poller(bot, handler, Beats(), max_wait=50, answer_sent=asyncio.Event(), sleep=sleep)
+        polling = tasks.create_task(poller.run(), name="poll")
         await api.acknowledged()
         polling.cancel()
-    assert taken == ["second", "first"], "what was taken is not taken again"
+    assert delivered == ["second", "first"], "an update was delivered twice"
+
+
+class AnswerSent(asyncio.Event):
+    """`cleared` is set once the poller begins to wait for an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleared = asyncio.Event()
+
+    def clear(self) -> None:
+        super().clear()
+        self.cleared.set()
+
+
+async def test_the_next_poll_waits_for_an_answer_to_the_last_one(api: FakeBotApi) -> None:
+    """An answer that was sent before the messages were delivered does not count."""
+    answer_sent = AnswerSent()
+
+    async def deliver(_: Inbound) -> Verdict:
+        answer_sent.set()
+        return Verdict.ACCEPTED
+
+    await api.say("hello")
+    async with (
+        asyncio.timeout(TEST_TIMEOUT),
+        BotApi(Secret(TOKEN), api.url) as bot,
+        asyncio.TaskGroup() as tasks,
+        UpdateHandler(bot, CONTEXT, deliver) as handler,
+    ):
+        poller = Poller(bot, handler, Beats(), max_wait=50, answer_sent=answer_sent, answer_pause=TEST_TIMEOUT)
+        polling = tasks.create_task(poller.run(), name="poll")
+        await answer_sent.cleared.wait()
+        assert len(api.calls_of("getUpdates")) == 1
+        answer_sent.set()
+        await api.acknowledged()
+        polling.cancel()
+
+
+@pytest.mark.usefixtures("channel")
+async def test_updates_are_acknowledged_only_after_the_core_accepted_them(
+    api: FakeBotApi, core: Core, beats: Beats
+) -> None:
+    core.troubles = [Transient("the disk is full", retry_after=0.01)]
+    await api.say("one")
+    await api.say("two")
+    assert [(await core.heard()).text for _ in range(2)] == ["one", "two"]
+    await api.acknowledged()
+    assert "the disk is full" in beats.heard
+
+
+async def test_updates_delivered_before_an_error_are_acknowledged(api: FakeBotApi, beats: Beats) -> None:
+    taken: list[str] = []
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        if inbound.text == "two":
+            raise Transient("shutting down", retry_after=3600)
+        taken.append(inbound.text)
+        return Verdict.ACCEPTED
+
+    await api.say("one")
+    await api.say("two")
+    async with asyncio.timeout(TEST_TIMEOUT), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(opened(api, beats).run(deliver), name="channel")
+        await beats.wait_for("shutting down".__eq__)
+        task.cancel()
+    assert taken == ["one"]
+    assert [update["message"]["text"] for update in api.pending] == ["two"]
+
+
+@pytest.mark.usefixtures("channel")
+async def test_an_unparsable_update_does_not_block_others(api: FakeBotApi, core: Core) -> None:
+    async with api._changed:  # noqa: SLF001 - both in one answer.
+        api.pending.append({"update_id": 1, "message": {"message_id": "of a kind to come"}})
+    await api.say("hello")
+    assert (await core.heard()).text == "hello"
+    await api.acknowledged()
+
+
+@pytest.mark.usefixtures("channel")
+async def test_a_lower_update_id_after_a_quiet_week_is_delivered(api: FakeBotApi, core: Core) -> None:
+    await api.say("before")
+    await core.heard()
+    await api.acknowledged()
+    api._next_update = 7  # noqa: SLF001 - Telegram may start anywhere.
+    await api.say("after")
+    assert (await core.heard()).text == "after"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        DROP,
+        refusal(502, "Bad Gateway"),
+        refusal(429, "Too Many Requests", retry_after=1),
+        CONFLICT,
+        refusal(400, "Bad Request: what nobody expects"),
+        (200, "no json"),
+    ],
+)
+async def test_errors_while_polling_are_reported_and_retried(
+    api: FakeBotApi, core: Core, beats: Beats, answer: tuple[int, object]
+) -> None:
+    api.scripted["getUpdates"].append(answer)
+    await api.say("hello")
+    async with running(opened(api, beats), core.deliver, beats):
+        assert (await core.heard()).text == "hello"
+    assert len(beats.heard) == 2
+    assert not any(TOKEN in reason for reason in beats.heard)
+
+
+async def test_a_leftover_webhook_is_deleted_without_losing_pending_updates(
+    api: FakeBotApi, core: Core, beats: Beats
+) -> None:
+    api.webhook = "https://elsewhere.example/hook"
+    await api.say("hello")
+    async with running(opened(api, beats), core.deliver, beats):
+        assert (await core.heard()).text == "hello"
+    assert (await api.called("deleteWebhook")).fields["drop_pending_updates"] == "false"
+
+
+@pytest.mark.parametrize("answer", [refusal(401, "Unauthorized"), refusal(404, "Not Found")])
+async def test_a_rejected_token_ends_the_channel(
+    api: FakeBotApi, core: Core, beats: Beats, answer: tuple[int, object]
+) -> None:
+    api.scripted["getMe"].append(answer)
+    async with asyncio.timeout(TEST_TIMEOUT):
+        with pytest.raises(AuthRejected, match="BotFather"):
+            await opened(api, beats).run(core.deliver)
+
+
+async def test_a_token_revoked_while_polling_ends_the_channel(api: FakeBotApi, core: Core, beats: Beats) -> None:
+    api.scripted["getUpdates"].append(refusal(401, "Unauthorized"))
+    async with asyncio.timeout(TEST_TIMEOUT):
+        with pytest.raises(AuthRejected):
+            await opened(api, beats).run(core.deliver)
+
+
+async def test_a_channel_with_a_revoked_token_does_not_wait_for_the_menu(
+    api: FakeBotApi, core: Core, beats: Beats
+) -> None:
+    api.scripted["setMyCommands"].append(refusal(429, "Too Many Requests: retry after 999", retry_after=999))
+    api.scripted["getUpdates"].append(refusal(401, "Unauthorized"))
+    async with asyncio.timeout(TEST_TIMEOUT):
+        with pytest.raises(AuthRejected):
+            await opened(api, beats).run(core.deliver)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from channels.telegram.wire import BotIdentity, keyboard, moved, read
+from channels.telegram.wire import BotIdentity, keyboard, read_migration, read_update
 from gateway.contract import AttachmentKind, Button, Inbound, PeerKind, Quote
 from tests.channels.telegram.bot_api import ADA, BOB, BOT, GROUP
 
@@ -18,7 +18,7 @@ SENT = 1_772_366_400
 MENTION = {"type": "mention", "offset": 3, "length": 9}
 NEWS = {"id": -5, "type": "channel", "title": "News"}
 
-Json = dict[str, Any]  # What travels is of any shape.
+Json = dict[str, Any]  # JSON of any shape.
 
 
 def message(text: str | None = None, **fields: object) -> Json:
@@ -27,10 +27,10 @@ def message(text: str | None = None, **fields: object) -> Json:
 
 
 def parsed(content: Json, kind: str = "message", bot: BotIdentity = IDENTITY) -> Inbound | None:
-    return read(Update.model_validate({"update_id": 1, kind: content}), bot, now=NOW)
+    return read_update(Update.model_validate({"update_id": 1, kind: content}), bot, now=NOW)
 
 
-def taken(content: Json, kind: str = "message", bot: BotIdentity = IDENTITY) -> Inbound:
+def accepted(content: Json, kind: str = "message", bot: BotIdentity = IDENTITY) -> Inbound:
     inbound = parsed(content, kind, bot)
     assert inbound is not None
     return inbound
@@ -41,23 +41,23 @@ def in_group(text: str, *entities: tuple[str, int, int], **fields: object) -> Js
     return message(text, chat=GROUP, entities=found, **fields)
 
 
-def test_a_private_message() -> None:
-    inbound = taken(message("hello"))
+def test_a_private_message_is_read() -> None:
+    inbound = accepted(message("hello"))
     assert (inbound.address.kind, inbound.address.peer, inbound.address.thread) == (PeerKind.DIRECT, "42", None)
     assert (inbound.event_id, inbound.message_id, inbound.is_addressed) == ("42:5", "5", True)
     assert inbound.sent_at == datetime.fromtimestamp(SENT, UTC)
 
 
-def test_a_topic_is_a_thread_and_a_chain_of_replies_is_none() -> None:
-    assert taken(message("a", chat=GROUP, is_topic_message=True, message_thread_id=7)).address.thread == "7"
-    assert taken(message("a", chat=GROUP, message_thread_id=7)).address.thread is None
+def test_a_topic_is_a_thread_but_a_chain_of_replies_is_not() -> None:
+    assert accepted(message("a", chat=GROUP, is_topic_message=True, message_thread_id=7)).address.thread == "7"
+    assert accepted(message("a", chat=GROUP, message_thread_id=7)).address.thread is None
 
 
-def test_an_edit_is_an_event_of_its_own_about_the_message_it_changes() -> None:
-    inbound = taken(message("hello", edit_date=SENT + 60), "edited_message")
+def test_an_edit_is_a_separate_event_that_names_the_edited_message() -> None:
+    inbound = accepted(message("hello", edit_date=SENT + 60), "edited_message")
     assert (inbound.event_id, inbound.edits, inbound.text) == ("42:5:1", "42:5", "hello")
     assert inbound.sent_at == datetime.fromtimestamp(SENT, UTC)
-    assert taken(message("hello")).edits is None
+    assert accepted(message("hello")).edits is None
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_an_edit_is_an_event_of_its_own_about_the_message_it_changes() -> None:
         ({"migrate_to_chat_id": GROUP["id"]}, {"id": -5, "type": "group", "title": "The group"}),
     ],
 )
-def test_a_group_that_becomes_a_supergroup_has_moved(content: Json, chat: Json) -> None:
+def test_a_group_that_becomes_a_supergroup_is_a_migration(content: Json, chat: Json) -> None:
     update = Update.model_validate({"update_id": 1, "message": message(chat=chat, **content)})
-    change = moved(update, IDENTITY)
+    change = read_migration(update, IDENTITY)
     assert change is not None
     assert [(each.peer, each.kind) for each in change] == [("-5", PeerKind.GROUP), ("-1001", PeerKind.GROUP)]
-    assert moved(Update.model_validate({"update_id": 1, "message": message("hi")}), IDENTITY) is None
+    assert read_migration(Update.model_validate({"update_id": 1, "message": message("hi")}), IDENTITY) is None
 
 
-def test_a_live_location_speaks_once() -> None:
+def test_a_live_location_is_read_once() -> None:
     moving = message(location={"latitude": 1.5, "longitude": 2, "live_period": 60}, edit_date=SENT)
-    assert taken(moving).text == "[location: 1.500000, 2.000000]"
+    assert accepted(moving).text == "[location: 1.500000, 2.000000]"
     assert parsed(moving, "edited_message") is None
 
 
@@ -105,12 +105,12 @@ def test_a_live_location_speaks_once() -> None:
         ),
     ],
 )
-def test_in_a_group_it_must_be_called(content: Json, is_addressed: bool) -> None:  # noqa: FBT001 - a table's column.
-    assert taken(content).is_addressed is is_addressed
+def test_in_a_group_the_bot_is_addressed_by_mention_command_or_reply(content: Json, is_addressed: bool) -> None:  # noqa: FBT001 - a table's column.
+    assert accepted(content).is_addressed is is_addressed
 
 
-def test_an_entity_that_begins_inside_a_character_stops_nothing() -> None:
-    assert taken(in_group("😀 hi", ("mention", 1, 1), ("bot_command", 0, 1))).text == "😀 hi"
+def test_an_entity_that_begins_inside_a_surrogate_pair_does_no_harm() -> None:
+    assert accepted(in_group("😀 hi", ("mention", 1, 1), ("bot_command", 0, 1))).text == "😀 hi"
 
 
 @pytest.mark.parametrize(
@@ -122,27 +122,27 @@ def test_an_entity_that_begins_inside_a_character_stops_nothing() -> None:
         ({"game": {"title": "Chess", "description": "d", "photo": []}}, "[game: Chess]"),
     ],
 )
-def test_what_bots_are_not_shown_is_a_note(content: Json, text: str) -> None:
-    assert taken(message(**content)).text == text
+def test_content_that_bots_cannot_see_becomes_a_note(content: Json, text: str) -> None:
+    assert accepted(message(**content)).text == text
 
 
-def test_the_words_of_a_rich_message_are_read() -> None:
+def test_the_text_of_a_rich_message_is_read() -> None:
     paragraph = {"type": "paragraph", "text": ["see ", {"type": "bold", "text": "this"}]}
     item = {"label": "1.", "blocks": [{"type": "pre", "text": "code"}]}
     table = {"type": "table", "cells": [[{"align": "left", "valign": "top", "text": "cell"}]]}
     blocks = [paragraph, {"type": "list", "items": [item]}, {"type": "divider"}, table]
-    assert taken(message(rich_message={"blocks": blocks})).text == "see this\n1.\ncode\ncell"
+    assert accepted(message(rich_message={"blocks": blocks})).text == "see this\n1.\ncode\ncell"
 
 
-def test_a_topic_that_the_bot_opened_does_not_make_every_word_a_reply() -> None:
+def test_a_message_in_a_topic_that_the_bot_created_is_not_a_reply_to_the_bot() -> None:
     opening = {"message_id": 4, "date": 1, "chat": GROUP, "from": BOT}
     opening["forum_topic_created"] = {"name": "t", "icon_color": 1}
-    assert not taken(in_group("hello", reply_to_message=opening)).is_addressed
+    assert not accepted(in_group("hello", reply_to_message=opening)).is_addressed
 
 
-def test_without_the_need_for_a_mention_everything_is_addressed_but_other_bots_commands() -> None:
+def test_without_require_mention_everything_but_commands_for_other_bots_is_addressed() -> None:
     eager = BotIdentity(channel="telegram", account="default", id=1, username="gate_bot", must_be_mentioned=False)
-    assert taken(in_group("hello"), bot=eager).is_addressed
+    assert accepted(in_group("hello"), bot=eager).is_addressed
     assert parsed(in_group("/new@other_bot", ("bot_command", 0, 14)), bot=eager) is None
 
 
@@ -155,8 +155,8 @@ def test_without_the_need_for_a_mention_everything_is_addressed_but_other_bots_c
         ("@gate_bot", "@gate_bot"),
     ],
 )
-def test_the_bots_name_in_front_is_no_part_of_what_is_said(text: str, expected: str) -> None:
-    assert taken(in_group(text)).text == expected
+def test_the_bots_name_is_removed_from_the_start_of_a_text(text: str, expected: str) -> None:
+    assert accepted(in_group(text)).text == expected
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_the_bots_name_in_front_is_no_part_of_what_is_said(text: str, expected: 
         ),
     ],
 )
-def test_it_is_told_whose_words_were_forwarded(origin: Json, name: str) -> None:
-    assert taken(message("/new", forward_origin=origin)).forwarded_from == name
-    assert taken(message("/new")).forwarded_from is None
+def test_a_forwarded_message_names_its_author(origin: Json, name: str) -> None:
+    assert accepted(message("/new", forward_origin=origin)).forwarded_from == name
+    assert accepted(message("/new")).forwarded_from is None
 
 
 EARLIER = {"message_id": 3, "date": SENT, "chat": GROUP, "from": {"id": 7, "is_bot": False, "first_name": "Bob"}}
@@ -208,18 +208,18 @@ OURS = {**EARLIER, "from": {"id": IDENTITY.id, "is_bot": True, "first_name": "Ga
         ),
     ],
 )
-def test_what_a_message_answers_to_comes_with_it(fields: Json, expected: Quote | None) -> None:
-    inbound = taken(message("What does that mean?", **fields))
+def test_a_reply_quotes_the_message_it_refers_to(fields: Json, expected: Quote | None) -> None:
+    inbound = accepted(message("What does that mean?", **fields))
     assert (inbound.text, inbound.quotes) == ("What does that mean?", expected)
 
 
-def test_the_files_that_a_message_answers_to_are_its_own_unless_it_has_any() -> None:
+def test_a_reply_without_files_gets_the_files_of_the_message_it_refers_to() -> None:
     replied = EARLIER | {"document": {**FILE, "file_name": "a.pdf"}}
-    (theirs,) = taken(message("Read that.", reply_to_message=replied)).attachments
+    (theirs,) = accepted(message("Read that.", reply_to_message=replied)).attachments
     assert theirs.name == "a.pdf"
     own = {"document": {**FILE, "file_name": "b.pdf"}, "caption": "Or that."}
-    assert [file.name for file in taken(message(None, reply_to_message=replied, **own)).attachments] == ["b.pdf"]
-    assert taken(message("And?", reply_to_message=OURS | replied | {"from": OURS["from"]})).attachments == ()
+    assert [file.name for file in accepted(message(None, reply_to_message=replied, **own)).attachments] == ["b.pdf"]
+    assert accepted(message("And?", reply_to_message=OURS | replied | {"from": OURS["from"]})).attachments == ()
 
 
 POINT = {"latitude": 1, "longitude": 2}
@@ -241,8 +241,8 @@ FILE = {"file_id": "F", "file_unique_id": "U", "file_size": 10}
         ({"animation": {**FILE, **FLAT, "duration": 1}, "document": FILE}, AttachmentKind.VIDEO, ""),
     ],
 )
-def test_files_are_attached(content: Json, kind: AttachmentKind, text: str) -> None:
-    inbound = taken(message(**content))
+def test_files_become_attachments(content: Json, kind: AttachmentKind, text: str) -> None:
+    inbound = accepted(message(**content))
     (attachment,) = inbound.attachments
     assert (attachment.kind, attachment.ref, attachment.size) == (kind, "F", 10)
     assert inbound.text == text
@@ -260,8 +260,8 @@ def test_files_are_attached(content: Json, kind: AttachmentKind, text: str) -> N
         ),
     ],
 )
-def test_what_is_no_file_is_noted(content: Json, text: str) -> None:
-    inbound = taken(message(**content))
+def test_stickers_contacts_dice_and_venues_become_notes(content: Json, text: str) -> None:
+    inbound = accepted(message(**content))
     assert (inbound.text, inbound.attachments) == (text, ())
 
 
@@ -275,20 +275,20 @@ def test_what_is_no_file_is_noted(content: Json, text: str) -> None:
         message("hi", chat=GROUP, sender_chat=GROUP, is_automatic_forward=True),
     ],
 )
-def test_who_is_no_person_is_passed_over(content: Json) -> None:
+def test_messages_that_no_person_wrote_are_skipped(content: Json) -> None:
     assert parsed(content) is None
 
 
-def test_an_administrator_may_write_as_the_group_but_never_as_a_person() -> None:
-    assert taken(message("hi", chat=GROUP, sender_chat=GROUP)).sender.id == str(GROUP["id"])
+def test_an_anonymous_administrator_is_identified_as_the_group() -> None:
+    assert accepted(message("hi", chat=GROUP, sender_chat=GROUP)).sender.id == str(GROUP["id"])
 
 
 def button(data: str | None, **fields: object) -> Json:
     return {"id": "q1", "from": BOB, "chat_instance": "1", "message": message("list"), "data": data, **fields}
 
 
-def test_a_button_is_pressed_by_the_one_who_presses() -> None:
-    inbound = taken(button("/session resume 2"), "callback_query")
+def test_the_sender_of_a_button_press_is_the_person_who_pressed() -> None:
+    inbound = accepted(button("/session resume 2"), "callback_query")
     assert (inbound.text, inbound.sender.id, inbound.event_id, inbound.sent_at) == (
         "/session resume 2",
         "77",
@@ -297,17 +297,17 @@ def test_a_button_is_pressed_by_the_one_who_presses() -> None:
     )
 
 
-def test_a_button_on_a_message_that_is_gone_still_works() -> None:
+def test_a_button_on_a_deleted_message_still_works() -> None:
     gone = {"message_id": 5, "date": 0, "chat": PRIVATE}
-    assert taken(button("/new", message=gone), "callback_query").address.peer == "42"
+    assert accepted(button("/new", message=gone), "callback_query").address.peer == "42"
 
 
 @pytest.mark.parametrize("content", [button(None), button("not a command"), button("/new", message=None)])
-def test_what_no_button_of_ours_sends_is_passed_over(content: Json) -> None:
+def test_button_presses_that_are_not_commands_are_skipped(content: Json) -> None:
     assert parsed(content, "callback_query") is None
 
 
-def test_a_button_is_as_long_as_telegram_allows() -> None:
+def test_buttons_whose_command_exceeds_the_limit_are_left_out() -> None:
     fits, too_long = Button(label="a" * 99, command="/" + "x" * 63), Button(label="b", command="/" + "ü" * 32)
     markup = keyboard([fits, too_long])
     assert markup is not None
@@ -357,7 +357,7 @@ def test_an_update_is_read_or_skipped(raw: Json) -> None:
         update = Update.model_validate(raw)
     except ValidationError:
         return
-    inbound = read(update, IDENTITY, now=NOW)
+    inbound = read_update(update, IDENTITY, now=NOW)
     assert inbound is None or (
         inbound.event_id and inbound.address.peer and inbound.sender.id and inbound.sent_at.tzinfo
     )

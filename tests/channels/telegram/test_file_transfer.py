@@ -1,4 +1,4 @@
-"""Files both ways, under the real aiogram."""
+"""Files in both directions, with the real aiogram."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,29 +8,19 @@ from msgspec.structs import replace
 
 from channels.telegram.channel import TelegramChannel
 from gateway.contract import (
-    Address,
     Attachment,
     AttachmentKind,
     Enclosure,
     FetchesFiles,
     Outbound,
-    PeerKind,
     SendsFiles,
 )
 from gateway.errors import Transient, Undeliverable
-from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api, refusal
-from tests.channels.telegram.running import Beats, Core, opened, running
+from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, refusal
+from tests.channels.telegram.harness import HERE, THERE, Beats, Core, opened, running
 
-HERE = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
-THERE = Address(channel="telegram", kind=PeerKind.GROUP, peer="-1001", thread="7")
 REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=7, ref="x")
 PHOTO = Enclosure(name="cat.png", media_type="image/png", size=7, ref="x")
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[FakeBotApi]:
-    async with bot_api() as api:
-        yield api
 
 
 @pytest.fixture
@@ -57,7 +47,7 @@ async def fetched(channel: TelegramChannel, ref: str) -> bytes:
     return b"".join([chunk async for chunk in channel.fetch(attachment(ref), HERE)])
 
 
-def test_it_says_that_it_can(api: FakeBotApi) -> None:
+def test_the_channel_can_fetch_and_send_files(api: FakeBotApi) -> None:
     channel = opened(api, Beats())
     assert isinstance(channel, FetchesFiles)
     assert isinstance(channel, SendsFiles)
@@ -68,13 +58,13 @@ async def test_a_file_is_streamed_in(channel: TelegramChannel, api: FakeBotApi) 
     assert await fetched(channel, "F1") == api.files["F1"]
 
 
-async def test_a_file_that_telegram_does_not_give_away_is_not_asked_for_again(channel: TelegramChannel) -> None:
+async def test_a_file_that_bots_cannot_download_is_undeliverable(channel: TelegramChannel) -> None:
     with pytest.raises(Undeliverable, match="file is too big"):
         await fetched(channel, "huge")
 
 
 @pytest.mark.parametrize(("status", "reaction"), [(404, Undeliverable), (500, Transient), (429, Transient)])
-async def test_a_failed_transfer_tells_what_to_do_and_no_token(
+async def test_a_failed_download_raises_the_right_error_without_the_token(
     channel: TelegramChannel, api: FakeBotApi, status: int, reaction: type[Exception]
 ) -> None:
     api.files["F1"] = b"x"
@@ -84,7 +74,7 @@ async def test_a_failed_transfer_tells_what_to_do_and_no_token(
     assert TOKEN not in f"{caught.value!r}{caught.value.__cause__!r}"
 
 
-async def test_before_it_is_connected_fetching_is_to_be_tried_again(api: FakeBotApi) -> None:
+async def test_fetching_before_the_channel_runs_is_transient(api: FakeBotApi) -> None:
     channel = opened(api, Beats())
     assert isinstance(channel, TelegramChannel)
     with pytest.raises(Transient):
@@ -102,14 +92,14 @@ async def test_a_file_is_sent_once_as_a_document(channel: TelegramChannel, api: 
     assert "caption" not in sent.fields
 
 
-async def test_a_picture_is_sent_as_one_with_what_stands_beside_it(
+async def test_a_picture_is_sent_as_a_photo_with_its_caption(
     channel: TelegramChannel, api: FakeBotApi, path: Path
 ) -> None:
     await channel.send_file(Outbound(address=HERE, text="(possibly repeated)\n", file=PHOTO), path, key="k")
     assert api.calls_of("sendPhoto")[0].fields["caption"] == "(possibly repeated)"
 
 
-async def test_a_picture_that_telegram_cannot_show_goes_as_a_document(
+async def test_a_picture_that_telegram_cannot_show_is_sent_as_a_document(
     channel: TelegramChannel, api: FakeBotApi, path: Path
 ) -> None:
     api.scripted["sendPhoto"].append(refusal(400, "Bad Request: PHOTO_INVALID_DIMENSIONS"))
@@ -117,13 +107,15 @@ async def test_a_picture_that_telegram_cannot_show_goes_as_a_document(
     assert api.calls_of("sendDocument")
 
 
-async def test_what_telegram_refuses_is_undeliverable(channel: TelegramChannel, api: FakeBotApi, path: Path) -> None:
+async def test_a_file_that_telegram_rejects_is_undeliverable(
+    channel: TelegramChannel, api: FakeBotApi, path: Path
+) -> None:
     api.scripted["sendDocument"].append(refusal(413, "Request Entity Too Large"))
     with pytest.raises(Undeliverable):
         await channel.send_file(Outbound(address=HERE, text="", file=REPORT), path, key="k")
 
 
-async def test_a_moved_group_gets_its_file_where_it_is_now(
+async def test_a_file_follows_a_group_that_became_a_supergroup(
     channel: TelegramChannel, api: FakeBotApi, path: Path
 ) -> None:
     api.scripted["sendDocument"].append(refusal(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1009))
@@ -132,7 +124,7 @@ async def test_a_moved_group_gets_its_file_where_it_is_now(
 
 
 @pytest.mark.parametrize(("method", "file"), [("sendDocument", REPORT), ("sendPhoto", PHOTO)])
-async def test_an_accepted_file_is_not_sent_again_for_an_answer_that_cannot_be_read(
+async def test_a_file_whose_response_cannot_be_parsed_counts_as_sent(
     channel: TelegramChannel, api: FakeBotApi, path: Path, method: str, file: Enclosure
 ) -> None:
     api.scripted[method].append((200, {"ok": True, "result": {"message_id": 5, "chat": "new kind"}}))

@@ -1,0 +1,224 @@
+"""The receiving side of the webhook: registers it with Telegram, and collects the parts of albums.
+
+By webhook, Telegram sends the next update of a chat only after the one before was acknowledged:
+https://github.com/tdlib/telegram-bot-api/blob/master/telegram-bot-api/WebhookActor.cpp. So each part of an album has
+to be acknowledged before the next one comes. Each part is saved in the notebook, and the album is delivered once no
+more parts come, or after a restart.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import time
+
+from channels.telegram.api import AlbumKey, BotApi, ReceivedUpdate, delay_after, retry_delays
+from channels.telegram.updates import UpdateHandler
+from config import Secret
+from gateway.contract import Notebook, Pulse
+from gateway.errors import AuthRejected, ChannelError, Transient
+
+ALBUM_QUIET_TIME = 1.0
+"""Seconds without another part after which an album is complete."""
+MAX_ALBUM_PARTS = 10
+"""https://core.telegram.org/bots/api#sendmediagroup"""
+MAX_ALBUMS = 100
+"""Albums that are collected at the same time. Beyond that, each part is delivered as its own message.
+
+Also the number of delivered albums that are remembered."""
+
+CHECK_INTERVAL = 45.0
+"""Seconds between two checks of the webhook."""
+DELETE_TIMEOUT = 5.0
+
+# Notebook keys: "part:<update id>" has the JSON of an undelivered part, "album:<chat>:<media group>" the update ids of
+# a delivered album.
+_PART_KEY = "part:"
+_ALBUM_KEY = "album:"
+
+
+@dataclass(slots=True)
+class _Album:
+    parts: dict[int, ReceivedUpdate] = field(default_factory=dict)
+    delivered_ids: frozenset[int] = frozenset()
+    """Empty until the album is delivered."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class WebhookAlbums:
+    """Receives updates, and collects the parts of albums. Waits in background tasks of `handler`."""
+
+    def __init__(
+        self,
+        api: BotApi,
+        handler: UpdateHandler,
+        notebook: Notebook,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._handler = handler
+        self._notebook = notebook
+        self._sleep = sleep
+        self._albums: dict[AlbumKey, _Album] = {}
+
+    async def resume(self) -> None:
+        """Load the albums of the last run, and go on with those that were not delivered."""
+        facts = await self._notebook.read()
+        # Oldest first, so that the oldest are forgotten first. Update ids grow, and so does the text of such a list.
+        for name, ids in sorted(facts.items(), key=lambda fact: (len(fact[1]), fact[1])):
+            if name.startswith(_ALBUM_KEY):
+                chat, _, media_group = name.removeprefix(_ALBUM_KEY).partition(":")
+                self._albums[int(chat), media_group] = _Album(delivered_ids=frozenset(map(int, ids.split())))
+        for name, raw in facts.items():
+            received = self._api.parse_update(json.loads(raw)) if name.startswith(_PART_KEY) else None
+            if received is None or received.album is None:
+                continue
+            album = self._albums.setdefault(received.album, _Album())
+            if not album.delivered_ids:
+                self._add(received.album, album, received)
+
+    async def receive(self, raw: object) -> None:
+        """Return once an update is delivered or saved. Raises `Transient` if neither is possible now."""
+        received = self._api.parse_update(raw)
+        if received is None:
+            return
+        key = received.album
+        # Any other update in the chat ends its open album. Deliver the album first, to keep the order.
+        ended = [(other, album) for other, album in self._open_albums() if other[0] == received.chat and other != key]
+        for other, album in ended:
+            await self._deliver(other, album)
+        if key is None or not await self._save(key, raw, received):
+            await self._handler.handle([received])
+
+    def _open_albums(self) -> list[tuple[AlbumKey, _Album]]:
+        return [(key, album) for key, album in self._albums.items() if not album.delivered_ids]
+
+    async def _save(self, key: AlbumKey, raw: object, received: ReceivedUpdate) -> bool:
+        """Save a part of an album. Returns False if the part has to be delivered alone."""
+        if key not in self._albums and len(self._open_albums()) >= MAX_ALBUMS:
+            return False
+        album = self._albums.setdefault(key, _Album())
+        # The lock keeps a part from being added while the album is delivered:
+        # 1. `_deliver` passes the parts it has to the core.
+        # 2. A further part is saved and acknowledged.
+        # 3. `_deliver` marks the album as delivered. The further part would be lost.
+        async with album.lock:
+            if album.delivered_ids:
+                # Either a part that Telegram sends again, or one that came too late for its album.
+                return received.id in album.delivered_ids
+            try:
+                await self._notebook.write({f"{_PART_KEY}{received.id}": json.dumps(raw)})
+            except Transient:
+                if not album.parts:
+                    self._albums.pop(key, None)
+                raise
+            # If this call had to wait for the lock, another part's failed write may have removed the album.
+            self._albums[key] = album
+            self._add(key, album, received)
+        if len(album.parts) >= MAX_ALBUM_PARTS:
+            await self._deliver(key, album)
+        return True
+
+    def _add(self, key: AlbumKey, album: _Album, received: ReceivedUpdate) -> None:
+        album.parts[received.id] = received
+        if len(album.parts) == 1:
+            self._handler.run_in_background(self._deliver_when_complete(key, album), name=f"telegram:album:{key[1]}")
+
+    async def _deliver_when_complete(self, key: AlbumKey, album: _Album) -> None:
+        """Deliver an album once it has stopped growing. Retries until the core accepts it."""
+        size = 0
+        while len(album.parts) > size:
+            size = len(album.parts)
+            await self._sleep(ALBUM_QUIET_TIME)
+        delays = retry_delays()
+        while not album.delivered_ids:
+            try:
+                await self._deliver(key, album)
+            except ChannelError as trouble:
+                await self._sleep(delay_after(trouble, delays))
+
+    async def _deliver(self, key: AlbumKey, album: _Album) -> None:
+        """Deliver an album as one message, unless it is delivered already."""
+        async with album.lock:
+            if album.delivered_ids or not album.parts:
+                return
+            ids = sorted(album.parts)
+            await self._handler.handle([album.parts[update_id] for update_id in ids])
+            album.delivered_ids = frozenset(ids)
+            album.parts.clear()
+        # After a crash at this point the album is delivered a second time. The core drops it as a duplicate.
+        delivered = [other for other, each in self._albums.items() if each.delivered_ids]
+        forgotten = delivered[:-MAX_ALBUMS]
+        for other in forgotten:
+            del self._albums[other]
+        await self._notebook.write(
+            {
+                **{f"{_PART_KEY}{update_id}": None for update_id in ids},
+                _album_name(key): " ".join(map(str, ids)),
+                **{_album_name(other): None for other in forgotten},
+            }
+        )
+
+
+def _album_name(key: AlbumKey) -> str:
+    return f"{_ALBUM_KEY}{key[0]}:{key[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRegistration:
+    """Keeps the webhook registered, and reports whether Telegram can reach it."""
+
+    api: BotApi
+    pulse: Pulse
+    url: str
+    secret: Secret
+    clock: Callable[[], float] = time
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    async def run(self) -> None:
+        """Keep the webhook registered until cancelled or until the token is rejected."""
+        try:
+            await self._keep_registered()
+        except AuthRejected:
+            raise
+        except BaseException:  # Including a cancellation, which is how a channel is stopped.
+            # Without a webhook, Telegram keeps new updates until the next start. With one, it would call in vain.
+            with suppress(ChannelError, TimeoutError):
+                async with asyncio.timeout(DELETE_TIMEOUT):
+                    await self.api.delete_webhook()
+            raise
+
+    async def _keep_registered(self) -> None:
+        delays = retry_delays()
+        is_set = False
+        while True:
+            try:
+                if not is_set:
+                    await self.api.set_webhook(self.url, self.secret)
+                    is_set = True
+                info = await self.api.get_webhook_info()
+            except AuthRejected:
+                raise
+            except ChannelError as trouble:
+                self.pulse.down(str(trouble))
+                await self.sleep(delay_after(trouble, delays))
+                continue
+            delays = retry_delays()
+
+            # Telegram remembers its last failed call. It matters only if it is recent and updates are still waiting.
+            failed_at = info.last_error_date.timestamp() if info.last_error_date else None
+            is_failing = failed_at is not None and self.clock() - failed_at < 2 * CHECK_INTERVAL
+            if info.url != self.url:
+                self.pulse.down(
+                    "Another program has set its own webhook for this bot. "
+                    "Stop it, or use a separate bot for each program."
+                )
+                is_set = False
+            elif is_failing and info.pending_update_count:
+                self.pulse.down(f"Telegram cannot deliver to {self.url}: {info.last_error_message or ''}")
+                is_set = False
+            else:
+                self.pulse.up()
+            await self.sleep(CHECK_INTERVAL)

@@ -1,0 +1,115 @@
+"""Albums that come by webhook, and the registration of the webhook."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from channels.telegram.api import BotApi
+from channels.telegram.updates import UpdateHandler
+from channels.telegram.webhook_receiver import ALBUM_QUIET_TIME, WebhookAlbums, WebhookRegistration
+from config import ChannelSettings, Secret
+from gateway.contract import Deliver, Inbound, Notebook, Verdict
+from gateway.errors import AuthRejected, Transient
+from gateway.notebook import LooseLeaf
+from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update
+from tests.channels.telegram.harness import Beats, channel_context
+
+
+@asynccontextmanager
+async def collecting(
+    api: FakeBotApi, deliver: Deliver, notebook: Notebook, sleep: Callable[[float], Awaitable[None]]
+) -> AsyncIterator[WebhookAlbums]:
+    async with (
+        asyncio.timeout(TEST_TIMEOUT),
+        BotApi(Secret(TOKEN), api.url) as bot,
+        UpdateHandler(bot, channel_context(ChannelSettings()), deliver) as handler,
+    ):
+        albums = WebhookAlbums(bot, handler, notebook, sleep=sleep)
+        await albums.resume()
+        yield albums
+
+
+async def test_an_album_interrupted_by_a_restart_is_still_one_message(api: FakeBotApi) -> None:
+    """A part that Telegram sends again, because its acknowledgement was lost, changes nothing."""
+    notebook, delivered, attempts = LooseLeaf(), list[list[str]](), list[Inbound]()
+    quiet = asyncio.Event()
+
+    async def sleep(delay: float) -> None:
+        if delay == ALBUM_QUIET_TIME:
+            await quiet.wait()
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        attempts.append(inbound)
+        if len(attempts) == 1:
+            raise Transient("The disk is full.")
+        delivered.append([file.ref for file in inbound.attachments] or [inbound.text])
+        return Verdict.ACCEPTED
+
+    async with collecting(api, deliver, notebook, sleep) as albums:
+        await albums.receive(album_part(1))
+        await albums.receive(album_part(2))
+    assert not attempts
+    async with collecting(api, deliver, notebook, sleep) as albums:
+        await albums.receive(album_part(2))
+        await albums.receive(album_part(3))
+        quiet.set()
+        with pytest.raises(Transient):
+            await albums.receive(text_update("and?", 5))
+        await albums.receive(text_update("and?", 5))
+    async with collecting(api, deliver, notebook, sleep) as albums:
+        await albums.receive(album_part(2))
+        await albums.receive(album_part(4))
+    assert delivered == [["photo1", "photo2", "photo3"], ["and?"], ["photo4"]]
+    assert list(await notebook.read()) == ["album:42:A"]
+
+
+async def test_an_album_of_ten_parts_is_delivered_at_once(api: FakeBotApi) -> None:
+    sizes: list[int] = []
+
+    async def sleep(_: float) -> None:
+        await asyncio.Event().wait()
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        sizes.append(len(inbound.attachments))
+        return Verdict.ACCEPTED
+
+    async with collecting(api, deliver, LooseLeaf(), sleep) as albums:
+        for number in range(1, 11):
+            await albums.receive(album_part(number))
+    assert sizes == [10]
+
+
+async def keep_registered(api: FakeBotApi, beats: Beats) -> list[float]:
+    """Keep the webhook registered until the token is revoked. Returns the delays that were made."""
+    delays: list[float] = []
+
+    async def sleep(delay: float) -> None:
+        delays.append(delay)
+
+    async with asyncio.timeout(TEST_TIMEOUT), BotApi(Secret(TOKEN), api.url) as bot:
+        registration = WebhookRegistration(
+            api=bot, pulse=beats, url="http://here/", secret=Secret("x" * 20), sleep=sleep
+        )
+        with pytest.raises(AuthRejected):
+            await registration.run()
+    return delays
+
+
+async def test_readiness_shows_that_telegram_cannot_reach_the_webhook(api: FakeBotApi) -> None:
+    beats, revoked = Beats(), refusal(401, "Unauthorized")
+    api.webhook_failure = "Wrong response from the webhook: 421 Misdirected Request"
+    api.pending.append({"update_id": 1})
+    fine = {"url": "http://here/", "has_custom_certificate": False, "pending_update_count": 0}
+    taken = {**fine, "url": "http://elsewhere/"}
+    api.scripted["setWebhook"] += [refusal(500, "ill"), refusal(429, "Too Many Requests", retry_after=17)]
+    api.scripted["getWebhookInfo"] += [(200, {"ok": True, "result": info}) for info in (fine, taken)]
+    registering = asyncio.create_task(keep_registered(api, beats), name="register")
+    await beats.wait_for(lambda beat: "421" in beat)
+    api.scripted["getWebhookInfo"].append(revoked)
+    delays = await registering
+    assert delays[:4] == [1, 17, 45, 45]
+    assert beats.heard[2] == "up"
+    assert "Another program" in beats.heard[3]
+    assert len(api.calls_of("setWebhook")) >= 4
