@@ -64,7 +64,12 @@ class EventReader:
         if event not in HANDLED_EVENTS:
             self._guilds.update(event, data)
             return
-        # Once an event is dropped, all later ones are too, until catching up: otherwise they would overtake it.
+        # An overflow loses no message and keeps their order:
+        # 1. The queue is full, so this event is dropped, and all later ones too: they must not overtake it.
+        # 2. `run` handles the queue until it is empty.
+        # 3. It lets events in again, and only then reads the histories. A message that arrives in between comes
+        #    twice, and the core drops the second.
+        # Dropped interactions are lost. Discord tells the person that the bot did not respond.
         if self._has_dropped or self._events.full():
             if not self._has_dropped:
                 log.warning("events_dropped", reason="the event queue is full; missed messages are fetched later")

@@ -1,4 +1,4 @@
-"""The far side of each channel, as the contract suite needs it: a person's client on the platform."""
+"""The far side of each channel for the contract suite: a person's client on the platform."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -55,7 +55,7 @@ class SocketFarSide:
                 return NOT_TAKEN
 
     async def get_file(self) -> None:
-        """See that there is one: a page fetches it from the gateway itself."""
+        """Check that the message has a file. A page downloads it from the gateway."""
         assert (await frame(self._socket, "message"))["file"]["name"] == "note.txt"
 
     async def hear(self) -> str:
@@ -94,4 +94,4 @@ FAR_SIDES: dict[str, Callable[[Core], AbstractAsyncContextManager[FarSide]]] = {
     "terminal": over_socket(open_terminal, "terminal", "/terminal/ws"),
     "web": over_socket(open_web, "web", "/web/ws"),
 }
-"""A new channel starts by joining here."""
+"""A new channel that needs no fake platform is added here."""

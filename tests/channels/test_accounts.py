@@ -1,4 +1,4 @@
-"""Several accounts of two platforms in one gateway: each answers what it was asked, in conversations of its own."""
+"""Several accounts of two platforms in one gateway, each with separate conversations."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,18 +8,18 @@ from pathlib import Path
 from config import Settings
 from gateway.daemon import Daemon, opened
 from tests.channels.cable import until
-from tests.channels.discord.fake_discord import ADA as DISCORDS_ADA
-from tests.channels.discord.fake_discord import TOKEN as DISCORDS_TOKEN
+from tests.channels.discord.fake_discord import ADA as DISCORD_ADA
+from tests.channels.discord.fake_discord import TOKEN as DISCORD_TOKEN
 from tests.channels.discord.fake_discord import FakeDiscord, discord_server
 from tests.channels.telegram.bot_api import ADA, TOKEN, FakeBotApi, bot_api
 from tests.daemon.harness import Parrot
 
-PATIENCE = 120
+TIMEOUT = 120
 
 
 def settings(folder: Path, telegrams: list[FakeBotApi], discords: list[FakeDiscord]) -> Settings:
     telegram = [{"token": TOKEN, "api_base": api.url, "allow": [ADA["id"]]} for api in telegrams]
-    discord = [{"token": DISCORDS_TOKEN, "api_base": api.url, "allow": [DISCORDS_ADA["id"]]} for api in discords]
+    discord = [{"token": DISCORD_TOKEN, "api_base": api.url, "allow": [DISCORD_ADA["id"]]} for api in discords]
     return Settings.model_validate(
         {
             "gateway": {"data_dir": folder / "data"},
@@ -36,16 +36,16 @@ def settings(folder: Path, telegrams: list[FakeBotApi], discords: list[FakeDisco
 
 @asynccontextmanager
 async def gateway(configured: Settings) -> AsyncIterator[Daemon]:
-    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TIMEOUT), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()
-        await until(lambda: daemon.health().ready, within=PATIENCE)
+        await until(lambda: daemon.health().ready, within=TIMEOUT)
         yield daemon
         daemon.stop()
 
 
-async def test_four_bots_answer_each_in_its_own_conversation(tmp_path: Path) -> None:
+async def test_four_bots_answer_in_separate_conversations(tmp_path: Path) -> None:
     parrot = Parrot()
     parrot.may_answer.set()
     async with AsyncExitStack() as servers:

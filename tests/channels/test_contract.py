@@ -1,4 +1,4 @@
-"""Our own channels in the suite that holds every channel."""
+"""Runs the contract suite against the built-in channels that need no fake platform."""
 
 from collections.abc import AsyncIterator
 from importlib.metadata import entry_points
@@ -17,7 +17,7 @@ class TestContract(ChannelContract):
             yield far_side
 
 
-def test_every_built_in_channel_has_joined() -> None:
-    """Those with a platform of their own to fake join in their own tests."""
+def test_every_built_in_channel_runs_the_contract_suite() -> None:
+    """Discord and Telegram run it in their own tests, against fake platforms."""
     built_in = {point.name for point in entry_points(group="gatehouse.channels") if point.value.startswith("channels.")}
     assert built_in - {"discord", "telegram"} == set(FAR_SIDES)

@@ -1,4 +1,4 @@
-"""Discord in the suite that holds every channel."""
+"""Runs the contract suite against the Discord channel."""
 
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from tests.channels.discord.harness import Beats, open_discord, running
 
 
 class DiscordFarSide(ListeningIn):
-    """Ada's Discord."""
+    """Ada's Discord client."""
 
     address = Address(channel="discord", kind=PeerKind.DIRECT, peer=str(ADA["id"]))
 

@@ -1,4 +1,4 @@
-"""A Discord bot from end to end: the real daemon, the real discord.py, a server that speaks Discord's protocols."""
+"""A Discord bot from end to end: the real daemon and the real discord.py, against a fake Discord server."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ PATIENCE = 60
 
 
 def long_file(data: Path) -> str:
-    """Put a file of many words where the agent can read it, so that its answer takes a while; return the last word."""
+    """Write a long file to the workspace, so that an answer with its text takes a while. Return its last word."""
     workspace = data / "workspace" / "main"
     workspace.mkdir(parents=True)
     (workspace / "long.txt").write_text(" ".join(f"word{number}" for number in range(250)))
@@ -151,7 +151,7 @@ def config(discord: FakeDiscord, extra: str = "") -> str:
 
 @asynccontextmanager
 async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[Running]:
-    """Start a daemon, and go on when it is connected; leaving kills it on the spot."""
+    """Start a daemon process, and continue once it is connected. Leaving the block kills it."""
     sessions = len(discord.gateway.sessions)
     with Running(folder, start=by_fork_with("channels.discord.connection")) as daemon:
         await asyncio.to_thread(daemon.ready)
@@ -163,7 +163,7 @@ async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[Running]:
 async def test_after_being_killed_repeatedly_the_daemon_answers_every_message_once(
     tmp_path: Path, discord: FakeDiscord
 ) -> None:
-    """While the model works, just after a message came, while a send is under way that arrives or does not."""
+    """Killed during a model call, right after a message arrived, and during sends that do and do not arrive."""
     end = long_file(tmp_path / "data")
     write_config(tmp_path, config(discord))
     asked = []
@@ -173,7 +173,7 @@ async def test_after_being_killed_repeatedly_the_daemon_answers_every_message_on
     async with process(tmp_path, discord):
         await shown(discord, end)
         asked.append(await discord.call_bot("just arrived"))
-    asked.append(await discord.call_bot("written while nobody is there"))
+    asked.append(await discord.call_bot("written while the daemon is down"))
     discord.scripted["send"].append(DONE)
     sent = len(discord.calls_of("send"))
     async with process(tmp_path, discord):

@@ -1,4 +1,4 @@
-"""The map from discord.py's errors to ours has no holes."""
+"""The table from discord.py's errors to ours is complete."""
 
 import inspect
 

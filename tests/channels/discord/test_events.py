@@ -53,7 +53,7 @@ async def test_threads_announced_by_the_gateway_are_not_looked_up(discord: FakeD
 
 
 async def test_a_mention_of_the_bots_own_role_addresses_the_bot(discord: FakeDiscord, core: Core, beats: Beats) -> None:
-    """Who types the name is offered both, and they look the same."""
+    """Typing the name offers both, and they look the same."""
     roles = [{"id": "951", "name": "all"}, {"id": "950", "name": "gate", "tags": {"bot_id": BOT["id"]}}]
     discord.gateway.guilds[0]["roles"] = roles
     async with running(open_discord(discord, beats), core.deliver, beats):

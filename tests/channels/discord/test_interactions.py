@@ -78,7 +78,7 @@ async def test_a_stranger_who_presses_a_button_is_refused_in_private(discord: Fa
 
 
 async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(discord: FakeDiscord, beats: Beats) -> None:
-    """Discord waits for three seconds, a disk may take longer."""
+    """Discord waits three seconds; a slow disk can take longer."""
     gate = asyncio.Event()
 
     async def slow(_inbound: object) -> Verdict:
@@ -93,7 +93,7 @@ async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(discor
 
 
 async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(discord: FakeDiscord, beats: Beats) -> None:
-    """Its acknowledgement is long over when the message before it has been taken."""
+    """Its acknowledgement is long done when the core takes the message before it."""
     gate, taken = asyncio.Event(), asyncio.Queue[str]()
 
     async def slow(inbound: Inbound) -> Verdict:

@@ -1,4 +1,4 @@
-"""Discord over a network that breaks: the real discord.py, the whole gateway, and a cable in between."""
+"""Network faults between the whole gateway, with the real discord.py, and a fake Discord server."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ async def discord() -> AsyncIterator[FakeDiscord]:
 
 @dataclass(frozen=True, slots=True)
 class Cables:
-    """To Discord's two hosts, by which the fake tells the bot to come."""
+    """One for each host of Discord: the REST API and the gateway."""
 
     rest: Cable
     gateway: Cable
@@ -34,7 +34,7 @@ class Cables:
         self.gateway.cut()
 
     def die(self) -> None:
-        """Let the gateway's line go dead: that is where nobody expects an answer soon."""
+        """Stall the gateway connection only: a REST call would notice at once."""
         self.gateway.die()
 
     async def heal(self) -> None:
@@ -61,16 +61,16 @@ async def test_messages_written_during_a_network_outage_are_answered_once(
         await shown(discord, "heard: before", ADAS)
         await settled(daemon)
         getattr(cables, fault)()
-        await discord.say("meanwhile")
+        await discord.say("during the outage")
         assert await noticed(daemon, within=NOTICED_WITHIN)
         await cables.heal()
         await back(daemon)
-        await shown(discord, "heard: meanwhile", ADAS)
+        await shown(discord, "heard: during the outage", ADAS)
         await discord.say("after")
         await shown(discord, "heard: after", ADAS)
     assert [message["content"] for message in discord.sent()] == [
         "heard: before",
-        "heard: meanwhile",
+        "heard: during the outage",
         "heard: after",
     ]
 

@@ -170,7 +170,7 @@ async def test_an_edit_without_a_change_makes_no_call(channel: Channel, discord:
 
 
 async def test_a_draft_sent_before_a_crash_is_edited_to_the_final_text(channel: Channel, discord: FakeDiscord) -> None:
-    """Discord answers a repeated send with the first message, which shows less."""
+    """Discord responds to a repeated send with the existing message, which holds less text."""
     await channel.send(replace(REPLY, text="go"), key="k1")
     await channel.send(replace(REPLY, text="good"), key="k1")
     assert [message["content"] for message in discord.sent()] == ["good"]
@@ -245,7 +245,7 @@ async def test_look_back_in_a_server_matches_only_the_reply_to_the_same_message(
 
 
 async def test_look_back_without_access_to_the_history_is_undeliverable(channel: Channel, discord: FakeDiscord) -> None:
-    """Discord does not refuse: it answers with nothing."""
+    """Discord does not refuse the call; it returns an empty list."""
     discord.scripted["history"].append((200, []))
     with pytest.raises(Undeliverable):
         await looked_back(channel, replace(REPLY, address=THREAD_CHAT))
