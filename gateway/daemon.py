@@ -9,7 +9,8 @@ import structlog
 
 from config import Settings
 from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
-from gateway.backup import Backup, insist_on_whole
+from gateway.backup.create import Backup
+from gateway.backup.restore import require_complete_restore
 from gateway.backup.routes import backup_routes
 from gateway.channels import Channels
 from gateway.contract import Route
@@ -62,7 +63,7 @@ async def opened(
     prepare_data_dir(directory)
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
-        insist_on_whole(directory)
+        require_complete_restore(directory)
         spool = await closing.enter_async_context(await Spool.open(directory))
         store = FileStore(directory / "files", settings.files.max_stored_bytes)
         await store.open()

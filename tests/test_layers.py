@@ -68,7 +68,7 @@ def test_every_module_opens_with_what_it_is_for(file: Path) -> None:
 CLIENTS = {
     "gateway/publicweb/client.py": "the guarded one, for addresses that somebody else has named",
     "gateway/control.py": "the control socket",
-    "gateway/setup/models.py": "a model server of this machine, at its usual address",
+    "gateway/install/setup.py": "a model server of this machine, at its usual address",
     "gateway/agent/connection.py": "providers, at the address in the configuration",
     "gateway/agent/transport.py": "the same, underneath",
     "gateway/mcp/opening.py": "an MCP server, at the address in the configuration",

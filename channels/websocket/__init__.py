@@ -1,5 +1,5 @@
-"""JSON frames over WebSockets: the base of the web and the terminal channel."""
+"""What the channels that speak JSON over a WebSocket share: frames, the hub of open sockets, and the channel itself."""
 
-from channels.websocket.channel import WebSocketChannel
+from channels.websocket.channel import SocketChannel
 
-__all__ = ["WebSocketChannel"]
+__all__ = ["SocketChannel"]

@@ -2,11 +2,9 @@
 
 from collections.abc import AsyncIterator
 
-from gateway.backup import Backup
+from gateway.backup.create import Backup
 from gateway.contract import Route
 from gateway.session_routes import streaming
-
-__all__ = ["backup_routes"]
 
 
 def backup_routes(backup: Backup) -> list[Route]:

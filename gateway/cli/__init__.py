@@ -1,4 +1,4 @@
-"""The `gatehouse` command. It imports only what the asked command needs, so that `--help` answers at once."""
+"""The `gatehouse` command. It imports only the module of the requested command, so that `--help` is fast."""
 
 import argparse
 import gc
@@ -8,115 +8,116 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway import __version__
-from gateway.cli.exits import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, complain
-from gateway.cli.streams import forget, tame_streams
-from gateway.cli.usage import Parser
+from gateway.cli.common import (
+    EXIT_BUG,
+    EXIT_CONFIG,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    CommandParser,
+    discard_output,
+    fail,
+    repair_streams,
+)
 
-__all__ = ["main"]
-
-# name -> (module with a `main(arguments, *, config)`, what `--help` says of it)
 COMMANDS = {
-    "run": ("gateway.cli.run", "start the gateway"),
-    "chat": ("gateway.cli.chat", "talk to it from this terminal"),
-    "link": ("gateway.cli.link", "print a new link that opens the chat page"),
-    "status": ("gateway.cli.status", "show how the running gateway is doing"),
-    "reload": ("gateway.cli.reload", "let the running gateway read its configuration again"),
-    "log-level": ("gateway.cli.log_level", "hear more or less of the running gateway in its log"),
-    "pair": ("gateway.cli.pair", "let people in who have written to a bot, or keep them out"),
-    "sessions": ("gateway.cli.sessions", "list, show, export, import and check conversations"),
-    "backup": ("gateway.cli.backup", "write all that the gateway keeps to one file, while it runs or not"),
-    "restore": ("gateway.cli.restore", "put a backup in place of an empty data directory"),
-    "import": ("gateway.cli.importing", "take in conversations of miniclaw and claw0"),
-    "spool": ("gateway.cli.spool", "show what waits or was set aside, and send replies again"),
-    "setup": ("gateway.cli.setup", "set up a model, a bot and the service, step by step"),
-    "service": ("gateway.cli.service", "install it as a service of systemd, and look after it"),
-    "sandbox": ("gateway.cli.sandbox", "run commands for the service's shell; systemd starts it"),
-    "doctor": ("gateway.cli.doctor", "look for what is wrong, and say what would help"),
-    "config": ("gateway.cli.config", "show, check and change the configuration"),
+    "run": ("gateway.cli.run:main", "start the gateway"),
+    "chat": ("gateway.cli.chat:main", "chat from this terminal"),
+    "link": ("gateway.cli.remote:link", "print a sign-in link for the chat page"),
+    "status": ("gateway.cli.status:main", "show the state of the running gateway"),
+    "reload": ("gateway.cli.remote:reload", "make the running gateway reload its configuration"),
+    "log-level": ("gateway.cli.remote:log_level", "change the running gateway's log level"),
+    "pair": ("gateway.cli.pair:main", "approve or deny people who have written to a bot"),
+    "sessions": ("gateway.cli.sessions:main", "list, show, export, import, delete and verify conversations"),
+    "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
+    "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
+    "import": ("gateway.cli.import_:main", "import conversations from miniclaw and claw0"),
+    "spool": ("gateway.cli.spool:main", "list waiting and failed messages, and retry replies"),
+    "setup": ("gateway.cli.setup:main", "set up a model, a bot and the service step by step"),
+    "service": ("gateway.cli.service:main", "install and manage the systemd service"),
+    "sandbox": ("gateway.cli.sandbox:main", "run shell commands for the service (started by systemd)"),
+    "doctor": ("gateway.cli.doctor:main", "find problems and suggest fixes"),
+    "config": ("gateway.cli.config:main", "show, check and change the configuration"),
 }
+"""By name: the function `(arguments, *, config)` that runs the command, and its line in `--help`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 fine, 1 failed, 2 wrong usage, 70 a bug, 78 cannot start as is."""
-    tame_streams()
+    """Run a command and return its exit code: 0 success, 1 failure, 2 wrong usage, 70 a bug, 78 cannot start."""
+    repair_streams()
     try:
-        code = _command(arguments)
+        try:
+            code = _run(arguments)
+        except SystemExit as end:  # argparse exits with 0 after `--help` and 2 after wrong usage.
+            code = end.code if isinstance(end.code, int) else EXIT_USAGE
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except OSError as trouble:
-        return _explain(trouble)
-    except Exception as bug:  # noqa: BLE001 - a person gets a sentence, and the place for a report
-        return _report(bug)
+    except OSError as error:
+        # Most likely our own output could not be written. That is not a bug.
+        try:
+            sys.stdout.flush()
+        except OSError:
+            discard_output(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return EXIT_FAILED  # The reader of our output has left, as `| head` does. That needs no message.
+        return fail(f"System error: {error.strerror or error} ({_location(error)}).", EXIT_FAILED)
+    except Exception as error:  # noqa: BLE001 - people get a sentence instead of a traceback.
+        return _fail_with(error)
     return code
 
 
-def _command(arguments: Sequence[str] | None) -> int:
-    try:
-        return _run(arguments)
-    except SystemExit as ending:  # How argparse ends after help (0) and wrong usage (2).
-        return ending.code if isinstance(ending.code, int) else EXIT_USAGE
-
-
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = _parser()
+    width = max(map(len, COMMANDS)) + 2
+    table = "\n".join(f"  {name:<{width}}{summary}" for name, (_, summary) in COMMANDS.items())
+    parser = CommandParser(
+        prog="gatehouse",
+        usage="gatehouse [--config FILE] COMMAND ...",
+        description="A gateway between chat platforms and LLM agents.",
+        epilog=f"commands:\n{table}\n\nRun `gatehouse COMMAND --help` for the options of a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gatehouse {__version__}")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file to use")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     if parsed.command is None:
         parser.print_help()
         return EXIT_OK
     if parsed.command not in COMMANDS:
-        parser.error(f"There is no command `{parsed.command}`. {_hint(parsed.command)}")
-    gc.disable()  # What is imported stays: looking through it for garbage again and again costs a tenth of the start.
-    module = importlib.import_module(COMMANDS[parsed.command][0])
+        from difflib import get_close_matches  # noqa: PLC0415 - only a mistyped command needs it.
+
+        near = get_close_matches(parsed.command, COMMANDS, n=1)
+        hint = f"Did you mean `{near[0]}`?" if near else f"The commands are: {', '.join(COMMANDS)}."
+        parser.error(f"Unknown command `{parsed.command}`. {hint}")
+    module, _, function = COMMANDS[parsed.command][0].partition(":")
+    gc.disable()  # Imported modules stay; collecting garbage while importing takes a tenth of the start-up time.
+    command = getattr(importlib.import_module(module), function)
     gc.enable()
-    code: int = module.main(parsed.rest, config=parsed.config)
+    code: int = command(parsed.rest, config=parsed.config)
     return code
 
 
-def _explain(trouble: OSError) -> int:
-    """Say what the system refused, most likely to print our answer; whatever it was, it is not our bug."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        forget(sys.stdout)
-    if isinstance(trouble, BrokenPipeError):
-        return EXIT_FAILED  # The reader of our output has left, as `| head` does, and needs no explanation.
-    return complain(f"The system would not have it: {trouble.strerror or trouble} ({_place(trouble)}).", EXIT_FAILED)
+def _fail_with(error: Exception) -> int:
+    """Print the message of an expected error; report any other error as a bug."""
+    # Imported here because `--help` does not need them. Commands have imported them by now.
+    from config import ConfigError  # noqa: PLC0415
+    from gateway.control import NotRunning  # noqa: PLC0415
+    from gateway.errors import CannotStart, Refused  # noqa: PLC0415
+
+    if isinstance(error, ConfigError | CannotStart):
+        return fail(error, EXIT_CONFIG)
+    if isinstance(error, NotRunning | Refused):
+        return fail(error, EXIT_FAILED)
+    return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
 
 
-def _report(bug: Exception) -> int:
-    return complain(f"something went wrong inside: {_place(bug)}. Please report it.", EXIT_BUG)
-
-
-def _place(bug: Exception) -> str:
-    """Say what failed and where, without the values that a traceback would show."""
-    trace = bug.__traceback__
+def _location(error: Exception) -> str:
+    """Return the type of the error and the line that raised it, without the values a traceback would show."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
-    return f"{type(bug).__name__}{where}"
-
-
-def _hint(wrong: str) -> str:
-    # Imported here because only a mistyped command needs it, and `--help` is counted in milliseconds.
-    from difflib import get_close_matches  # noqa: PLC0415
-
-    near = get_close_matches(wrong, COMMANDS, n=1)
-    return f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(COMMANDS)}."
-
-
-def _parser() -> Parser:
-    width = max(map(len, COMMANDS)) + 2
-    table = "\n".join(f"  {name:<{width}}{summary}" for name, (_, summary) in COMMANDS.items())
-    parser = Parser(
-        prog="gatehouse",
-        usage="gatehouse [--config FILE] COMMAND ...",
-        description="A gateway between chat platforms and LLM agents.",
-        epilog=f"commands:\n{table}\n\n`gatehouse COMMAND --help` says more about one of them.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"gatehouse {__version__}")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file to use")
-    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
+    return f"{type(error).__name__}{where}"

@@ -1,6 +1,5 @@
-"""`gatehouse backup`: all that the gateway keeps in one private file, made by the daemon if it runs, else by us."""
+"""`gatehouse backup` writes all data to one private file, and `gatehouse restore` reads it back."""
 
-import argparse
 import asyncio
 import gzip
 import os
@@ -10,91 +9,94 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from config import ConfigError, Loaded, LogFormat, LogLevel
+from config import Loaded, LogFormat, LogLevel
 from gateway.archive import closing
-from gateway.backup import Backup
-from gateway.cli.asking import parser
-from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, complain
+from gateway.backup.create import CONFIG, Backup
+from gateway.backup.restore import restore_backup
+from gateway.cli.common import EXIT_OK, command_parser, load_data_dir, load_settings, output_file
 from gateway.cli.sessions_archives import opened_stores, streamed
-from gateway.cli.settings import load_settings
-from gateway.cli.whole_files import replacing
-from gateway.control import Control, NotRunning, is_running
-from gateway.errors import CannotStart, Refused
+from gateway.control import Control, is_running
+from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import configure, secrets_in
 from gateway.text import printable
+from gateway.text.phrases import count
 
-__all__ = ["main"]
+_COMPRESSION = 6
+_SKIPPED_SHOWN = 5
 
 
-def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    options = _options(arguments, config)
+def backup(arguments: Sequence[str], *, config: Path | None) -> int:
+    description = "Write sessions, spool, notes and files to one archive. The gateway may be running."
+    parser = command_parser("backup", description, config)
+    parser.add_argument("file", type=Path, metavar="FILE", help="archive to write, like backup.tar.gz")
+    parser.add_argument("--with-secrets", action="store_true", help="include the configuration and the HTTP token")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    options = parser.parse_args(arguments)
     os.umask(0o077)
-    try:
-        # The file may name secrets of the daemon's environment, which this shell need not have.
-        loaded = load_settings(options.config, resolves=False)
-        configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(loaded.settings), sys.stderr)
-        asyncio.run(_save(loaded, options))
-    except (ConfigError, CannotStart) as refusal:
-        return complain(refusal, EXIT_CONFIG)
-    except (NotRunning, Refused) as refusal:
-        return complain(refusal, EXIT_FAILED)
-    print(_told(loaded, options))
-    return EXIT_OK
+    # The daemon may have secrets in its environment that this shell lacks.
+    loaded = load_settings(options.config, resolves=False)
+    configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(loaded.settings), sys.stderr)
 
-
-def _options(arguments: Sequence[str], config: Path | None) -> argparse.Namespace:
-    made = parser("backup", "Write sessions, spool, notes and files to one archive, while the gateway runs.", config)
-    made.add_argument("file", type=Path, metavar="FILE", help="the archive to write, like backup.tar.gz")
-    made.add_argument("--with-secrets", action="store_true", help="also the configuration file and the HTTP token")
-    made.add_argument("--force", action="store_true", help="write over a file that is there")
-    return made.parse_args(arguments)
-
-
-async def _save(loaded: Loaded, options: argparse.Namespace) -> None:
-    name = printable(str(options.file))
-    async with _source(loaded, has_secrets=options.with_secrets) as blocks:
-        try:
+    async def save() -> None:
+        async with _open_source(loaded, has_secrets=options.with_secrets) as blocks:
             with (
-                replacing(options.file, overwrite=options.force) as file,
-                gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed,
+                output_file(options.file, overwrite=options.force) as file,
+                gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=_COMPRESSION) as packed,
             ):
                 async for block in blocks:
                     await asyncio.to_thread(packed.write, block)
-        except FileExistsError as there:
-            raise Refused(f"{name} exists already; choose another name, or add --force.") from there
-        except OSError as trouble:
-            raise Refused(f"{name} cannot be written: {trouble.strerror}.") from trouble
+
+    asyncio.run(save())
+    size = options.file.stat().st_size / 1_000_000
+    written = f"Wrote {printable(str(options.file))} ({size:.1f} MB)"
+    if options.with_secrets:
+        print(f"{written}. It includes the configuration and the secrets, so keep it safe.")
+    elif loaded.path is None:
+        print(f"{written} without the HTTP token. Use --with-secrets to include it.")
+    else:
+        config_file = printable(str(loaded.path))
+        print(f"{written} without the configuration ({config_file}). Use --with-secrets to include it.")
+    return EXIT_OK
 
 
 @asynccontextmanager
-async def _source(loaded: Loaded, *, has_secrets: bool) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Open the way that is open: the daemon, or the files themselves under their lock."""
-    settings = loaded.settings
-    directory = settings.gateway.data_dir
+async def _open_source(loaded: Loaded, *, has_secrets: bool) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Yield the blocks of a backup, made by the running daemon or by us under the daemon's lock."""
+    directory = loaded.settings.gateway.data_dir
     if await asyncio.to_thread(is_running, directory):
         async with Control(directory) as control:
             path = f"/backup?secrets={'yes' if has_secrets else 'no'}"
             async with closing(streamed(control, path)) as blocks:
                 yield blocks
         return
-    async with opened_stores(settings) as (sessions, spool):
+    async with opened_stores(loaded.settings) as (sessions, spool):
         if spool is None:
-            raise RuntimeError("The stores are opened with the spool, unless told otherwise.")
-        backup = Backup(directory, spool=spool, sessions=sessions, now=_now, config=loaded.path)
-        async with closing(backup.blocks(has_secrets=has_secrets)) as blocks:
+            raise RuntimeError("opened_stores() opens the spool unless as_found is set.")
+        local = Backup(directory, spool=spool, sessions=sessions, now=lambda: datetime.now(UTC), config=loaded.path)
+        async with closing(local.blocks(has_secrets=has_secrets)) as blocks:
             yield blocks
 
 
-def _told(loaded: Loaded, options: argparse.Namespace) -> str:
-    name = printable(str(options.file))
-    size = options.file.stat().st_size / 1_000_000
-    if options.with_secrets:
-        return f"Wrote {name} ({size:.1f} MB), with the configuration and the secrets in it: keep it safe."
-    written = f"Wrote {name} ({size:.1f} MB)."
-    if loaded.path is None:
-        return f"{written} The HTTP token is not in it; --with-secrets adds it."
-    return f"{written} The configuration is not in it: {printable(str(loaded.path))}; --with-secrets adds it."
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+def restore(arguments: Sequence[str], *, config: Path | None) -> int:
+    description = "Restore a backup into the data directory. The gateway must not be running."
+    parser = command_parser("restore", description, config)
+    parser.add_argument("file", type=Path, metavar="FILE", help="archive written by `gatehouse backup`")
+    parser.add_argument("--replace", action="store_true", help="move the present contents of the data directory aside")
+    options = parser.parse_args(arguments)
+    os.umask(0o077)
+    directory = load_data_dir(options.config)
+    prepare_data_dir(directory)
+    with DataDirLock(directory):
+        restored = restore_backup(options.file, directory, replaces=options.replace, now=datetime.now(UTC))
+    manifest = restored.manifest
+    sessions, taken_at = count(manifest.transcripts(), "session"), printable(manifest.taken_at)
+    print(f"Restored {sessions} into {printable(str(directory))}, as of {taken_at}.")
+    if restored.set_aside:
+        print(f"The previous contents are in {printable(str(restored.set_aside))}.")
+    if CONFIG in manifest.members:
+        print(f"The backed-up configuration is {printable(str(directory / CONFIG))}. Move it where you need it.")
+    if manifest.skipped:
+        names = ", ".join(printable(name) for name in manifest.skipped[:_SKIPPED_SHOWN])
+        missing = count(len(manifest.skipped), "file")
+        print(f"The backup lacks {missing} that could not be read when it was made: {names}.")
+    return EXIT_OK

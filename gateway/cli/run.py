@@ -5,16 +5,16 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.cli.usage import parser
-
-__all__ = ["main"]
+from gateway.cli.common import command_parser
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    options = parser("run", "Start the gateway and keep it running.", config).parse_args(arguments)
-    os.umask(0o077)  # Whatever we or a library write is ours alone from birth.
-    # The kernel keeps these for us while the rest is imported; `serve` lets them in once it can follow them.
+    description = "Start the gateway and keep it running in the foreground."
+    options = command_parser("run", description, config).parse_args(arguments)
+    os.umask(0o077)  # All files that we or a library create are private.
+    # The import takes half a second, and a signal during it would kill the process. The kernel holds blocked signals
+    # back until `serve` has installed its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
-    from gateway.cli.serving import serve  # noqa: PLC0415 - half a second, in which a signal would be our end.
+    from gateway.cli.serve import serve  # noqa: PLC0415 - see above.
 
     return serve(options.config)

@@ -12,7 +12,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType
 
 from config import Settings
 from gateway.archive import Archive, Listed, ManagerArchive, closing, in_lines
-from gateway.backup import insist_on_whole
+from gateway.backup.restore import require_complete_restore
 from gateway.control import Control, is_running
 from gateway.errors import Refused
 from gateway.lock import DataDirLock, prepare_data_dir
@@ -54,7 +54,7 @@ async def opened_stores(
     prepare_data_dir(directory)
     async with AsyncExitStack() as stack:
         stack.enter_context(DataDirLock(directory))
-        insist_on_whole(directory)
+        require_complete_restore(directory)
         # What a crash has left in the spool belongs to the sessions too.
         spool = None if as_found else await stack.enter_async_context(await Spool.open(directory))
         manager = await SessionManager.open(directory / "sessions", settings.session, _now, journal=spool)

@@ -1,212 +1,262 @@
-"""`gatehouse setup`: from nothing to a bot that answers; asked step by step, or told by options."""
+"""`gatehouse setup`: sets up a model, bots and the service, from questions in the terminal or from options."""
 
 import argparse
 import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from getpass import getpass
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Protocol
 
-from config import (
-    ChannelSettings,
-    ConfigError,
-    LogFormat,
-    LogLevel,
-    ProviderSettings,
-    Secret,
-    destination,
-)
+from config import ChannelSettings, LogFormat, LogLevel, ProviderSettings, Secret, Settings, destination
 from config.secrets import LoadContext, is_reference, resolve
-from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain
+from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
-from gateway.cli.setup_asking import Guide, Terminal, choose
-from gateway.cli.usage import Parser, parser
-from gateway.control import Control, NotRunning, is_running
-from gateway.doctor.finding import Level
-from gateway.errors import Refused
-from gateway.installing import begin_configuration
+from gateway.control import Control, is_running
+from gateway.doctor.finding import Finding, Level
+from gateway.doctor.installation import open_channels
+from gateway.doctor.peers import DEADLINE, check_channel, check_model
+from gateway.errors import CannotStart, Refused
+from gateway.install.installer import create_configuration
+from gateway.install.setup import (
+    PRESETS,
+    CurrentSetup,
+    SetupPlan,
+    credentials_drop_in,
+    default_base_url,
+    default_model,
+    list_ollama_models,
+    ollama_url,
+    service_environment,
+)
+from gateway.install.units import ServiceScope, service_paths
 from gateway.logs import configure
-from gateway.service_units import Place, Scope, place
-from gateway.setup.models import PRESETS, usual_model, usual_place
-from gateway.setup.plan import Plan, bots, model_plan, token_plan, tried_model, tried_token
-from gateway.setup.standing import Standing
-from gateway.setup.system import credentials, drop_in, for_service
+from gateway.plugins import GROUP
 
-__all__ = ["main"]
-
-PAIRING = "It answers with a code; `gatehouse pair approve CODE --owner` makes you its owner."
+_PAIRING = "It replies with a code. Run `gatehouse pair approve CODE --owner` to become its owner."
 
 
-def main(arguments: Sequence[str], *, config: Path | None, guide: Guide | None = None) -> int:
-    options = _parser(config).parse_args(arguments)
-    configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # What is tried out tells its own tale.
-    path = destination(options.config, os.environ, Path.cwd(), Path.home())
-    try:
-        if not _is_told(options):
-            guide = guide or _terminal()
-            options = choose(options, guide, Standing.at(path))
-        if options.service == Scope.SYSTEM:
-            return _set_up_system(options, place(Scope.SYSTEM, Path.home()), guide)
-        return _set_up(options, path, guide)
-    except ConfigError as mistakes:
-        return complain(mistakes, EXIT_CONFIG)
-    except (NotRunning, Refused) as refusal:
-        return complain(refusal, EXIT_FAILED)
-    except EOFError:
-        return complain("Nothing was changed.", EXIT_FAILED)
+class Prompter(Protocol):
+    """Asks a person. Raises `EOFError` when the input ends."""
+
+    def say(self, text: str) -> None: ...
+
+    def ask(self, question: str, default: str = "") -> str: ...
+
+    def ask_secret(self, question: str) -> str:
+        """Ask without showing the typed characters."""
 
 
-def _parser(config: Path | None) -> Parser:
-    made = parser("setup", "Set up a model, a bot and the service: asked, or told by these options.", config)
-    made.add_argument("--provider", choices=sorted(PRESETS), help="where the model is; custom: with --base-url")
-    made.add_argument("--model", metavar="NAME", help="the model's name there")
-    made.add_argument("--base-url", metavar="URL", help='the endpoint, when it is not the provider\'s own; "": its own')
-    made.add_argument("--key", metavar="REFERENCE", help="env:NAME or file:PATH of the provider's key")
-    made.add_argument(
+class TerminalPrompter:
+    def say(self, text: str) -> None:
+        print(text)
+
+    def ask(self, question: str, default: str = "") -> str:
+        return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+
+    def ask_secret(self, question: str) -> str:
+        return getpass(f"{question}: ").strip()
+
+
+def main(arguments: Sequence[str], *, config: Path | None, prompter: Prompter | None = None) -> int:
+    description = "Set up a model, a bot and the service. Without options, setup asks step by step."
+    parser = command_parser("setup", description, config)
+    parser.add_argument("--provider", choices=sorted(PRESETS), help="model provider; `custom` needs --base-url")
+    parser.add_argument("--model", metavar="NAME", help="name of the model at the provider")
+    parser.add_argument("--base-url", metavar="URL", help='endpoint of the provider; "" resets it to the default')
+    parser.add_argument("--key", metavar="REFERENCE", help="the provider's API key, as env:NAME or file:PATH")
+    parser.add_argument(
         "--token",
         metavar="CHANNEL=REFERENCE",
         action="append",
         default=[],
-        help="env:NAME or file:PATH of a bot's token",
+        help="a bot's token, as env:NAME or file:PATH",
     )
-    made.add_argument(
-        "--owner", metavar="CHANNEL:ID", action="append", default=[], help="who the owner is on a channel"
+    parser.add_argument(
+        "--owner", metavar="CHANNEL:ID", action="append", default=[], help="the owner's ID on a channel"
     )
-    made.add_argument("--service", choices=("user", "system", "none"), help="install it as a service (none)")
-    made.add_argument("--no-test", action="store_true", help="write what is given without trying it out")
-    return made
+    parser.add_argument("--service", choices=("user", "system", "none"), help="install as a service (default: none)")
+    parser.add_argument("--no-test", action="store_true", help="write the settings without testing them")
+    options = parser.parse_args(arguments)
+    configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The tests of model and bot print their own results.
+    path = destination(options.config, os.environ, Path.cwd(), Path.home())
+    try:
+        if not (options.provider or options.token or options.owner or options.service):
+            if prompter is None:
+                if not (sys.stdin and sys.stdin.isatty()):
+                    hint = "Use the options listed by `gatehouse setup --help`."
+                    return fail(f"No terminal, so setup can't prompt. {hint}", EXIT_USAGE)
+                prompter = TerminalPrompter()
+            _ask_all(options, prompter, CurrentSetup.read(path))
+        return _set_up(options, path, prompter)
+    except EOFError:
+        return fail("Nothing was changed.", EXIT_FAILED)
 
 
-def _is_told(options: argparse.Namespace) -> bool:
-    return bool(options.provider or options.token or options.owner or options.service)
-
-
-def _terminal() -> Guide:
-    if not (sys.stdin and sys.stdin.isatty()):
-        raise SystemExit(
-            complain("Nobody is there to be asked. Use the options that `gatehouse setup --help` lists.", EXIT_USAGE)
-        )
-    return Terminal()
-
-
-def _set_up(options: argparse.Namespace, path: Path, guide: Guide | None) -> int:
-    plan = asyncio.run(_tried(options, path, os.environ))
+def _set_up(options: argparse.Namespace, path: Path, prompter: Prompter | None) -> int:
+    """Test the choices, write them, install the service, and make a running gateway use them."""
+    paths = service_paths(ServiceScope.SYSTEM if options.service == "system" else ServiceScope.USER, Path.home())
+    if options.service == "system":
+        # The system service reads its own configuration, not that of the administrator who runs this command.
+        if os.geteuid() != 0:
+            raise Refused("Only root can set up the system service. Use sudo, or --service user for your own service.")
+        path = paths.config
+        plan = asyncio.run(_plan(options, path, service_environment(paths, os.environ))).with_credentials()
+        create_configuration(paths)
+    else:
+        plan = asyncio.run(_plan(options, path, os.environ))
     if plan.values:
-        _write(plan, path)
-    if options.service == Scope.USER:
-        install(place(Scope.USER, Path.home()))
-    directory = Standing.at(path).settings.gateway.data_dir
-    return asyncio.run(_put_in_force(options, directory, guide))
+        plan.write(path, os.environ)
+        print(f"Wrote {', '.join([str(path), *plan.secrets])}.")
+    if options.service == "system":
+        credentials = credentials_drop_in(paths, plan.secrets) if plan.secrets else ""
+        install(paths, credentials=credentials, restart=bool(plan.values))
+    elif options.service == "user":
+        install(paths)
+    return asyncio.run(_apply(options, CurrentSetup.read(path).settings.gateway.data_dir, prompter))
 
 
-def _set_up_system(options: argparse.Namespace, where: Place, guide: Guide | None) -> int:
-    """Set up what the machine's service reads, which is not what its administrator reads."""
-    if os.geteuid() != 0:
-        raise Refused("The machine's service is root's to set up. Use sudo, or --service user for one of your own.")
-    plan = for_service(asyncio.run(_tried(options, where.config, credentials(where, os.environ))))
-    begin_configuration(where)
-    if plan.values:
-        _write(plan, where.config)
-    install(where, credentials=drop_in(where, plan.secrets) if plan.secrets else "", anew=bool(plan.values))
-    directory = Standing.at(where.config).settings.gateway.data_dir
-    return asyncio.run(_put_in_force(options, directory, guide))
-
-
-def _write(plan: Plan, path: Path) -> None:
-    plan.write(path, os.environ)
-    print(f"Written: {', '.join([str(path), *plan.secrets])}.")
-
-
-async def _put_in_force(options: argparse.Namespace, directory: Path, guide: Guide | None) -> int:
-    """Let a gateway that runs already follow, and let its owner in; where none runs, say what comes next."""
+async def _apply(options: argparse.Namespace, directory: Path, prompter: Prompter | None) -> int:
+    """Reload a running gateway and pair its owner. If none runs, print the next step."""
+    needs_owner = options.token and not options.owner
     if not await asyncio.to_thread(is_running, directory):
-        print("Start it with `gatehouse run`.")
-        if options.token and not options.owner:
-            print(f"Then write to your bot. {PAIRING}")
+        print("Start the gateway with `gatehouse run`.")
+        if needs_owner:
+            print(f"Then write to your bot. {_PAIRING}")
         return EXIT_OK
     async with Control(directory) as control:
         await control.post("/reload")
-        print("The running gateway has read its configuration again.")
-        if options.token and not options.owner:
-            await _let_in(control, guide)
+        print("The running gateway has reloaded its configuration.")
+        if needs_owner and prompter is None:
+            print(f"Write to your bot. {_PAIRING}")
+        elif needs_owner and prompter is not None:
+            question = "Write to your bot, and enter the code it replies with (leave empty to do this later)"
+            while code := await asyncio.to_thread(prompter.ask, question):
+                try:
+                    await control.post("/pair/approve", {"code": code, "is_owner": True})
+                except Refused as error:
+                    prompter.say(str(error))
+                else:
+                    prompter.say("You are now the owner of this bot. Write to it again.")
+                    break
     return EXIT_OK
 
 
-async def _let_in(control: Control, guide: Guide | None) -> None:
-    if guide is None:
-        print(f"Write to your bot. {PAIRING}")
-        return
-    question = "Write something to your bot. The code that it answers with (empty: later)"
-    while code := await asyncio.to_thread(guide.ask, question):
-        try:
-            await control.post("/pair/approve", {"code": code, "is_owner": True})
-        except Refused as refusal:
-            guide.say(str(refusal))
-        else:
-            guide.say("You are its owner. Write again.")
-            return
-
-
-async def _tried(options: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> Plan:
-    """Make a plan of what was chosen, each part tried out; raise `Refused` with the first that does not work."""
-    plan = Plan()
+async def _plan(options: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> SetupPlan:
+    """Test each choice and return the plan to write. Raises `Refused` for the first choice that does not work."""
+    plan = SetupPlan()
+    current = CurrentSetup.read(path)
     if options.provider:
-        plan.add(await _model(options, path, environ))
+        await _plan_model(plan, options, current, path, environ)
     for given in options.token:
-        plan.add(await _token(given, path, environ, is_tested=not options.no_test))
+        channel, _, text = given.partition("=")
+        if channel not in (known := bot_channels()) or not text:
+            raise Refused(f"--token takes CHANNEL=REFERENCE. Channels with a token: {', '.join(known)}.")
+        token, reference = _secret(text, path, environ)
+        if not options.no_test:
+            settings = current.settings.channels.get(channel, ChannelSettings())
+            settings = settings.model_copy(update={"token": token, "enabled": True, "accounts": {}})
+            try:
+                channels = open_channels(Settings.model_construct(channels={channel: settings}))
+            except CannotStart as error:
+                raise Refused(f"{error} Enter a bot's token. Nothing was written.") from error
+            _require_ok(await check_channel(channels[channel, "default"], DEADLINE))
+        plan.add_token(channel, token, reference)
     if options.owner:
-        owners = Standing.at(path).settings.gateway.owners
+        owners = current.settings.gateway.owners
         plan.values["gateway.owners"] = [*owners, *(each for each in options.owner if each not in owners)]
     return plan
 
 
-async def _model(options: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> Plan:
+async def _plan_model(
+    plan: SetupPlan, options: argparse.Namespace, current: CurrentSetup, path: Path, environ: Mapping[str, str]
+) -> None:
     name, preset = options.provider, PRESETS[options.provider]
-    standing = Standing.at(path)
-    given = options.base_url if options.base_url is not None else standing.base_url(name)
-    base_url = (given if given is not None else usual_place(name, os.environ)) or None
-    secret = options.key or standing.key(name, base_url)
+    given = options.base_url if options.base_url is not None else current.base_url(name)
+    base_url = (given if given is not None else default_base_url(name, os.environ)) or None
+    secret = options.key or current.key(name, base_url)
     key, reference = _secret(secret, path, environ) if secret else (None, None)
-    model = options.model or standing.model(name) or await usual_model(name, base_url)
+    model = options.model or current.model(name) or await default_model(name, base_url)
     if name == "custom" and not base_url:
         raise Refused("A custom endpoint needs --base-url.")
     if name != "offline" and not model:
-        raise Refused("Which model? Name it with --model.")
+        raise Refused("No model was chosen. Add --model NAME.")
     if preset.needs_key and key is None:
-        raise Refused(f"{name} needs a key: --key env:NAME or --key file:PATH.")
+        raise Refused(f"{name} needs a key. Add --key env:NAME or --key file:PATH.")
     provider = ProviderSettings(kind=preset.kind, base_url=base_url, api_key=key)
     if not options.no_test:
-        finding = await tried_model(name, preset, provider, model)
-        if finding.level is not Level.FINE:
-            raise Refused(f"{finding.message} {finding.fix} Nothing was written.")
-        print(finding.message)
-    return model_plan(name, provider, model, reference)
+        _require_ok(await check_model(name, provider, model or None, DEADLINE))
+    plan.add_model(name, provider, model, reference)
 
 
-async def _token(given: str, path: Path, environ: Mapping[str, str], *, is_tested: bool) -> Plan:
-    channel, _, text = given.partition("=")
-    if channel not in (known := bots()) or not text:
-        raise Refused(f"--token takes CHANNEL=REFERENCE; channels with a token are: {', '.join(known)}.")
-    token, reference = _secret(text, path, environ)
-    settings = Standing.at(path).settings.channels.get(channel, ChannelSettings())
-    settings = settings.model_copy(update={"token": token, "enabled": True, "accounts": {}})
-    if is_tested:
-        finding = await tried_token(channel, settings)
-        if finding.level is not Level.FINE:
-            raise Refused(f"{finding.message} {finding.fix} Nothing was written.")
-        print(finding.message)
-    return token_plan(channel, token, reference)
+def _require_ok(finding: Finding) -> None:
+    if finding.level is not Level.OK:
+        raise Refused(f"{finding.message} {finding.fix} Nothing was written.")
+    print(finding.message)
 
 
 def _secret(text: str, path: Path, environ: Mapping[str, str]) -> tuple[Secret, str | None]:
-    """Return the secret, and the reference to write in its place; what was typed has none, and gets a file.
+    """Return the secret, and the reference to write to the configuration; None if the secret needs a file.
 
-    Where `environ` has credentials, those of a service, the files and variables of others are none of its own.
+    A system service (`environ` has a credentials directory) cannot read the variables and files of this shell, so
+    their contents are stored as credentials.
     """
     if not is_reference(text):
         return Secret(text), None
     is_own = text.startswith("credential:") or "CREDENTIALS_DIRECTORY" not in environ
     try:
         return resolve(text, LoadContext(environ=environ, folder=path.absolute().parent)), text if is_own else None
-    except ValueError as mistake:
-        raise Refused(f"{mistake}.") from mistake
+    except ValueError as error:
+        raise Refused(f"{error}.") from error
+
+
+def bot_channels() -> dict[str, str]:
+    """Return the channels that need a token, each with its own instructions for getting one."""
+    instructions: dict[str, str] = {}
+    for name in sorted(point.name for point in entry_points(group=GROUP)):
+        try:
+            open_channels(Settings.model_construct(channels={name: ChannelSettings()}))
+        except CannotStart as error:
+            instructions[name] = str(error)
+    return instructions
+
+
+def _ask_all(options: argparse.Namespace, prompter: Prompter, current: CurrentSetup) -> None:
+    """Ask for all options. An empty answer takes the default in brackets, or keeps the present setting."""
+    ollama = ollama_url(os.environ)
+    models = asyncio.run(list_ollama_models(ollama))
+    if models:
+        prompter.say(f"Ollama is running on this machine with {', '.join(models)}.")
+    # Suggest the provider in use, or else one that costs nothing.
+    default = "ollama" if models else "offline"
+    if current.provider in PRESETS and current.provider != "offline":
+        default = current.provider
+    provider = options.provider = _choose(prompter, "Which model provider?", list(PRESETS), default)
+    if provider == "custom":
+        present = current.base_url("custom") or ""
+        options.base_url = prompter.ask("URL of the endpoint, like http://127.0.0.1:8000/v1", present)
+    if provider == "ollama" and models:
+        options.base_url = f"{ollama}/v1"
+    if provider != "offline":
+        suggested = models[0] if provider == "ollama" and models else PRESETS[provider].model
+        options.model = prompter.ask("Which model?", current.model(provider) or suggested)
+    if PRESETS[provider].needs_key or provider == "custom":
+        url = options.base_url or current.base_url(provider) or default_base_url(provider, os.environ)
+        keep = "; leave empty to keep the current one" if current.key(provider, url) else ""
+        options.key = prompter.ask_secret(f"API key (hidden; or env:NAME, file:PATH{keep})") or None
+    for channel, instructions in bot_channels().items():
+        prompter.say(instructions.partition(". ")[2] or instructions)
+        empty = "keep the current one" if current.has_token(channel) else "skip"
+        if token := prompter.ask_secret(f"Token of your {channel} bot (hidden; leave empty to {empty})"):
+            options.token.append(f"{channel}={token}")
+    options.service = _choose(prompter, "Install as a service?", ["none", "user", "system"], "none")
+
+
+def _choose(prompter: Prompter, question: str, words: list[str], default: str) -> str:
+    while True:
+        answer = prompter.ask(f"{question} ({', '.join(words)})", default).lower()
+        if answer in words:
+            return answer
+        prompter.say(f"Please choose one of: {', '.join(words)}.")

@@ -1,88 +1,66 @@
-"""`gatehouse spool`: what waits, what was set aside, and another try for replies that were given up."""
+"""`gatehouse spool`: lists waiting and failed messages, and retries replies that could not be delivered."""
 
 import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from config import ConfigError
-from gateway.cli.asking import parser
-from gateway.cli.exits import EXIT_CONFIG, EXIT_FAILED, complain
-from gateway.cli.settings import load_settings
-from gateway.control import Control, NotRunning, is_running
+from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
+from gateway.control import Control, is_running
 from gateway.dialogue import Json
-from gateway.errors import CannotStart, Refused
 from gateway.lock import DataDirLock
 from gateway.spool import Spool
 from gateway.spool_listing import as_json, revive
 from gateway.text import printable
 
-__all__ = ["listing", "main"]
-
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    described = parser("spool", "Show what waits to be answered or delivered, and what was set aside.", config)
-    described.add_argument("--json", action="store_true", help="print it as JSON")
-    described.add_argument(
-        "action", nargs="?", choices=("list", "retry"), default="list", help="list (default) or retry"
-    )
-    described.add_argument("key", nargs="?", help="the reply to send again; without it, all that were given up")
-    options = described.parse_args(arguments)
-    try:
-        directory = load_settings(options.config, resolves=False).settings.gateway.data_dir
-        answer = asyncio.run(_ask(directory, options.action, options.key))
-    except ConfigError as mistakes:
-        return complain(mistakes, EXIT_CONFIG)
-    except CannotStart as trouble:
-        return complain(trouble, EXIT_CONFIG)
-    except (NotRunning, Refused) as trouble:
-        return complain(trouble, EXIT_FAILED)
-    print(json.dumps(answer, indent=2) if options.json else printable("\n".join(_lines(answer))))
-    return 0
+    description = "List messages that wait for an answer or delivery, and those that failed."
+    parser = command_parser("spool", description, config)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("action", nargs="?", choices=("list", "retry"), default="list", help="list (default) or retry")
+    parser.add_argument("key", nargs="?", help="retry: the reply to send again (default: all that failed)")
+    options = parser.parse_args(arguments)
+    directory = load_data_dir(options.config)
+    answer = asyncio.run(list_spool(directory) if options.action == "list" else _retry(directory, options.key))
+    if options.json:
+        print(json.dumps(answer, indent=2))
+        return EXIT_OK
+    if "revived" in answer:
+        print(f"Replies to send again: {len(_rows(answer['revived']))}.")
+        return EXIT_OK
+    for name in ("inbox", "outbox"):
+        counts = answer[name]
+        states = counts.items() if isinstance(counts, dict) else ()
+        print(f"{name}: {', '.join(f'{number} {state}' for state, number in states) or 'empty'}")
+    failed = [("failed", row["turn"], row) for row in _rows(answer["set_aside"]) if isinstance(row, dict)]
+    undelivered = [(row["state"], row["key"], row) for row in _rows(answer["undelivered"]) if isinstance(row, dict)]
+    for state, name_of_row, row in [*failed, *undelivered]:
+        line = f"{state:<10} {name_of_row}  {row['channel']} {row['chat']}: {row['text']} ({row['reason']})"
+        print(printable(line))
+    for key in _rows(answer["unreadable"]):
+        print(printable(f"unreadable {key}  written by another version of Gatehouse"))
+    return EXIT_OK
 
 
-async def _ask(directory: Path, action: str, key: str | None) -> dict[str, Json]:
-    """Ask the running daemon; without one, look into its spool, under its lock."""
+async def list_spool(directory: Path) -> dict[str, Json]:
+    """Return the contents of the spool, from the running daemon or from the file under the daemon's lock."""
     if await asyncio.to_thread(is_running, directory):
         async with Control(directory) as control:
-            return await (control.get("/spool") if action == "list" else control.post("/spool/retry", {"key": key}))
+            return await control.get("/spool")
     with DataDirLock(directory):
         async with await Spool.open(directory) as spool:
-            if action == "list":
-                return await as_json(spool)
+            return await as_json(spool)
+
+
+async def _retry(directory: Path, key: str | None) -> dict[str, Json]:
+    if await asyncio.to_thread(is_running, directory):
+        async with Control(directory) as control:
+            return await control.post("/spool/retry", {"key": key})
+    with DataDirLock(directory):
+        async with await Spool.open(directory) as spool:
             return {"revived": [row.key for row in await revive(spool, key)]}
 
 
-async def listing(directory: Path) -> dict[str, Json]:
-    """Tell what `gatehouse spool` tells, from wherever it can be told."""
-    return await _ask(directory, "list", None)
-
-
-def _lines(answer: dict[str, Json]) -> list[str]:
-    if "revived" in answer:
-        revived = answer["revived"]
-        return [f"To be sent again: {len(revived) if isinstance(revived, list) else 0}."]
-    return [
-        f"inbox: {_counts(answer['inbox'])}",
-        f"outbox: {_counts(answer['outbox'])}",
-        *(_line("set aside", row["turn"], row) for row in _rows(answer["set_aside"])),
-        *(_line(row["state"], row["key"], row) for row in _rows(answer["undelivered"])),
-        *(f"unreadable {name}  only another version of Gatehouse can read it" for name in _names(answer["unreadable"])),
-    ]
-
-
-def _line(state: Json, name: Json, row: dict[str, Json]) -> str:
-    return f"{state:<10} {name}  {row['channel']} {row['chat']}: {row['text']} ({row['reason']})"
-
-
-def _rows(rows: Json) -> list[dict[str, Json]]:
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _names(names: Json) -> list[Json]:
-    return names if isinstance(names, list) else []
-
-
-def _counts(counts: Json) -> str:
-    named = counts.items() if isinstance(counts, dict) else ()
-    return ", ".join(f"{count} {state}" for state, count in named) or "empty"
+def _rows(rows: Json) -> list[Json]:
+    return rows if isinstance(rows, list) else []

@@ -1,1 +1,1 @@
-"""Looking for what is wrong with an installation: each module looks at one thing, and says what would help."""
+"""Checks of an installation for `gatehouse doctor`. Each check returns findings with a suggested fix."""

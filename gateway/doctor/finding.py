@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what to do about it."""
+"""The result of one check, and a suggested fix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,19 +6,19 @@ from enum import StrEnum
 
 from gateway.dialogue import Json
 
-__all__ = ["Finding", "Level", "as_json", "fine", "from_json", "odd", "wrong"]
-
 
 class Level(StrEnum):
-    FINE = "fine"
-    ODD = "odd"
-    """It works; a person should know all the same."""
-    WRONG = "wrong"
+    """The values are part of the output of `gatehouse doctor --json`."""
+
+    OK = "fine"
+    WARNING = "odd"
+    """It works, but the operator should know."""
+    ERROR = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`about` is a word or a key of the configuration; `repair`, where there is one, loses nothing that is wanted."""
+    """`about` is a topic or a configuration key. `repair` fixes the problem without losing data."""
 
     about: str
     level: Level
@@ -27,30 +27,35 @@ class Finding:
     repair: Callable[[], None] | None = field(default=None, compare=False, repr=False)
 
 
-def fine(about: str, message: str) -> Finding:
-    return Finding(about=about, level=Level.FINE, message=message)
+def ok(about: str, message: str) -> Finding:
+    return Finding(about=about, level=Level.OK, message=message)
 
 
-def odd(about: str, message: str, fix: str, repair: Callable[[], None] | None = None) -> Finding:
-    return Finding(about=about, level=Level.ODD, message=message, fix=fix, repair=repair)
+def warning(about: str, message: str, fix: str, repair: Callable[[], None] | None = None) -> Finding:
+    return Finding(about=about, level=Level.WARNING, message=message, fix=fix, repair=repair)
 
 
-def wrong(about: str, message: str, fix: str, repair: Callable[[], None] | None = None) -> Finding:
-    return Finding(about=about, level=Level.WRONG, message=message, fix=fix, repair=repair)
+def error(about: str, message: str, fix: str, repair: Callable[[], None] | None = None) -> Finding:
+    return Finding(about=about, level=Level.ERROR, message=message, fix=fix, repair=repair)
 
 
 def as_json(finding: Finding) -> dict[str, Json]:
-    told: dict[str, Json] = {"about": finding.about, "level": finding.level.value, "message": finding.message}
-    return {**told, "fix": finding.fix, "can_be_mended": finding.repair is not None}
+    return {
+        "about": finding.about,
+        "level": finding.level.value,
+        "message": finding.message,
+        "fix": finding.fix,
+        "can_be_mended": finding.repair is not None,
+    }
 
 
-def from_json(told: Json) -> Finding:
-    """Read what a daemon has told: one of another version, perhaps."""
-    found = told if isinstance(told, dict) else {}
+def from_json(value: Json) -> Finding:
+    """Read a finding that a daemon has sent. The daemon may be of another version."""
+    found = value if isinstance(value, dict) else {}
     level = str(found.get("level", ""))
     return Finding(
         about=str(found.get("about", "daemon")),
-        level=Level(level) if level in set(Level) else Level.ODD,
-        message=str(found.get("message", "The daemon has told something that cannot be understood.")),
+        level=Level(level) if level in set(Level) else Level.WARNING,
+        message=str(found.get("message", "The daemon sent a finding that this version doesn't understand.")),
         fix=str(found.get("fix", "")),
     )

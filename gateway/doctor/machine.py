@@ -1,4 +1,4 @@
-"""The machine under the gateway: room and speed of the disk, and whether the clock can be believed. It blocks."""
+"""Checks of the machine: space and speed of the disk, its file system, and the clock. All of them block."""
 
 import errno
 import os
@@ -11,133 +11,102 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.doctor.finding import Finding, fine, odd, wrong
-
-__all__ = ["clock", "disk", "file_system", "fsync_speed"]
+from gateway.doctor.finding import Finding, error, ok, warning
 
 _MIB = 1024 * 1024
 LEAST_BYTES = 64 * _MIB
-"""Below that the spool soon refuses messages."""
+"""Below this, the spool soon refuses messages."""
 FEW_BYTES = 1024 * _MIB
 FEW_FILES = 1000
 SLOW_FSYNC = 0.1
-"""Every accepted message waits for one, though many share it."""
-_PROBES = 9
+"""Every accepted message waits for an fsync, though many messages share one."""
+_FSYNC_PROBES = 9
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_SKEW = 120.0
-_UNSAFE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"}
-_FLEETING = {"tmpfs", "ramfs", "overlay"}
-_NOT_BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
+_MAX_CLOCK_SKEW = 120.0
+_UNSAFE_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"}
+_TEMPORARY_FILE_SYSTEMS = {"tmpfs", "ramfs", "overlay"}
+_EARLIEST_DATE = datetime(2026, 1, 1, tzinfo=UTC)
+_SET_CLOCK = "Set the clock: `timedatectl set-ntp true`."
 
 
-def disk(directory: Path, usage: Callable[[Path], os.statvfs_result] = os.statvfs) -> Finding:
+def check_disk(directory: Path, usage: Callable[[Path], os.statvfs_result] = os.statvfs) -> Finding:
     found = usage(directory)
     free = found.f_bavail * found.f_frsize
-    room = f"{free // _MIB} MiB are free at {directory}."
+    room = f"{free // _MIB} MiB free at {directory}."
     if free < LEAST_BYTES:
-        return wrong("disk", f"Only {room}", "Make room: messages are refused when nothing is left.")
+        return error("disk", f"Only {room}", "Free some space. A full disk makes the gateway refuse messages.")
     if found.f_files and found.f_favail < FEW_FILES:
-        return wrong(
-            "disk", f"{directory} can hold only {found.f_favail} more files.", "Remove files that nobody needs."
+        return error(
+            "disk", f"Only {found.f_favail} more files fit on the disk of {directory}.", "Remove unused files."
         )
-    return odd("disk", f"Only {room}", "Make room before it is needed.") if free < FEW_BYTES else fine("disk", room)
+    if free < FEW_BYTES:
+        return warning("disk", f"Only {room}", "Free some space soon.")
+    return ok("disk", room)
 
 
-def fsync_speed(directory: Path, *, slow: float = SLOW_FSYNC, clock: Callable[[], float] = time.monotonic) -> Finding:
-    """Write a little and wait until the disk has it, as each accepted message does."""
+def check_fsync(directory: Path, *, slow: float = SLOW_FSYNC, clock: Callable[[], float] = time.monotonic) -> Finding:
+    """Measure how long a small write takes to reach the disk, as for each accepted message."""
+    times = []
     try:
-        took = statistics.median(_synced(directory, clock))
-    except OSError as trouble:
-        fix = "Make room." if trouble.errno in _FULL else "Give it to the gateway's user."
-        return wrong("fsync", f"Nothing can be written to {directory}: {trouble.strerror}.", fix)
-    said = f"A write is safe on disk after {took * 1000:.1f} ms."
+        with tempfile.TemporaryFile(dir=directory) as file:
+            for _ in range(_FSYNC_PROBES):
+                started = clock()
+                file.write(b"\0" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+                times.append(clock() - started)
+    except OSError as failure:
+        fix = "Free some space." if failure.errno in _FULL else "Make the gateway's user the owner of the directory."
+        return error("fsync", f"Can't write to {directory}: {failure.strerror}.", fix)
+    took = statistics.median(times)
+    message = f"A write reaches the disk after {took * 1000:.1f} ms."
     if took < slow:
-        return fine("fsync", said)
-    return odd(
-        "fsync", said, "Messages wait for that. Put gateway.data_dir on a faster disk, or see what else uses it."
-    )
+        return ok("fsync", message)
+    fix = "Each message waits that long. Put gateway.data_dir on a faster disk, or check what else uses this one."
+    return warning("fsync", message, fix)
 
 
-def _synced(directory: Path, clock: Callable[[], float]) -> list[float]:
-    took = []
-    with tempfile.TemporaryFile(dir=directory) as file:
-        for _ in range(_PROBES):
-            begun = clock()
-            file.write(b"\0" * 4096)
-            file.flush()
-            os.fsync(file.fileno())
-            took.append(clock() - begun)
-    return took
-
-
-def file_system(directory: Path, mounts: Path = Path("/proc/self/mounts")) -> Iterator[Finding]:
-    """Say something only of file systems on which data is not safe."""
-    kind = _kind_of(directory.resolve(), mounts)
-    if kind in _UNSAFE:
-        yield odd(
-            "disk",
-            f"{directory} is on {kind}, where locks and fsync cannot be relied on.",
-            "Use a disk of this machine.",
-        )
-    elif kind in _FLEETING:
-        yield odd(
-            "disk",
-            f"{directory} is on {kind}, which does not outlive the machine or its container.",
-            "Set gateway.data_dir to a place that stays, or mount a volume there.",
-        )
-
-
-def _kind_of(directory: Path, mounts: Path) -> str:
-    """Return the type of the innermost mount; the last one wins where several are on top of each other."""
-    best, kind = -1, ""
+def check_file_system(directory: Path, mounts: Path = Path("/proc/self/mounts")) -> Iterator[Finding]:
+    """Yield a warning if data is not safe on the file system of `directory`."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
+        return
+    # Find the innermost mount. Where several mounts cover each other, the last one counts.
+    depth, kind = -1, ""
     for line in lines:
-        _, point, found, *_ = line.split(" ")
+        _, point, mounted, *_ = line.split(" ")
         place = Path(point.replace("\\040", " "))
-        if directory.is_relative_to(place) and len(place.parts) >= best:
-            best, kind = len(place.parts), found
-    return kind
-
-
-def clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Finding:
-    """Compare the clock with what is on disk, and ask whoever keeps it right."""
-    at = now()
-    if at < _NOT_BEFORE:
-        return wrong(
-            "clock", f"The clock says {at:%Y-%m-%d}, which is long past.", "Set it: `timedatectl set-ntp true`."
+        if directory.resolve().is_relative_to(place) and len(place.parts) >= depth:
+            depth, kind = len(place.parts), mounted
+    if kind in _UNSAFE_FILE_SYSTEMS:
+        yield warning("disk", f"{directory} is on {kind}, where locks and fsync are unreliable.", "Use a local disk.")
+    elif kind in _TEMPORARY_FILE_SYSTEMS:
+        yield warning(
+            "disk",
+            f"{directory} is on {kind}, so its data is lost when the machine or container goes away.",
+            "Set gateway.data_dir to a permanent directory, or mount a volume there.",
         )
-    newest = _newest(directory)
-    if newest - at.timestamp() > _SKEW:
-        written = datetime.fromtimestamp(newest, UTC)
-        said = f"The clock says {at:%Y-%m-%d %H:%M} UTC, but data was written at {written:%Y-%m-%d %H:%M}."
-        return wrong("clock", said, "Set the clock: `timedatectl set-ntp true`.")
-    if _synchronized() == "no":
-        said = "Nobody keeps the clock right (timedatectl says it is not synchronized)."
-        return odd("clock", said, "`timedatectl set-ntp true`, or install chrony.")
-    return fine("clock", f"It is {at:%Y-%m-%d %H:%M:%S} UTC.")
 
 
-def _newest(directory: Path) -> float:
+def check_clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Finding:
+    """Compare the clock with the files in `directory`, and ask systemd whether it is synchronized."""
+    time_now = now()
+    if time_now < _EARLIEST_DATE:
+        return error("clock", f"The clock says {time_now:%Y-%m-%d}, which is in the past.", _SET_CLOCK)
     files = (directory / name for name in ("spool.db", "spool.db-wal", "sessions/index.json"))
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-
-
-def _synchronized() -> str:
-    """Return what systemd says: yes, no, or nothing where it is not there."""
-    program = shutil.which("timedatectl")
-    if program is None:
-        return ""
-    try:
-        asked = subprocess.run(  # noqa: S603 - our own words.
-            [program, "show", "--property=NTPSynchronized", "--value"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.strip()
+    newest = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    if newest - time_now.timestamp() > _MAX_CLOCK_SKEW:
+        written = datetime.fromtimestamp(newest, UTC)
+        message = f"The clock says {time_now:%Y-%m-%d %H:%M} UTC, but data was written at {written:%Y-%m-%d %H:%M}."
+        return error("clock", message, _SET_CLOCK)
+    if program := shutil.which("timedatectl"):
+        command = [program, "show", "--property=NTPSynchronized", "--value"]
+        try:
+            asked = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)  # noqa: S603 - fixed words.
+        except (OSError, subprocess.TimeoutExpired):
+            asked = None
+        if asked is not None and asked.stdout.strip() == "no":
+            message = "The clock is not synchronized, says timedatectl."
+            return warning("clock", message, "Run `timedatectl set-ntp true`, or install chrony.")
+    return ok("clock", f"The time is {time_now:%Y-%m-%d %H:%M:%S} UTC.")

@@ -1,10 +1,10 @@
-"""Real calls to everybody that the gateway depends on: platforms, models, and the sandbox of the shell.
+"""Real calls to everything that the gateway depends on: platforms, models, and the sandbox of the shell.
 
-They are made by the process that has the secrets and the walls of the gateway: the daemon itself, when it runs.
+The process with the gateway's secrets and restrictions makes the calls: the daemon itself while it runs.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -14,110 +14,92 @@ from gateway.agent.providers import open_provider
 from gateway.agent.toolbox.shell import guarded, script_for
 from gateway.contract import Channel, ProvesAccess
 from gateway.dialogue import UserMessage
-from gateway.doctor.finding import Finding, fine, odd, wrong
+from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.sandbox.walls import NoSandbox
 
-__all__ = ["DEADLINE", "peers", "prove_channel", "prove_model"]
-
 DEADLINE = 25.0
-"""Seconds for a call. What has to be imported for it does not count: on a slow machine that takes longer."""
-_NO_SANDBOX = (
-    "Install bubblewrap and util-linux, and allow user namespaces; under the system's service, "
-    "`gatehouse service install --system` brings the units that the sandbox needs."
+"""Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
+_SANDBOX_FIX = (
+    "Install bubblewrap and util-linux, and allow user namespaces. For the system service, "
+    "`gatehouse service install --system` installs the units that the sandbox needs."
 )
 
 
-async def peers(settings: Settings, channels: Mapping[tuple[str, str], Channel], deadline: float) -> list[Finding]:
-    """Ask all of them at once."""
-    asking: list[Coroutine[None, None, Finding]] = [
-        *(prove_channel(channel, deadline) for channel in channels.values() if isinstance(channel, ProvesAccess)),
-        *(prove_model(name, settings.providers[name], model, deadline) for name, model in _models(settings)),
-        _sandbox(settings),
+async def check_peers(
+    settings: Settings, channels: Mapping[tuple[str, str], Channel], deadline: float
+) -> list[Finding]:
+    """Call all platforms, all models that an agent may use, and the sandbox at the same time."""
+    models: list[tuple[str, str | None]] = []
+    for agent in settings.agents.values():
+        if agent.backend is Backend.LLM:
+            models.append((agent.provider, agent.model))
+            for full in agent.fallbacks:
+                provider, _, model = full.partition("/")
+                models.append((provider, model) if provider in settings.providers else (agent.provider, full))
+    checks: list[Coroutine[None, None, Finding]] = [
+        *(check_channel(channel, deadline) for channel in channels.values() if isinstance(channel, ProvesAccess)),
+        *(check_model(name, settings.providers[name], model, deadline) for name, model in dict.fromkeys(models)),
+        check_sandbox(settings),
     ]
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(each, name=f"doctor:{number}") for number, each in enumerate(asking)]
-    return [each.result() for each in asked]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(check, name=f"doctor:{number}") for number, check in enumerate(checks)]
+    return [task.result() for task in tasks]
 
 
-async def prove_channel(channel: Channel, deadline: float) -> Finding:
-    """Have the platform say whom it takes us for."""
+async def check_channel(channel: Channel, deadline: float) -> Finding:
+    """Ask the platform for the bot's name."""
     account = "" if channel.account == "default" else f".accounts.{channel.account}"
     about = f"channels.{channel.name}{account}"
-    assert isinstance(channel, ProvesAccess), "only those are asked"  # noqa: S101 - for mypy and the reader
+    assert isinstance(channel, ProvesAccess), "callers select these"  # noqa: S101 - for mypy and the reader.
     try:
-        return fine(about, f"The platform knows this bot as {await channel.prove_access(deadline)}.")
-    except AuthRejected as refusal:
-        return wrong(about, str(refusal), f"Put a token that is valid into {about}.token.")
-    except ChannelError as trouble:
-        return wrong(about, str(trouble), f"Look after the network, and after {about}.api_base if it is set.")
+        return ok(about, f"The platform accepts this bot as {await channel.prove_access(deadline)}.")
+    except AuthRejected as rejection:
+        return error(about, str(rejection), f"Put a valid token into {about}.token.")
+    except ChannelError as failure:
+        return error(about, str(failure), f"Check the network and {about}.api_base, if it is set.")
     except TimeoutError:
-        return wrong(about, f"The platform has not answered for {deadline:g} seconds.", "Look after the network.")
+        return error(about, f"The platform hasn't answered for {deadline:g} seconds.", "Check the network.")
 
 
-def _models(settings: Settings) -> list[tuple[str, str | None]]:
-    """Name each model that an agent may ask, once, by its provider and its name there."""
-    return list(dict.fromkeys(_used(settings)))
-
-
-def _used(settings: Settings) -> Iterator[tuple[str, str | None]]:
-    for agent in settings.agents.values():
-        if agent.backend is not Backend.LLM:
-            continue
-        yield agent.provider, agent.model
-        for full in agent.fallbacks:
-            provider, _, model = full.partition("/")
-            yield (provider, model) if provider in settings.providers else (agent.provider, full)
-
-
-async def prove_model(name: str, settings: ProviderSettings, model: str | None, deadline: float) -> Finding:
-    """Ask the model for a word. That costs a few tokens, and is what a turn does."""
+async def check_model(name: str, settings: ProviderSettings, model: str | None, deadline: float) -> Finding:
+    """Ask the model for one word, in the same way as a turn does. It costs a few tokens."""
     about = f"providers.{name}"
     if settings.kind is ProviderKind.OFFLINE:
-        return fine(about, "The offline responder needs nobody.")
-    try:
-        await _hear_out(name, settings, model, deadline)
-    except ModelUnavailable as refusal:
-        return wrong(about, str(refusal), f"Check {about}.api_key, {about}.base_url and the agent's `model`.")
-    except ProviderFailed as trouble:
-        return wrong(about, str(trouble), f"Check {about}.base_url, the network, and the provider's own status page.")
-    except TimeoutError:
-        said = f"The model `{model}` has not said a word for {deadline:g} seconds."
-        return wrong(about, said, f"Check {about}.base_url and the network; a local model may still be loading.")
-    return fine(about, f"The model `{model}` answers.")
-
-
-async def _hear_out(name: str, settings: ProviderSettings, model: str | None, deadline: float) -> None:
-    """Load the SDK, however long that takes; `TimeoutError` is about the model alone."""
-    provider = await asyncio.to_thread(open_provider, settings, name=name)
+        return ok(about, "The offline responder needs no connection.")
     prompt = Prompt(system="Answer with one word.", messages=[UserMessage(text="Are you there?")], model=model)
     try:
-        if isinstance(provider, Closes):
-            await provider.warm_up()
-        async with asyncio.timeout(deadline), aclosing(provider.stream(prompt)) as chunks:
-            async for _ in chunks:
-                pass
-    finally:
-        if isinstance(provider, Closes):
-            await provider.aclose()
+        provider = await asyncio.to_thread(open_provider, settings, name=name)
+        try:
+            if isinstance(provider, Closes):
+                await provider.warm_up()  # Loads the SDK, which takes its time. The deadline is for the model only.
+            async with asyncio.timeout(deadline), aclosing(provider.stream(prompt)) as chunks:
+                async for _ in chunks:
+                    pass
+        finally:
+            if isinstance(provider, Closes):
+                await provider.aclose()
+    except ModelUnavailable as failure:
+        return error(about, str(failure), f"Check {about}.api_key, {about}.base_url and the agent's `model`.")
+    except ProviderFailed as failure:
+        return error(about, str(failure), f"Check {about}.base_url, the network, and the provider's status page.")
+    except TimeoutError:
+        message = f"The model `{model}` hasn't answered for {deadline:g} seconds."
+        return error(about, message, f"Check {about}.base_url and the network. A local model may still be loading.")
+    return ok(about, f"The model `{model}` answers.")
 
 
-async def _sandbox(settings: Settings) -> Finding:
-    shell = settings.tools.shell
+async def check_sandbox(settings: Settings) -> Finding:
+    shell, gateway = settings.tools.shell, settings.gateway
     if not shell.enabled:
-        return fine("sandbox", "The shell is off, so that no sandbox is needed.")
-    where = await asyncio.to_thread(_some_folder, settings)
+        return ok("sandbox", "The shell is off, so no sandbox is needed.")
+    # Before the first start, the folder of the workspaces may not exist.
+    folders = (gateway.workspace_root, gateway.data_dir, Path("/"))
+    folder = await asyncio.to_thread(lambda: next(path for path in folders if path.is_dir()))
     try:
-        ended = await guarded(script_for(":", where, shell), shell)
-    except NoSandbox as missing:
-        level = odd if shell.allow_unsandboxed else wrong
-        return level("sandbox", str(missing), _NO_SANDBOX)
+        ended = await guarded(script_for(":", folder, shell), shell)
+    except NoSandbox as failure:
+        return (warning if shell.allow_unsandboxed else error)("sandbox", str(failure), _SANDBOX_FIX)
     if ended.exit_code or ended.stopped_for:
-        return wrong("sandbox", f"No command can be run in {where}: {ended.stopped_for or ended.output}", _NO_SANDBOX)
-    return fine("sandbox", "Commands run in bubblewrap.")
-
-
-def _some_folder(settings: Settings) -> Path:
-    """Return the folder of the workspaces; before there is any, another that is there."""
-    gateway = settings.gateway
-    return next(path for path in (gateway.workspace_root, gateway.data_dir, Path("/")) if path.is_dir())
+        return error("sandbox", f"Can't run commands in {folder}: {ended.stopped_for or ended.output}", _SANDBOX_FIX)
+    return ok("sandbox", "Commands run in bubblewrap.")

@@ -7,7 +7,7 @@ from aiohttp import web
 from config import Settings
 from gateway.contract import Access, Caller, Channel, Route
 from gateway.doctor.finding import as_json
-from gateway.doctor.peers import DEADLINE, peers
+from gateway.doctor.peers import DEADLINE, check_peers
 
 __all__ = ["PATIENCE", "doctor_routes"]
 
@@ -17,7 +17,7 @@ PATIENCE = 180.0
 
 def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel]) -> list[Route]:
     async def examine(_request: web.Request, _: Caller) -> web.StreamResponse:
-        found = await peers(settings(), channels, DEADLINE)
+        found = await check_peers(settings(), channels, DEADLINE)
         return web.json_response({"findings": [as_json(each) for each in found]})
 
     return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=PATIENCE)]

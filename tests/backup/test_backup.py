@@ -1,4 +1,4 @@
-"""A backup is taken under load and restored elsewhere; what people said before it is all there, and nothing else."""
+"""Backups are made under load, restored elsewhere, and contain exactly the messages accepted before them."""
 
 import asyncio
 import gzip
@@ -15,7 +15,7 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from gateway.agent.offline import OfflineProvider
-from gateway.backup import Restored, restore
+from gateway.backup.restore import Restored, restore_backup
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused
 from tests.daemon.harness import gateway, settings
@@ -37,11 +37,11 @@ def written(path: Path, data: bytes) -> Path:
 def restored(archive: Path, folder: Path, *, replaces: bool = False) -> Restored:
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    return restore(archive, data, replaces=replaces, now=NOW)
+    return restore_backup(archive, data, replaces=replaces, now=NOW)
 
 
 def quick(daemon: Daemon) -> None:
-    """Have it answer without the pace of somebody who types."""
+    """Make the offline responder answer at once."""
     daemon.roster.replace("main", lambda main: replace(main, provider=OfflineProvider(pace=0.0)))
 
 
@@ -59,8 +59,8 @@ def said_in(data: Path) -> set[str]:
     return set(re.findall(r'"content":"(\w+ says \d+\.)', "\n".join(found)))
 
 
-async def test_a_backup_under_load_holds_each_message_that_was_accepted_before_it(tmp_path: Path) -> None:
-    """And a restored gateway answers those that were not answered yet, none of them twice."""
+async def test_backup_under_load_contains_all_messages_accepted_before_it(tmp_path: Path) -> None:
+    """The restored gateway answers the messages that were not answered yet, and none of them twice."""
     accepted: list[str] = []
     midway = asyncio.Event()
     async with gateway(settings(tmp_path / "old"), quick) as (daemon, chat), asyncio.TaskGroup() as tasks:
@@ -75,13 +75,13 @@ async def test_a_backup_under_load_holds_each_message_that_was_accepted_before_i
         pass  # It ends when all turns have.
     found = said_in(tmp_path / "new/data")
     assert set(before) <= found
-    assert len(found) <= len(after) + 3, "it holds what was accepted after it"
+    assert len(found) <= len(after) + 3, "it contains messages accepted after it"
     for file in (tmp_path / "new/data/sessions/transcripts").glob("*.jsonl"):
         said = re.findall(r'"content":"\w+ says (\d+)\.', file.read_text())
         assert said == [str(number) for number in range(len(said))]
 
 
-async def test_a_restored_directory_answers_with_its_old_history(tmp_path: Path) -> None:
+async def test_restored_gateway_remembers_the_conversation(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path / "old")) as (daemon, chat):
         await chat.say("my name is Ada")
         await chat.hear_message()
@@ -96,7 +96,7 @@ async def test_a_restored_directory_answers_with_its_old_history(tmp_path: Path)
         assert "under the mat" in (await chat.hear_message()).text
 
 
-async def test_secrets_are_in_a_backup_only_when_asked_for(tmp_path: Path) -> None:
+async def test_backup_contains_secrets_only_on_request(tmp_path: Path) -> None:
     config = tmp_path / "gatehouse.toml"
     config.write_text("# token")
     async with gateway(settings(tmp_path)) as (daemon, _):
@@ -123,7 +123,7 @@ async def archive(tmp_path: Path) -> Path:
         return await taken(daemon, tmp_path / "backup.tar.gz")
 
 
-async def test_what_is_restored_is_private_and_leaves_nothing_else(archive: Path, tmp_path: Path) -> None:
+async def test_restored_files_are_private_and_complete(archive: Path, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         result = restored(archive, tmp_path / "new")
@@ -137,7 +137,7 @@ async def test_what_is_restored_is_private_and_leaves_nothing_else(archive: Path
     assert not list((tmp_path / "source/data").glob(".backup-*"))
 
 
-async def test_a_directory_that_is_not_empty_is_moved_aside_only_when_told(archive: Path, tmp_path: Path) -> None:
+async def test_present_files_are_moved_aside_only_with_replace(archive: Path, tmp_path: Path) -> None:
     data = tmp_path / "new/data"
     data.mkdir(parents=True)
     (data / "spool.db").write_text("old")
@@ -150,7 +150,7 @@ async def test_a_directory_that_is_not_empty_is_moved_aside_only_when_told(archi
     assert (data / "spool.db").read_bytes().startswith(b"SQLite")
 
 
-async def test_a_restore_that_was_cut_has_to_be_finished_before_a_start(archive: Path, tmp_path: Path) -> None:
+async def test_gateway_does_not_start_after_an_interrupted_restore(archive: Path, tmp_path: Path) -> None:
     data = tmp_path / "new/data"
     (data / ".restoring-half/sessions").mkdir(parents=True)
     (data / "spool.db").touch()
@@ -205,7 +205,7 @@ def with_member(name: str, link: str = "") -> bytes:
     return made.getvalue()
 
 
-async def test_what_is_no_sound_backup_changes_nothing(archive: Path, tmp_path: Path) -> None:
+async def test_damaged_backup_changes_nothing(archive: Path, tmp_path: Path) -> None:
     for spoil in (cut, changed, no_archive, newer, climbing, absolute, linked):
         bad = spoiled(archive, spoil)
         with pytest.raises(Refused, match=r"Nothing was changed\."):

@@ -1,4 +1,4 @@
-"""`gatehouse chat` from its outside: pipes, a real terminal, a daemon of its own and a running one."""
+"""`gatehouse chat` as a process: in pipes and a real terminal, with its own daemon and a running one."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.lock import DataDirLock
-from tests.channels.terminal.pseudo_terminal import in_terminal
+from tests.channels.terminal.pseudo import in_terminal
 from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, environment, gatehouse, running, write_config
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
@@ -33,7 +33,7 @@ def has_words(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def test_a_message_from_a_pipe_is_answered_and_nothing_else_is_printed(home: Path) -> None:
+def test_message_from_a_pipe_prints_only_the_answer(home: Path) -> None:
     done = gatehouse("chat", "--once", home=home, stdin="it\nworks\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("You said:\n\n> it works\n")
@@ -53,12 +53,12 @@ def test_several_lines_are_answered_in_order_within_one_conversation(home: Path)
     assert done.stdout.count("Ada") >= 2
 
 
-def test_the_conversation_is_there_the_next_time(home: Path) -> None:
+def test_next_chat_continues_the_conversation(home: Path) -> None:
     gatehouse("chat", "--once", "my name is Ada", home=home)
     assert "Ada" in gatehouse("chat", "--once", "what is my name", home=home).stdout
 
 
-def test_attaches_to_the_running_gateway(tmp_path: Path) -> None:
+def test_connects_to_the_running_gateway(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         done = gatehouse("chat", "--once", "what time is it", home=tmp_path)
         daemon.wait_for("message_handled", channel="terminal")
@@ -80,7 +80,7 @@ def test_waits_for_a_gateway_that_is_just_starting(home: Path) -> None:
     assert "It is" in done.stdout
 
 
-def test_every_file_of_its_own_gateway_is_private(home: Path) -> None:
+def test_all_files_of_its_own_gateway_are_private(home: Path) -> None:
     before = os.umask(0)
     try:
         gatehouse("chat", "--once", "hi", home=home)
@@ -90,7 +90,7 @@ def test_every_file_of_its_own_gateway_is_private(home: Path) -> None:
     assert [path for path in (home / "data").rglob("*") if path.stat().st_mode & 0o077] == []
 
 
-def test_a_log_that_has_grown_long_starts_anew(home: Path) -> None:
+def test_long_log_is_emptied(home: Path) -> None:
     (home / "data").mkdir(mode=0o700)
     (home / "data" / "chat.log").write_bytes(b"x" * 1_100_000)
     gatehouse("chat", "--once", "hi", home=home)
@@ -111,7 +111,7 @@ def test_bytes_that_are_not_utf8_are_replaced(home: Path) -> None:
     assert "caf\ufffd".encode() in done.stdout
 
 
-def test_a_terminal_that_is_not_on_utf8_gets_question_marks(home: Path) -> None:
+def test_terminal_without_utf8_gets_question_marks(home: Path) -> None:
     done = subprocess.run(
         [COMMAND, "chat", "--once", "gr\u00fc\u00dfe \u2713"],
         cwd=home,
@@ -136,29 +136,29 @@ def test_wrong_usage_is_explained(home: Path, arguments: list[str]) -> None:
     done = gatehouse("chat", *arguments, home=home)
     assert done.returncode == 2
     assert done.stderr.startswith("gatehouse: ")
-    assert done.stderr.endswith("`gatehouse chat --help` says more.\n")
+    assert done.stderr.endswith("Run `gatehouse chat --help` for usage.\n")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_refused_message_is_told_on_stderr(home: Path) -> None:
+def test_refused_message_is_reported_on_stderr(home: Path) -> None:
     done = gatehouse("chat", "--once", home=home, stdin="x" * 40_000)
     assert (done.returncode, done.stdout) == (1, "")
     assert "40,000 characters" in done.stderr
 
 
-def test_input_without_end_is_refused(home: Path) -> None:
+def test_too_long_input_is_refused(home: Path) -> None:
     done = gatehouse("chat", "--once", home=home, stdin="x" * 300_000)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "gatehouse: A message of the input is longer than 256 KiB. Send it in parts.\n"
+    assert done.stderr == "gatehouse: The input has more than 256 KiB in one message; send it in parts.\n"
 
 
-def test_waits_no_longer_than_asked(home: Path) -> None:
+def test_timeout_limits_the_wait(home: Path) -> None:
     done = gatehouse("chat", "--once", "--timeout", "0.2", LONG, home=home)
     assert (done.returncode, done.stdout) == (1, "")
     assert "No answer came within 0.2 seconds" in done.stderr
 
 
-def test_a_mistake_in_the_config_is_named(tmp_path: Path) -> None:
+def test_mistake_in_the_config_is_reported(tmp_path: Path) -> None:
     write_config(tmp_path, DEFAULTS + "\n[gatway]\n")
     done = gatehouse("chat", "--once", "hi", home=tmp_path)
     assert (done.returncode, done.stdout) == (78, "")
@@ -166,14 +166,14 @@ def test_a_mistake_in_the_config_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_disabled_channel_is_named(tmp_path: Path) -> None:
+def test_disabled_channel_is_reported(tmp_path: Path) -> None:
     write_config(tmp_path, DEFAULTS + "\n[channels.terminal]\nenabled = false\n")
     done = gatehouse("chat", "--once", "hi", home=tmp_path)
     assert done.returncode == 78
     assert "gatehouse config set channels.terminal.enabled true" in done.stderr
 
 
-def test_a_data_directory_held_by_somebody_who_does_not_answer_is_left_alone(home: Path) -> None:
+def test_locked_data_directory_is_refused(home: Path) -> None:
     (home / "data").mkdir(mode=0o700)
     with DataDirLock(home / "data"):
         done = gatehouse("chat", "--timeout", "0.5", "--once", "hi", home=home)
@@ -182,7 +182,7 @@ def test_a_data_directory_held_by_somebody_who_does_not_answer_is_left_alone(hom
     assert done.stderr.count("\n") == 1
 
 
-def test_a_data_directory_that_cannot_be_made_is_named(home: Path) -> None:
+def test_unusable_data_directory_is_reported(home: Path) -> None:
     (home / "data").write_text("in the way")
     done = gatehouse("chat", "--once", "hi", home=home)
     assert done.returncode == 78
@@ -201,7 +201,7 @@ def _started(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_reader_who_leaves_is_no_drama(home: Path) -> None:
+def test_broken_pipe_prints_nothing(home: Path) -> None:
     with _started(home) as chat:
         assert chat.stdin is not None
         assert chat.stdout is not None
@@ -238,14 +238,14 @@ def test_closed_outputs_do_no_harm(home: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_full_disk_is_told(home: Path) -> None:
+def test_full_disk_is_reported(home: Path) -> None:
     done = _in_shell(home, '"$GATEHOUSE" chat --once /whoami > /dev/full')
     assert done.returncode == 1
     assert done.stderr == "gatehouse: The answer could not be written: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
-def test_a_signal_ends_it_in_order(home: Path, number: signal.Signals, code: int) -> None:
+def test_signal_shuts_down_in_order(home: Path, number: signal.Signals, code: int) -> None:
     with _started(home) as chat:
         assert chat.stdin is not None
         assert chat.stdout is not None
@@ -260,9 +260,9 @@ def test_a_signal_ends_it_in_order(home: Path, number: signal.Signals, code: int
     assert not (home / "data" / "control.sock").exists()
 
 
-async def test_a_person_types_sees_it_stream_stops_it_and_leaves(home: Path) -> None:
+async def test_interactive_chat_streams_stops_and_ends(home: Path) -> None:
     async with in_terminal("chat", home=home) as terminal:
-        await terminal.shows("so this chat runs its own until you leave")
+        await terminal.shows("so this chat starts its own until you leave")
         await terminal.shows("Ctrl-D or /quit leaves")
         await terminal.prompts()
         terminal.type(f"{LONG}\r")
@@ -282,7 +282,7 @@ async def test_a_person_types_sees_it_stream_stops_it_and_leaves(home: Path) -> 
     assert (home / "data" / "chat_history").stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_next_chat_remembers_what_was_typed(home: Path) -> None:
+async def test_prompt_history_survives_between_chats(home: Path) -> None:
     for keys, leaving in (("what time is it\r", CTRL_D), (f"{UP}\r", "/quit\r")):
         async with in_terminal("chat", home=home) as terminal:
             await terminal.prompts()
@@ -317,20 +317,20 @@ async def test_commands_are_completed(home: Path) -> None:
         await terminal.shows("Agent: main")
 
 
-async def test_what_is_said_elsewhere_appears_above_the_prompt(tmp_path: Path) -> None:
+async def test_messages_from_another_client_appear_above_the_prompt(tmp_path: Path) -> None:
     with running(tmp_path):
         async with in_terminal("chat", home=tmp_path) as terminal:
-            await terminal.shows("Attached to the gateway")
+            await terminal.shows("Connected to the gateway")
             await terminal.prompts()
             gatehouse("chat", "--once", "what time is it", home=tmp_path)
             await terminal.shows("(you, elsewhere) what time is it")
             await terminal.shows("It is **")
 
 
-async def test_a_gateway_that_is_killed_and_comes_back_goes_on_with_the_chat(tmp_path: Path) -> None:
+async def test_chat_reconnects_to_a_restarted_gateway(tmp_path: Path) -> None:
     with running(tmp_path) as first:
         async with in_terminal("chat", home=tmp_path) as terminal:
-            await terminal.shows("Attached to the gateway")
+            await terminal.shows("Connected to the gateway")
             await terminal.prompts()
             first.signal(signal.SIGKILL)
             with running(tmp_path):
@@ -341,7 +341,7 @@ async def test_a_gateway_that_is_killed_and_comes_back_goes_on_with_the_chat(tmp
                 assert await terminal.ended() == 0
 
 
-async def test_hanging_up_ends_the_chat_and_its_own_gateway(home: Path) -> None:
+async def test_sighup_ends_the_chat_and_its_own_gateway(home: Path) -> None:
     async with in_terminal("chat", home=home) as terminal:
         await terminal.prompts()
         terminal.send_signal(signal.SIGHUP)

@@ -4,9 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.config import main
+from gateway.cli import main
 
 CANARY = "canary-5f1c9e7a-never-to-be-seen"
+
+
+@pytest.fixture(autouse=True)
+def no_configured_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GATEHOUSE_CONFIG", raising=False)
+
+
+def config(path: Path | None, *arguments: str) -> int:
+    """Run `gatehouse config` in this process."""
+    return main([*([] if path is None else ["--config", str(path)]), "config", *arguments])
 
 
 @pytest.fixture
@@ -18,23 +28,23 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_show_prints_the_file_and_toml_without_secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show"], config=path, environ={}) == 0
+    assert config(path, "show") == 0
     out = capsys.readouterr().out
     assert out.startswith(f"# {path}\n")
     assert tomllib.loads(out)["http"] | {"port": 1, "token": "***"} == tomllib.loads(out)["http"]
     assert CANARY not in out
 
 
-def test_show_does_not_need_the_secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_works_without_the_secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text('[http]\ntoken = "env:ONLY_THE_DAEMON_HAS_IT"', encoding="utf-8")
-    assert main(["show"], config=path, environ={}) == 0
+    assert config(path, "show") == 0
     assert 'token = "***"' in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("logging_as_it_was")
 def test_check_says_ok_and_warns(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text("[session]\nbacklog_limit = 0", encoding="utf-8")
-    assert main(["check"], config=path, environ={}) == 0
+    assert config(path, "check") == 0
     captured = capsys.readouterr()
     assert captured.out == f"OK: {path}\n"
     assert captured.err.startswith("warning: session.backlog_limit")
@@ -42,7 +52,7 @@ def test_check_says_ok_and_warns(path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_check_prints_every_mistake_and_exits_with_78(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text('[http]\nprot = 1\ntoken = "env:NOT_THERE"', encoding="utf-8")
-    assert main(["check"], config=path, environ={}) == 78
+    assert config(path, "check") == 78
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"gatehouse: {path}: 2 problems\n")
@@ -51,8 +61,8 @@ def test_check_prints_every_mistake_and_exits_with_78(path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
-def test_a_named_file_that_is_not_there_is_78(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command], config=tmp_path / "gone.toml", environ={}) == 78
+def test_a_missing_file_exits_with_78(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert config(tmp_path / "gone.toml", command) == 78
     assert "the file given by --config does not exist" in capsys.readouterr().err
 
 
@@ -60,12 +70,16 @@ def test_without_a_file_the_defaults_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["show"], config=None, environ={"HOME": str(tmp_path)}) == 0
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert config(None, "show") == 0
     assert tomllib.loads(capsys.readouterr().out)["gateway"]["data_dir"] == str(tmp_path / ".gatehouse")
 
 
-def test_path_prints_the_file_in_use(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["path"], config=None, environ={"GATEHOUSE_CONFIG": str(path)}) == 0
+def test_path_prints_the_file_in_use(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GATEHOUSE_CONFIG", str(path))
+    assert config(None, "path") == 0
     assert capsys.readouterr() == (f"{path}\n", "")
 
 
@@ -73,19 +87,20 @@ def test_path_prints_the_file_that_would_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["path"], config=None, environ={"HOME": str(tmp_path / "home")}) == 0
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert config(None, "path") == 0
     captured = capsys.readouterr()
     assert captured.out == f"{tmp_path}/home/.gatehouse/gatehouse.toml\n"
-    assert "does not exist yet" in captured.err
+    assert "doesn't exist yet" in captured.err
 
 
 def test_schema_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"], config=None, environ={}) == 0
+    assert config(None, "schema") == 0
     assert "gateway" in json.loads(capsys.readouterr().out)["properties"]
 
 
 def test_set_writes_and_does_not_repeat_the_value(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["set", "channels.telegram.token", f"1:{CANARY}"], config=path, environ={}) == 0
+    assert config(path, "set", "channels.telegram.token", f"1:{CANARY}") == 0
     assert tomllib.loads(path.read_text(encoding="utf-8"))["channels"]["telegram"]["token"] == f"1:{CANARY}"
     captured = capsys.readouterr()
     assert str(path) in captured.out
@@ -93,32 +108,30 @@ def test_set_writes_and_does_not_repeat_the_value(path: Path, capsys: pytest.Cap
 
 
 def test_set_takes_a_negative_number(path: Path) -> None:
-    assert main(["set", "session.backlog_limit", "-1"], config=path, environ={}) == 0
+    assert config(path, "set", "session.backlog_limit", "-1") == 0
 
 
-def test_set_refuses_with_78_and_leaves_the_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_set_of_an_unknown_key_exits_with_78_and_keeps_the_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = path.read_bytes()
-    assert main(["set", "http.prot", "1"], config=path, environ={}) == 78
+    assert config(path, "set", "http.prot", "1") == 78
     assert path.read_bytes() == before
     assert "did you mean `port`?" in capsys.readouterr().err
 
 
 def test_set_creates_the_named_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "gatehouse.toml"
-    assert main(["set", "http.port", "0"], config=path, environ={}) == 0
+    assert config(path, "set", "http.port", "0") == 0
     assert path.exists()
 
 
 def test_unset_removes_a_key(path: Path) -> None:
-    assert main(["unset", "http.port"], config=path, environ={}) == 0
+    assert config(path, "unset", "http.port") == 0
     assert tomllib.loads(path.read_text(encoding="utf-8")) == {"http": {"token": CANARY}}
-    assert main(["unset", "http.port"], config=path, environ={}) == 78
+    assert config(path, "unset", "http.port") == 78
 
 
 @pytest.mark.usefixtures("logging_as_it_was")
-def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_lists_every_error_that_would_prevent_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "gatehouse.toml"
     path.write_text(
         f"""
@@ -131,7 +144,7 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
         encoding="utf-8",
     )
     path.chmod(0o600)
-    assert main(["check"], config=path, environ={}) == 78
+    assert config(path, "check") == 78
     captured = capsys.readouterr()
     assert captured.out == ""
     head, *mistakes = captured.err.splitlines()
@@ -146,14 +159,14 @@ def test_check_refuses_what_run_would_refuse_and_tells_it_all_at_once(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_file_can_be_named_behind_the_command_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", str(path), "show"], config=None, environ={}) == 0
+def test_config_option_works_after_the_command_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert config(None, "--config", str(path), "show") == 0
     assert capsys.readouterr().out.startswith(f"# {path}\n")
 
 
-def test_show_hides_every_text_in_the_options_of_a_channel(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_hides_all_texts_in_channel_options(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text(f'[channels.x.options]\nkey = "{CANARY}"\ndeep = [{{ er = "{CANARY}" }}]\nfast = true\ntries = 3')
-    assert main(["show"], config=path, environ={}) == 0
+    assert config(path, "show") == 0
     out = capsys.readouterr().out
     shown = tomllib.loads(out)["channels"]["x"]["options"]
     assert shown == {"key": "***", "deep": [{"er": "***"}], "fast": True, "tries": 3}

@@ -1,4 +1,4 @@
-"""A zoo of broken installations. Each is made by hand, and all but the first are found out."""
+"""Broken installations, and what `gatehouse doctor` finds in them."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.doctor import main
+from gateway.cli import main
 from gateway.cli.sessions_archives import opened_files
-from gateway.service_units import Scope, place, shipped
+from gateway.install.units import ServiceScope, service_paths, shipped_units
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, bot_api
@@ -27,7 +27,7 @@ Break = Callable[[Path], object]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an installation in which all is well."""
+    """Return a sound installation."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path)
@@ -42,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def examined(home: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    code = main(["--json", "--local", *arguments], config=home / "gatehouse.toml")
+    code = main(["--config", str(home / "gatehouse.toml"), "doctor", "--json", "--local", *arguments])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -50,7 +50,7 @@ def troubles(told: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each["about"], each["level"]) for each in told["findings"] if each["level"] != "fine"]
 
 
-def test_a_sound_installation_is_well(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sound_installation_has_no_problems(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = examined(home, capsys)
     assert (code, told["is_well"], [each for each in troubles(told) if each[0] not in {"disk", "clock"}]) == (
         0,
@@ -74,7 +74,7 @@ def test_a_sound_installation_is_well(home: Path, capsys: pytest.CaptureFixture[
 
 def open_to_others(home: Path) -> None:
     (home / "data/memory").mkdir()
-    (home / "data/memory").chmod(0o755)  # Whatever the umask is.
+    (home / "data/memory").chmod(0o755)  # Independent of the umask.
 
 
 def secret_in_the_open(home: Path) -> None:
@@ -112,15 +112,17 @@ def set_aside(home: Path) -> None:
 
 
 def old_unit(home: Path) -> None:
-    where = place(Scope.USER, home)
+    where = service_paths(ServiceScope.USER, home)
     where.units.mkdir(parents=True)
-    where.unit.write_text(shipped(where, Path("/bin/true"))[where.unit].replace("Restart=on-failure", "Restart=no"))
+    where.unit.write_text(
+        shipped_units(where, Path("/bin/true"))[where.unit].replace("Restart=on-failure", "Restart=no")
+    )
 
 
 def unit_of_a_program_that_is_gone(home: Path) -> None:
-    where = place(Scope.USER, home)
+    where = service_paths(ServiceScope.USER, home)
     where.units.mkdir(parents=True)
-    where.unit.write_text(shipped(where, home / "gone")[where.unit])
+    where.unit.write_text(shipped_units(where, home / "gone")[where.unit])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def unit_of_a_program_that_is_gone(home: Path) -> None:
         (unit_of_a_program_that_is_gone, ("service", "wrong"), False),
     ],
 )
-def test_what_is_broken_is_found_with_a_way_out(
+def test_problem_is_found_with_a_fix_and_repaired_if_possible(
     home: Path, capsys: pytest.CaptureFixture[str], damage: Break, found: tuple[str, str], *, is_mended: bool
 ) -> None:
     damage(home)
@@ -158,23 +160,23 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_port_that_is_taken_is_found(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_found(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with taken_port() as number:
         write_config(home, DEFAULTS.replace("port = 0", f"port = {number}"))
         code, told = examined(home, capsys)
     assert (code, ("port", "wrong") in troubles(told)) == (1, True)
 
 
-def test_the_command_says_it_in_words(home: Path) -> None:
+def test_findings_are_printed_as_text(home: Path) -> None:
     mistyped_key(home)
     asked = gatehouse("doctor", home=home)
     assert asked.returncode == 1
-    assert "BAD  config:" in asked.stdout
+    assert "FAIL config:" in asked.stdout
     assert "http.prot" in asked.stdout
-    assert asked.stdout.endswith("1 wrong.\n")
+    assert asked.stdout.endswith("1 error found.\n")
 
 
-async def test_the_running_daemon_makes_the_calls_with_its_own_secrets(tmp_path: Path) -> None:
+async def test_running_daemon_makes_the_calls_with_its_own_secrets(tmp_path: Path) -> None:
     """The shell that asks has neither the environment nor the credentials of the service."""
     async with bot_api() as telegram, serving(OPENAI, OPENAI.answer("yes")) as model:
         bot = {"token": TOKEN, "api_base": telegram.url}

@@ -28,7 +28,7 @@ async def welcomed(data: Path) -> list[tuple[str, OutboxState]]:
         return [(row.message.address.peer, row.state) for row in (await spool.listing()).outbox]
 
 
-def test_the_owner_decides_with_the_daemon_running_or_not(tmp_path: Path) -> None:
+def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "data").mkdir(mode=0o700)
     asyncio.run(leave_applicants(tmp_path / "data"))
@@ -36,11 +36,11 @@ def test_the_owner_decides_with_the_daemon_running_or_not(tmp_path: Path) -> Non
     assert "ABCD-EFG2  telegram:2  Ada" in listed
     assert "\x1b" not in listed
     approved = gatehouse("pair", "approve", "abcdefg2", "--owner", home=tmp_path)
-    assert "may talk now, as owner" in approved.stdout
+    assert "now has access as owner" in approved.stdout
     assert asyncio.run(welcomed(tmp_path / "data")) == [("2", OutboxState.PENDING)]
     with running(tmp_path):
-        assert "may talk now, as user" in gatehouse("pair", "approve", "ABCD-EFG3", home=tmp_path).stdout
-        assert "stays out" in gatehouse("pair", "deny", "ABCD-EFG4", home=tmp_path).stdout
+        assert "now has access as user" in gatehouse("pair", "approve", "ABCD-EFG3", home=tmp_path).stdout
+        assert "was denied" in gatehouse("pair", "deny", "ABCD-EFG4", home=tmp_path).stdout
         wrong = gatehouse("pair", "approve", "ABCD-EFG4", home=tmp_path)
         assert (wrong.returncode, "No one waits" in wrong.stderr) == (1, True)
         found = json.loads(gatehouse("pair", "--json", home=tmp_path).stdout)
@@ -49,11 +49,11 @@ def test_the_owner_decides_with_the_daemon_running_or_not(tmp_path: Path) -> Non
             ("telegram:3", "user"),
         ]
         assert found["waiting"] == []
-    assert "may not talk" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
+    assert "no longer has access" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
     assert "telegram:3" not in gatehouse("pair", "list", home=tmp_path).stdout
 
 
-def test_a_decision_needs_somebody_to_decide_about(tmp_path: Path) -> None:
+def test_approve_and_deny_need_a_code(tmp_path: Path) -> None:
     write_config(tmp_path)
     assert gatehouse("pair", "approve", home=tmp_path).returncode == 2
     assert gatehouse("pair", "deny", "X", "--owner", home=tmp_path).returncode == 2

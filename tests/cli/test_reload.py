@@ -12,6 +12,8 @@ from gateway.http.auth import Auth
 from gateway.http.server import HttpServer
 from tests.running import gatehouse, write_config
 
+RELOADED = "Configuration reloaded. If a changed setting needs a restart, the log names it (`restart_needed`).\n"
+
 
 async def accept() -> None:
     pass
@@ -41,11 +43,11 @@ def daemon(home: Path, reload: Callable[[], Awaitable[None]]) -> HttpServer:
 @pytest.mark.parametrize(
     ("reload", "code", "said"),
     [
-        (accept, 0, "Reloaded: the new settings are in force. What needs a restart, if anything, is in the log.\n"),
+        (accept, 0, RELOADED),
         (refuse, 1, "gatehouse: providers.gpt.kind: 'openai' is not part of this version.\n"),
     ],
 )
-async def test_says_what_became_of_it(
+async def test_prints_whether_the_reload_succeeded(
     tmp_path: Path, reload: Callable[[], Awaitable[None]], code: int, said: str
 ) -> None:
     write_config(tmp_path)
@@ -54,14 +56,14 @@ async def test_says_what_became_of_it(
     assert (asked.returncode, asked.stdout + asked.stderr) == (code, said)
 
 
-def test_says_that_nothing_runs(tmp_path: Path) -> None:
+def test_fails_if_no_gateway_is_running(tmp_path: Path) -> None:
     write_config(tmp_path)
     asked = gatehouse("reload", home=tmp_path)
     assert asked.returncode == 1
     assert "is not running" in asked.stderr
 
 
-def test_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+def test_names_the_mistake_in_the_configuration(tmp_path: Path) -> None:
     write_config(tmp_path, "[http]\nport = 'many'")
     asked = gatehouse("reload", home=tmp_path)
     assert asked.returncode == 78

@@ -1,4 +1,4 @@
-"""The command through its process, with a systemctl that writes down what it was told."""
+"""The command through its process, with a fake systemctl that records its arguments."""
 
 import os
 import subprocess
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.installing import hidden_from_service, installation, removal
-from gateway.service_units import Scope, place, program_of, same_unit, shipped
+from gateway.install.installer import find_hidden_program, install_steps, removal_steps
+from gateway.install.units import ServiceScope, program_of, same_unit, service_paths, shipped_units
 from tests.running import COMMAND, environment
 
 
@@ -41,8 +41,8 @@ def told(home: Path) -> list[str]:
     return lines
 
 
-def test_it_is_installed_once_and_removed_again(home: Path) -> None:
-    unit = place(Scope.USER, home).unit
+def test_service_is_installed_once_and_removed(home: Path) -> None:
+    unit = service_paths(ServiceScope.USER, home).unit
     assert f"would write {unit}" in service(home, "install", "--user", "--dry-run").stdout
     assert not unit.exists()
     assert service(home, "install", "--user").returncode == 0
@@ -62,10 +62,10 @@ def test_it_is_installed_once_and_removed_again(home: Path) -> None:
     assert service(home, "uninstall", "--user").returncode == 0
     assert told(home) == ["systemctl --user disable --now gatehouse.service", "systemctl --user daemon-reload"]
     assert not unit.exists()
-    assert "There is no service" in service(home, "uninstall", "--user").stdout
+    assert "No service is installed" in service(home, "uninstall", "--user").stdout
 
 
-def test_systemds_own_programs_answer_for_the_rest(home: Path) -> None:
+def test_status_and_logs_run_the_programs_of_systemd(home: Path) -> None:
     assert service(home, "status", "--user").returncode == 0
     assert service(home, "logs", "--user", "-n", "5").returncode == 0
     assert told(home) == [
@@ -74,38 +74,38 @@ def test_systemds_own_programs_answer_for_the_rest(home: Path) -> None:
     ]
 
 
-def test_a_failure_of_systemd_is_a_sentence(home: Path) -> None:
+def test_failure_of_systemctl_is_reported(home: Path) -> None:
     (home / "bin/systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
     failed = service(home, "install", "--user")
     assert (failed.returncode, "failed: no bus" in failed.stderr) == (1, True)
 
 
-def test_a_program_that_the_service_cannot_see_is_told_beforehand() -> None:
-    assert "ProtectHome" in hidden_from_service(Path("/root/.local/bin/gatehouse"))
-    assert hidden_from_service(Path("/opt/gatehouse/bin/gatehouse")) == ""
+def test_program_in_a_hidden_folder_is_found() -> None:
+    assert "ProtectHome" in find_hidden_program(Path("/root/.local/bin/gatehouse"))
+    assert find_hidden_program(Path("/opt/gatehouse/bin/gatehouse")) == ""
 
 
-def test_the_system_service_gets_a_configuration_and_the_service_of_the_sandbox(tmp_path: Path) -> None:
-    where = place(Scope.SYSTEM, tmp_path, tmp_path)
-    steps = [step.says for step in installation(where, Path("/opt/g/bin/gatehouse"), shell_network=True)]
+def test_system_service_includes_a_configuration_and_the_sandbox_units(tmp_path: Path) -> None:
+    where = service_paths(ServiceScope.SYSTEM, tmp_path, tmp_path)
+    steps = [step.description for step in install_steps(where, Path("/opt/g/bin/gatehouse"), shell_network=True)]
     paths = [*where.files.values(), where.shell_network, where.config]
     assert steps[:5] == [f"write {path}" for path in paths]
     where.shell_network.parent.mkdir(parents=True)
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    for step in removal(where):
-        if step.says.startswith("remove"):
-            step.do()
+    for step in removal_steps(where):
+        if step.description.startswith("remove"):
+            step.run()
     assert [path.name for path in where.units.iterdir()] == []
     assert where.config.exists()
     assert {path.name for path in paths} >= {"gatehouse-sandbox.socket", "gatehouse-sandbox.service"}
 
 
-@pytest.mark.parametrize("scope", Scope)
-def test_a_path_is_written_as_systemd_reads_it(scope: Scope, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scope", ServiceScope)
+def test_command_path_is_escaped_for_systemd(scope: ServiceScope, tmp_path: Path) -> None:
     odd = Path("/opt/a b/100%/gatehouse")
-    where = place(scope, tmp_path)
-    for path, unit in shipped(where, odd).items():
+    where = service_paths(scope, tmp_path)
+    for path, unit in shipped_units(where, odd).items():
         assert program_of(unit, tmp_path) == (odd if path.suffix == ".service" else None)
-        assert same_unit(unit, "# mine\n" + shipped(where)[path])
+        assert same_unit(unit, "# mine\n" + shipped_units(where)[path])

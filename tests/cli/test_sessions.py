@@ -1,4 +1,4 @@
-"""`gatehouse sessions` from its outside: on the files of a stopped daemon, and through a running one."""
+"""`gatehouse sessions` as a process: on the files of a stopped daemon, and through a running one."""
 
 import asyncio
 import json
@@ -14,17 +14,16 @@ import pytest
 
 from config import SessionSettings
 from gateway.archive import ManagerArchive
-from gateway.cli.sessions import main
-from gateway.cli.sessions_naming import find
-from gateway.cli.sessions_reading import size, table
-from gateway.cli.sessions_tail import Tail
+from gateway.cli import main
+from gateway.cli.sessions.names import find_session
+from gateway.cli.sessions.show import Tail, format_size, format_table
 from gateway.errors import Refused
 from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.names import file_name
 from gateway.text import printable
-from tests.channels.terminal.pseudo_terminal import in_terminal
+from tests.channels.terminal.pseudo import in_terminal
 from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config
 from tests.sessions.conftest import ANN, SCOPE
 
@@ -39,7 +38,7 @@ def long_ago() -> datetime:
 
 @asynccontextmanager
 async def managed(data: Path) -> AsyncIterator[SessionManager]:
-    """Be the one who owns the sessions, as a daemon would."""
+    """Own the sessions, as a daemon does."""
     prepare_data_dir(data)
     with DataDirLock(data):
         manager = await SessionManager.open(data / "sessions", SessionSettings(), long_ago)
@@ -66,7 +65,7 @@ async def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["stopped", "running"])
 def served(request: pytest.FixtureRequest, home: Path) -> Iterator[Path]:
-    """Give a home on which a daemon runs, and then one on which none does."""
+    """Return a home with and without a running daemon."""
     with running(home) if request.param == "running" else nullcontext():
         yield home
 
@@ -82,7 +81,7 @@ def fine(*arguments: str, home: Path) -> str:
 
 
 def refused(*arguments: str, home: Path, code: int = 1) -> str:
-    """Run what has to fail with one sentence; return it."""
+    """Run a command that must fail with one sentence, and return the sentence."""
     done = gatehouse("sessions", *arguments, home=home)
     assert (done.returncode, done.stdout) == (code, ""), done
     assert done.stderr.startswith("gatehouse: ")
@@ -109,7 +108,7 @@ def test_sessions_are_listed_shown_and_checked(served: Path) -> None:
     assert json.loads(fine("verify", "--json", home=served))["is_sound"]
 
 
-def test_sessions_leave_go_and_come_back_the_same(served: Path) -> None:
+def test_exported_session_is_imported_byte_for_byte(served: Path) -> None:
     before = transcript(served).read_bytes()
     fine("export", SCOPE, "1", "--output", "one.jsonl", home=served)
     assert (served / "one.jsonl").read_bytes() == before
@@ -123,7 +122,7 @@ def test_sessions_leave_go_and_come_back_the_same(served: Path) -> None:
     assert fine("export", f"{SCOPE}", "1", home=served).encode() == before
 
 
-def test_documents_are_exported(served: Path) -> None:
+def test_sessions_are_exported_as_json_and_markdown(served: Path) -> None:
     document = json.loads(fine("export", SCOPE, "1", "--json", home=served))
     assert document["session_id"] == "web_ann"
     assert [message["content"] for message in document["messages"]] == ["hello", "hi there", HOSTILE, "no"]
@@ -132,8 +131,8 @@ def test_documents_are_exported(served: Path) -> None:
     assert text == printable(text)
 
 
-def test_a_session_that_is_not_there_is_named_with_what_is(served: Path) -> None:
-    assert refused("show", SCOPE, "7", home=served) == f"`{SCOPE}` has no session 7; it has 2, 1."
+def test_unknown_session_is_refused_with_a_hint(served: Path) -> None:
+    assert refused("show", SCOPE, "7", home=served) == f"`{SCOPE}` has no session 7. It has 2, 1."
     assert f"Did you mean `{OTHER}`?" in refused("list", "--scope", "Bob", home=served)
 
 
@@ -141,34 +140,30 @@ def test_a_session_that_is_not_there_is_named_with_what_is(served: Path) -> None
     ("name", "number", "found"),
     [(SCOPE, None, 2), (SCOPE, 1, 1), (f"{SCOPE}#2", None, 2), (f"{SCOPE}#2", 2, 2), (OTHER, None, 1)],
 )
-async def test_a_session_is_named_by_scope_and_number_or_by_its_key(
-    home: Path, name: str, number: int | None, found: int
-) -> None:
+async def test_session_is_found_by_scope_number_or_key(home: Path, name: str, number: int | None, found: int) -> None:
     async with managed(home / "data") as manager:
-        assert (await find(ManagerArchive(manager), name, number)).meta.number == found
+        assert (await find_session(ManagerArchive(manager), name, number)).meta.number == found
 
 
 @pytest.mark.parametrize(
     ("name", "number", "sentence"),
     [
-        (f"{SCOPE}#7", None, f"`{SCOPE}` has no session 7; it has 2, 1."),
-        (f"{SCOPE}#2", 1, f"`{SCOPE}#2` says already which session is meant, and it is not 1."),
-        (f"{SCOPE}#two", None, f"`{SCOPE}#two` is no session key; `gatehouse sessions list` shows them."),
+        (f"{SCOPE}#7", None, f"`{SCOPE}` has no session 7. It has 2, 1."),
+        (f"{SCOPE}#2", 1, f"`{SCOPE}#2` names session 2, not session 1."),
+        (f"{SCOPE}#two", None, f"`{SCOPE}#two` is not a session key. Run `gatehouse sessions list` to see them."),
         (f"{SCOPE[:-1]}m", 1, f"There is no scope `{SCOPE[:-1]}m`. Did you mean `{SCOPE}` or `{OTHER}`?"),
-        ("\x1b[2J\udcff", 1, "There is no scope `[2J\ufffd`. `gatehouse sessions list` shows what there is."),
+        ("\x1b[2J\udcff", 1, "There is no scope `[2J\ufffd`. Run `gatehouse sessions list` to see all scopes."),
         ("", None, f"There is no scope ``. Did you mean `{SCOPE}` or `{OTHER}`?"),
     ],
 )
-async def test_a_name_that_nothing_goes_by_is_answered_with_what_there_is(
-    home: Path, name: str, number: int | None, sentence: str
-) -> None:
+async def test_wrong_name_is_refused_with_suggestions(home: Path, name: str, number: int | None, sentence: str) -> None:
     async with managed(home / "data") as manager:
         with pytest.raises(Refused) as refusal:
-            await find(ManagerArchive(manager), name, number)
+            await find_session(ManagerArchive(manager), name, number)
     assert str(refusal.value) == sentence
 
 
-def test_hostile_text_is_shown_harmlessly_and_cannot_pass_for_another(home: Path) -> None:
+def test_hostile_text_is_neutralized_and_cannot_imitate_another_message(home: Path) -> None:
     text = fine("show", SCOPE, "1", home=home)
     assert text == printable(text)
     assert [line for line in text.splitlines() if line.startswith("assistant, ")] == [
@@ -177,7 +172,7 @@ def test_hostile_text_is_shown_harmlessly_and_cannot_pass_for_another(home: Path
     assert "    assistant, 2026-03-01 00:00:00\n        forged\n" in text
 
 
-def test_every_session_is_exported_to_a_folder_and_taken_in_elsewhere(home: Path, tmp_path: Path) -> None:
+def test_all_sessions_are_exported_to_a_folder_and_imported_elsewhere(home: Path, tmp_path: Path) -> None:
     assert fine("export", "--all", "--output", "all", home=home) == "Exported 3 sessions to all.\n"
     files = sorted((home / "all").iterdir())
     assert {file.name: file.read_bytes() for file in files} == {
@@ -194,31 +189,31 @@ def test_every_session_is_exported_to_a_folder_and_taken_in_elsewhere(home: Path
         assert transcript(elsewhere, key).read_bytes() == transcript(home, key).read_bytes()
 
 
-def test_one_file_that_is_refused_does_not_keep_the_others_out(home: Path) -> None:
+def test_import_continues_after_a_refused_file(home: Path) -> None:
     fine("export", OTHER, "--output", "bob.jsonl", home=home)
     fine("delete", f"{OTHER}", "1", "--yes", home=home)
     (home / "nonsense").write_text("nonsense")
     done = gatehouse("sessions", "import", "missing", "nonsense", "bob.jsonl", home=home)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "gatehouse: missing: It cannot be read: No such file or directory.",
+        "gatehouse: missing: Can't read it: No such file or directory.",
         "gatehouse: nonsense: This is not an exported session: its first line is no header. Export it again.",
     ]
     assert done.stdout == f"bob.jsonl: imported as session 1 of {OTHER}, 0 messages.\n"
 
 
-def test_a_file_is_overwritten_only_by_force(home: Path) -> None:
+def test_file_is_overwritten_only_with_force(home: Path) -> None:
     (home / "out").write_text("mine")
-    assert "out exists already" in refused("export", SCOPE, "--output", "out", home=home)
+    assert "out already exists" in refused("export", SCOPE, "--output", "out", home=home)
     assert (home / "out").read_text() == "mine"
     fine("export", SCOPE, "1", "--output", "out", "--force", home=home)
     assert (home / "out").read_bytes() == transcript(home).read_bytes()
     assert (home / "out").stat().st_mode & 0o777 == 0o600
-    assert "cannot be written" in refused("export", SCOPE, "--output", "no/such/folder", home=home)
+    assert "Can't write no/such/folder" in refused("export", SCOPE, "--output", "no/such/folder", home=home)
     assert not list(home.glob(".gatehouse-*"))
 
 
-def test_damage_is_told_with_what_to_do_and_left_as_it_is(home: Path) -> None:
+def test_verify_reports_damage_with_advice_and_repairs_nothing(home: Path) -> None:
     with transcript(home).open("ab") as file:
         file.write(b"\x1b[2J damaged\n")
     (home / "data" / "sessions" / "index.json").write_text("{")
@@ -250,24 +245,22 @@ def test_damage_is_told_with_what_to_do_and_left_as_it_is(home: Path) -> None:
     ],
 )
 def test_wrong_usage_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ending:
-        main(arguments, config=None)
-    assert ending.value.code == 2
+    assert main(["sessions", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gatehouse: ")
     assert "`gatehouse sessions" in said
-    assert said.endswith(" --help` says more.\n")
+    assert said.endswith(" --help` for usage.\n")
 
 
-def test_nothing_is_deleted_without_a_yes(home: Path) -> None:
-    assert "add --yes" in refused("delete", SCOPE, "1", home=home, code=2)
+def test_delete_needs_yes_without_a_terminal(home: Path) -> None:
+    assert "Add --yes" in refused("delete", SCOPE, "1", home=home, code=2)
     assert transcript(home).exists()
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\r", 0, 0), ("\r", 1, 1), (CTRL_C, 130, 1)])
-async def test_a_person_is_asked_before_a_session_is_deleted(home: Path, answer: str, code: int, left: int) -> None:
+async def test_delete_asks_for_confirmation(home: Path, answer: str, code: int, left: int) -> None:
     async with in_terminal("sessions", "delete", SCOPE, "1", home=home) as terminal:
-        await terminal.shows(f"Delete session 1 of {SCOPE} (hello, 2 messages) for good? [y/N]")
+        await terminal.shows(f"Delete session 1 of {SCOPE} (hello, 2 messages) permanently? [y/N]")
         terminal.type(answer)
         if answer == CTRL_C:
             # Python may take the signal just before it waits for the keyboard, and then heeds it at the next key.
@@ -276,21 +269,21 @@ async def test_a_person_is_asked_before_a_session_is_deleted(home: Path, answer:
     assert transcript(home).exists() == bool(left)
 
 
-async def test_follows_a_session_until_ctrl_c_without_keeping_a_daemon_from_starting(home: Path) -> None:
+async def test_follow_prints_new_messages_until_ctrl_c_and_takes_no_lock(home: Path) -> None:
     async with in_terminal("sessions", "show", SCOPE, "1", "--lines", "1", "--follow", home=home) as terminal:
         await terminal.shows("    no")
         async with managed(home / "data") as manager:
             await manager.append(SCOPE, [e.User(content="are you\x1b[2J there"), e.Assistant(content="")])
             await terminal.shows("    are you[2J there")
             await manager.append(SCOPE, [e.Undo(undone="t2", first=5, messages=2)])
-            await terminal.shows("The last turn was taken back.")
+            await terminal.shows("The last turn was undone.")
         terminal.type(CTRL_C)
         assert await terminal.ended() == 130
     assert terminal.screen.count("are you") == 1
     assert "Traceback" not in terminal.screen
 
 
-async def test_follows_what_a_running_daemon_says(tmp_path: Path) -> None:
+async def test_follow_prints_messages_of_a_running_daemon(tmp_path: Path) -> None:
     with running(tmp_path):
         await asyncio.to_thread(gatehouse, "chat", "--once", "hello", home=tmp_path)
         scope = json.loads(fine("list", "--json", home=tmp_path))[0]["scope"]
@@ -300,22 +293,22 @@ async def test_follows_what_a_running_daemon_says(tmp_path: Path) -> None:
             await terminal.shows('"text": "say it works"')
             await terminal.shows('{"role": "assistant"')
             await asyncio.to_thread(gatehouse, "sessions", "delete", scope, "1", "--yes", home=tmp_path)
-            await terminal.shows("The session is gone: it has been deleted.")
+            await terminal.shows("The session has been deleted.")
             assert await terminal.ended() == 1
 
 
-def test_without_any_session_it_says_so(tmp_path: Path) -> None:
+def test_list_without_sessions(tmp_path: Path) -> None:
     write_config(tmp_path)
-    assert fine("list", home=tmp_path) == "There are no sessions yet.\n"
+    assert fine("list", home=tmp_path) == "No sessions yet.\n"
     assert json.loads(fine("list", "--json", home=tmp_path)) == []
 
 
-def test_a_data_directory_held_by_somebody_who_does_not_answer_is_left_alone(home: Path) -> None:
+def test_locked_data_directory_is_refused(home: Path) -> None:
     with DataDirLock(home / "data"):
         assert f"in use by process {os.getpid()}" in refused("list", home=home, code=78)
 
 
-def test_a_mistake_in_the_config_is_named(tmp_path: Path) -> None:
+def test_mistake_in_the_config_is_reported(tmp_path: Path) -> None:
     write_config(tmp_path, DEFAULTS + "\n[gatway]\n")
     done = gatehouse("sessions", "list", home=tmp_path)
     assert (done.returncode, done.stdout) == (78, "")
@@ -330,7 +323,7 @@ def piped(home: Path, *arguments: str, stdout: int | None = subprocess.PIPE) -> 
         yield process
 
 
-async def test_a_reader_who_leaves_is_no_drama(home: Path) -> None:
+async def test_broken_pipe_prints_nothing(home: Path) -> None:
     async with managed(home / "data") as manager:
         await manager.append(OTHER, [e.User(content="x" * 100_000) for _ in range(20)])
     with piped(home, "export", OTHER) as process:
@@ -341,13 +334,13 @@ async def test_a_reader_who_leaves_is_no_drama(home: Path) -> None:
         assert (process.wait(PATIENCE), process.stderr.read()) == (1, b"")
 
 
-def test_a_full_disk_is_told(home: Path) -> None:
+def test_full_disk_is_reported(home: Path) -> None:
     with Path("/dev/full").open("wb") as full, piped(home, "list", stdout=full.fileno()) as process:
         assert process.stderr is not None
         assert process.wait(PATIENCE) == 1
-        assert (
-            process.stderr.read() == b"gatehouse: The answer could not be written: [Errno 28] No space left on device\n"
-        )
+        message = process.stderr.read()
+        assert message.startswith(b"gatehouse: System error: No space left on device (")
+        assert message.count(b"\n") == 1
 
 
 def test_closed_outputs_do_no_harm(home: Path) -> None:
@@ -356,16 +349,16 @@ def test_closed_outputs_do_no_harm(home: Path) -> None:
     assert done.returncode == 0
 
 
-def test_being_stopped_leaves_the_files_in_order(home: Path) -> None:
+def test_sigterm_leaves_the_files_sound(home: Path) -> None:
     with piped(home, "show", SCOPE, "1", "--follow") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
-    assert fine("verify", home=home).endswith("All is well.\n")
+    assert fine("verify", home=home).endswith("No problems found.\n")
 
 
-def test_a_tail_waits_for_whole_lines_and_survives_what_is_cut_or_replaced(tmp_path: Path) -> None:
+def test_tail_returns_complete_lines_after_truncation_and_replacement(tmp_path: Path) -> None:
     path = tmp_path / "transcript"
     path.write_bytes(b"old\nbegun")
     tail = Tail(path)
@@ -387,8 +380,8 @@ def test_a_tail_waits_for_whole_lines_and_survives_what_is_cut_or_replaced(tmp_p
         tail.read()
 
 
-def test_columns_are_aligned_whatever_the_letters() -> None:
-    assert table([("a\x1b[2J", "b"), ("\u6771\u4eac\n", "c"), ("e\u0301", "d")]) == (
+def test_columns_are_aligned_with_wide_and_combining_characters() -> None:
+    assert format_table([("a\x1b[2J", "b"), ("\u6771\u4eac\n", "c"), ("e\u0301", "d")]) == (
         "a[2J   b\n\u6771\u4eac   c\ne\u0301      d"
     )
 
@@ -397,5 +390,5 @@ def test_columns_are_aligned_whatever_the_letters() -> None:
     ("number", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**20, "5.0 MiB"), (2**40, "1024.0 GiB")],
 )
-def test_sizes_are_for_people(number: int, text: str) -> None:
-    assert size(number) == text
+def test_sizes_are_readable(number: int, text: str) -> None:
+    assert format_size(number) == text

@@ -1,4 +1,4 @@
-"""From nothing to a gateway that answers: told by options through the process, and asked by a guide."""
+"""`gatehouse setup` with options and with scripted answers."""
 
 import asyncio
 import re
@@ -12,11 +12,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from config import Secret, load
-from gateway.cli.setup import main
-from gateway.service_units import Scope, place
-from gateway.setup.models import local_models, ollama_at
-from gateway.setup.plan import bots, token_plan
-from gateway.setup.system import drop_in, for_service
+from gateway.cli import main
+from gateway.cli.setup import bot_channels
+from gateway.cli.setup import main as setup
+from gateway.install.setup import SetupPlan, credentials_drop_in, list_ollama_models, ollama_url
+from gateway.install.units import ServiceScope, service_paths
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 class Script:
-    """A person who knows all the answers beforehand."""
+    """A prompter with prepared answers."""
 
     def __init__(self, *answers: str) -> None:
         self._answers: Iterator[str] = iter(answers)
@@ -47,13 +47,13 @@ def private(path: Path) -> bool:
     return stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_a_person_is_led_to_a_model_and_a_bot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_interactive_setup_of_a_model_and_a_bot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with bot_api() as telegram, serving(OPENAI, OPENAI.answer("yes")) as model:
         path = write_config(tmp_path, f'[gateway]\ndata_dir = "{tmp_path}/data"\n[channels.telegram]\n')
         path.write_text(path.read_text() + f'api_base = "{telegram.url}"\nenabled = false\n')
         url = str(model.table()["base_url"])
         person = Script("nonsense", "custom", url, "m", KEY, "", TOKEN, "none")
-        assert await asyncio.to_thread(main, [], config=path, guide=person) == 0, capsys.readouterr().err
+        assert await asyncio.to_thread(setup, [], config=path, prompter=person) == 0, capsys.readouterr().err
     settings = load(path).settings
     assert (settings.agents["main"].provider, settings.agents["main"].model) == ("custom", "m")
     assert settings.channels["telegram"].token is not None
@@ -67,15 +67,15 @@ async def test_a_person_is_led_to_a_model_and_a_bot(tmp_path: Path, capsys: pyte
     assert KEY not in said + path.read_text()
 
 
-def test_what_does_not_work_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_fail_their_test_are_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "gatehouse.toml"
     silent = ("--provider", "custom", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
-    assert main(silent, config=path) == 1
+    assert run_setup(path, *silent) == 1
     assert "Nothing was written" in capsys.readouterr().err
     assert not path.exists()
 
 
-def test_it_can_be_told_by_options_and_told_again(tmp_path: Path) -> None:
+def test_setup_by_options_can_be_repeated(tmp_path: Path) -> None:
     assert gatehouse("setup", "--provider", "offline", "--owner", "telegram:7", home=tmp_path).returncode == 0
     path = tmp_path / ".gatehouse/gatehouse.toml"
     assert set_up(path, "--provider", "ollama", "--model", "m", "--owner", "telegram:8") == 0
@@ -90,26 +90,26 @@ def test_it_can_be_told_by_options_and_told_again(tmp_path: Path) -> None:
         (("--provider", "openai"), 1, "openai needs a key"),
         (("--provider", "custom", "--model", "m"), 1, "--base-url"),
         (("--provider", "anthropic", "--key", "env:NOT_SET_ANYWHERE"), 1, "NOT_SET_ANYWHERE"),
-        (("--token", "pigeon=x"), 1, "channels with a token are: discord, telegram"),
+        (("--token", "pigeon=x"), 1, "Channels with a token: discord, telegram"),
         (("--token", "telegram=x"), 1, "is not a bot's token"),
     ],
 )
-def test_what_is_missing_is_a_sentence(
+def test_missing_option_is_explained(
     tmp_path: Path, arguments: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments, config=tmp_path / "gatehouse.toml") == code
+    assert run_setup(tmp_path / "gatehouse.toml", *arguments) == code
     assert said in capsys.readouterr().err
 
 
-def test_without_a_terminal_the_options_are_named(tmp_path: Path) -> None:
+def test_without_a_terminal_setup_points_to_the_options(tmp_path: Path) -> None:
     told = gatehouse("setup", home=tmp_path)
-    assert (told.returncode, "Nobody is there to be asked" in told.stderr) == (2, True)
+    assert (told.returncode, "setup can't prompt" in told.stderr) == (2, True)
 
 
-def test_a_gateway_that_runs_follows_at_once(tmp_path: Path) -> None:
+def test_running_gateway_is_reloaded(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         told = gatehouse("setup", "--provider", "offline", home=tmp_path)
-        assert (told.returncode, "has read its configuration again" in told.stdout) == (0, True)
+        assert (told.returncode, "has reloaded its configuration" in told.stdout) == (0, True)
         daemon.wait_for("config_reloaded")
 
 
@@ -132,19 +132,19 @@ async def ollama(*models: str) -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.port}"
 
 
-async def test_an_ollama_of_this_machine_is_found_and_proposed(
+async def test_local_ollama_is_found_and_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_config(tmp_path, f'[gateway]\ndata_dir = "{tmp_path}/data"\n')
     async with ollama("qwen3:8b", "llama3.3") as place:
         monkeypatch.setenv("OLLAMA_HOST", place)
         person = Script("", "", "", "", "")
-        assert await asyncio.to_thread(main, [], config=path, guide=person) == 0, capsys.readouterr().err
-        assert "An Ollama runs on this machine, with qwen3:8b, llama3.3." in person.heard
+        assert await asyncio.to_thread(setup, [], config=path, prompter=person) == 0, capsys.readouterr().err
+        assert "Ollama is running on this machine with qwen3:8b, llama3.3." in person.heard
         settings = load(path).settings
         assert (settings.agents["main"].provider, settings.agents["main"].model) == ("ollama", "qwen3:8b")
         assert settings.providers["ollama"].base_url == f"http://{place}/v1"
-        told = await asyncio.to_thread(main, ["--provider", "ollama", "--model", "gone"], config=path)
+        told = await asyncio.to_thread(run_setup, path, "--provider", "ollama", "--model", "gone")
         assert (told, load(path).settings) == (1, settings)
 
 
@@ -162,12 +162,11 @@ async def test_an_ollama_of_this_machine_is_found_and_proposed(
         ("gpu.local:none", "http://127.0.0.1:11434"),
     ],
 )
-def test_ollama_is_sought_where_its_own_variable_says(told: str, place: str) -> None:
-    assert ollama_at({"OLLAMA_HOST": told}) == place
+def test_ollama_host_is_understood_in_all_forms(told: str, place: str) -> None:
+    assert ollama_url({"OLLAMA_HOST": told}) == place
 
 
-def test_another_provider_is_asked_with_nothing_of_the_one_before(tmp_path: Path) -> None:
-    """Neither its model, nor its endpoint, and least of all its key."""
+def test_new_provider_gets_no_model_url_or_key_of_the_previous_one(tmp_path: Path) -> None:
     path = tmp_path / "gatehouse.toml"
     first = ("--provider", "custom", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--key", "canary-first")
     assert set_up(path, *first) == 0
@@ -182,7 +181,7 @@ def test_another_provider_is_asked_with_nothing_of_the_one_before(tmp_path: Path
     assert load(path).settings.providers["openai"].base_url is None
 
 
-def test_what_is_not_asked_for_again_stays(tmp_path: Path) -> None:
+def test_settings_that_are_not_chosen_again_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "gatehouse.toml"
     path.write_text('[session]\nidle_minutes = 7\n[channels.telegram]\nenabled = true\ntoken = "env:BOT"\n')
     path.chmod(0o600)
@@ -198,14 +197,18 @@ def test_what_is_not_asked_for_again_stays(tmp_path: Path) -> None:
     assert settings.session.idle_minutes == 7
     assert settings.channels["telegram"].token is not None
     person = Script("", "", "", "", "", "")
-    assert main(["--no-test"], config=path, guide=person) == 0
+    assert setup(["--no-test"], config=path, prompter=person) == 0
     assert load(path, {"BOT": "t"}).settings == settings
     assert set_up(path, "--provider", "openai", "--base-url", "", "--key", "canary-first") == 0
     assert load(path, {"BOT": "t"}).settings.providers["openai"].base_url is None
 
 
+def run_setup(path: Path, *arguments: str) -> int:
+    return main(["--config", str(path), "setup", *arguments])
+
+
 def set_up(path: Path, *arguments: str) -> int:
-    return main(["--no-test", *arguments], config=path)
+    return run_setup(path, "--no-test", *arguments)
 
 
 class Newcomer(Script):
@@ -229,38 +232,39 @@ class Newcomer(Script):
         return found[0]
 
 
-async def test_the_owner_is_who_writes_to_the_bot_and_knows_its_code(tmp_path: Path) -> None:
+async def test_person_with_the_pairing_code_becomes_the_owner(tmp_path: Path) -> None:
     async with bot_api() as telegram:
         table = f'[channels.telegram]\napi_base = "{telegram.url}"\nenabled = false\n'
         path = write_config(tmp_path, DEFAULTS + table)
         with Running(tmp_path) as daemon:
             await asyncio.to_thread(daemon.ready)
             person = Newcomer(telegram, asyncio.get_running_loop(), "", "", TOKEN, "")
-            assert await asyncio.to_thread(main, [], config=path, guide=person) == 0
-            assert person.heard[-1] == "You are its owner. Write again."
+            assert await asyncio.to_thread(setup, [], config=path, prompter=person) == 0
+            assert person.heard[-1] == "You are now the owner of this bot. Write to it again."
             await telegram.say("/whoami")
             said = (await telegram.called("sendMessage", times=3)).fields["text"]
             assert "owner" in said
 
 
-def test_the_machines_service_gets_its_secrets_by_systemd(tmp_path: Path) -> None:
-    where = place(Scope.SYSTEM, tmp_path, tmp_path)
-    typed = token_plan("telegram", Secret("canary-token"), None)
-    plan = for_service(typed)
+def test_system_service_gets_its_secrets_from_systemd(tmp_path: Path) -> None:
+    where = service_paths(ServiceScope.SYSTEM, tmp_path, tmp_path)
+    typed = SetupPlan()
+    typed.add_token("telegram", Secret("canary-token"), None)
+    plan = typed.with_credentials()
     assert plan.values["channels.telegram.token"] == "credential:telegram.token"
     assert plan.values["channels.telegram.enabled"] is True
     where.credentials.parent.mkdir(parents=True)
     where.credentials.write_text("[Service]\nLoadCredential=web:/root/web.token\n")
-    loads = drop_in(where, plan.secrets)
+    loads = credentials_drop_in(where, plan.secrets)
     assert loads.splitlines()[-2:] == [
         f"LoadCredential=telegram.token:{tmp_path}/etc/gatehouse/telegram.token",
         "LoadCredential=web:/root/web.token",
     ]
 
 
-def test_channels_say_for_themselves_what_they_need() -> None:
-    assert set(bots()) == {"discord", "telegram"}
+def test_channels_that_need_a_token_are_found() -> None:
+    assert set(bot_channels()) == {"discord", "telegram"}
 
 
-async def test_where_no_model_is_served_none_is_found() -> None:
-    assert await local_models("http://127.0.0.1:9") == []
+async def test_no_models_are_found_without_ollama() -> None:
+    assert await list_ollama_models("http://127.0.0.1:9") == []

@@ -25,7 +25,7 @@ def make_unreadable(data: Path, key: str) -> None:
         database.execute("UPDATE outbox SET message = '{\"newer\": true}' WHERE key = ?", [key])
 
 
-def test_what_was_given_up_is_listed_and_can_be_sent_again(tmp_path: Path) -> None:
+def test_undelivered_replies_are_listed_and_can_be_retried(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "data").mkdir(mode=0o700)
     asyncio.run(leave_dead_replies(tmp_path / "data"))
@@ -38,13 +38,13 @@ def test_what_was_given_up_is_listed_and_can_be_sent_again(tmp_path: Path) -> No
     with running(tmp_path):
         (row,) = json.loads(gatehouse("spool", "--json", home=tmp_path).stdout)["undelivered"]
         assert (row["key"], row["state"]) == ("k1", "dead")
-        assert "To be sent again: 1." in gatehouse("spool", "retry", "k1", home=tmp_path).stdout
+        assert "Replies to send again: 1." in gatehouse("spool", "retry", "k1", home=tmp_path).stdout
         deadline = monotonic() + 30
         while json.loads(gatehouse("spool", "--json", home=tmp_path).stdout)["undelivered"]:
             assert monotonic() < deadline
 
 
-def test_a_key_that_was_not_given_up_is_told(tmp_path: Path) -> None:
+def test_retrying_an_unknown_key_fails(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "data").mkdir(mode=0o700)
     refused = gatehouse("spool", "retry", "nothing", home=tmp_path)

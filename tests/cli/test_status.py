@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.cli.status_screen import screen
+from gateway.cli.status import render
 from gateway.watch.facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
 from tests.running import COMMAND, environment, gatehouse, running, write_config
 
@@ -54,20 +54,20 @@ WELL = Facts(
 )
 
 
-def test_the_screen_tells_all_that_an_owner_asks() -> None:
-    assert screen(WELL) == [
+def test_status_shows_channels_work_storage_models_and_process() -> None:
+    assert render(WELL) == [
         "Gatehouse 1.2.3 is ready, up 3 d",
         "",
         "Channels",
         "  telegram  up        last event 2 min ago; last error 3 h ago: Bad Gateway",
         "",
         "Work",
-        "  1 turn running, 3 messages waiting, 1 reply on the way",
+        "  1 turn running, 3 messages waiting, 1 reply to deliver",
         "     1 min  telegram  main  agent:main:telegram:direct:7",
         "",
         "Storage",
         "  12 sessions in 5 scopes",
-        "  spool 1.2 MB: 4 to be answered, 2 to be delivered, 1 set aside (`gatehouse spool` lists them)",
+        "  spool 1.2 MB: 4 to answer, 2 to deliver, 1 failed (`gatehouse spool` lists them)",
         "  last flush 12 s ago (took 3 ms)",
         "  70 GB free on the disk",
         "",
@@ -80,23 +80,23 @@ def test_the_screen_tells_all_that_an_owner_asks() -> None:
 
 
 @pytest.mark.parametrize(("failures", "said"), [(0, "  not flushed yet"), (2, "  not flushed yet, 2 failures")])
-def test_a_flush_that_has_not_been_is_not_told_of(failures: int, said: str) -> None:
+def test_status_before_the_first_flush(failures: int, said: str) -> None:
     flush = FlushFacts(age_seconds=12.0, took_seconds=None, failures=failures)
-    assert said in screen(msgspec.structs.replace(WELL, flush=flush))
+    assert said in render(msgspec.structs.replace(WELL, flush=flush))
 
 
-def test_what_is_wrong_stands_first() -> None:
+def test_problems_are_shown_first() -> None:
     lost = msgspec.structs.replace(TELEGRAM, state="down", reason="the platform\nis \x1b[31maway", last_event_at=None)
     ill = msgspec.structs.replace(
         WELL, state="not ready", ready=False, channels=(lost,), troubles=("The disk is full.",), spool=None
     )
-    shown = screen(ill)
+    shown = render(ill)
     assert shown[:2] == ["Gatehouse 1.2.3 is not ready, up 3 d", "  ! The disk is full."]
-    assert "  telegram  down      since 3 h: the platform is [31maway; no event yet" in shown
-    assert "  the spool does not answer" in shown
+    assert "  telegram  down      for 3 h: the platform is [31maway; no event yet" in shown
+    assert "  the spool does not respond" in shown
 
 
-def test_it_is_told_once_or_watched_also_while_the_daemon_is_away(tmp_path: Path) -> None:
+def test_status_once_and_watched_until_the_daemon_has_stopped(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         gatehouse("chat", "--once", "hello", home=tmp_path)
         shown = gatehouse("status", home=tmp_path)
@@ -123,7 +123,7 @@ def watching(home: Path, *options: str) -> Iterator[Iterator[dict[str, Any]]]:  
             process.terminate()
 
 
-def test_the_live_screen_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_live_screen_restores_the_terminal(tmp_path: Path) -> None:
     write_config(tmp_path)
     ours, theirs = pty.openpty()
     with subprocess.Popen(

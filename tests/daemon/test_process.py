@@ -338,7 +338,7 @@ def test_a_sign_of_life_comes_from_the_event_loop_twice_as_often_as_needed(tmp_p
 def test_a_service_manager_that_cannot_be_told_is_no_reason_to_stop(tmp_path: Path, address: str) -> None:
     write_config(tmp_path)
     with Running(tmp_path, {"NOTIFY_SOCKET": address}) as daemon:
-        assert daemon.wait_for("service_manager_not_told")["state"] == "READY=1"
+        assert daemon.wait_for("sd_notify_failed")["state"] == "READY=1"
         daemon.ready()
         assert daemon.stop() == 0
 

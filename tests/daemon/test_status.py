@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.cli.status_screen import screen
+from gateway.cli.status import render
 from tests.daemon.harness import Slow, gateway, settings
 from tests.metrics.scraping import scraped
 
@@ -23,7 +23,7 @@ async def test_running_turns_are_told_with_their_age_and_those_behind_them_count
     assert (facts.turns_running, facts.messages_waiting) == (1, 1)
     assert facts.spool is not None
     assert facts.spool.messages == {"received": 1, "running": 1}
-    assert any("1 turn running, 1 message waiting" in line for line in screen(facts))
+    assert any("1 turn running, 1 message waiting" in line for line in render(facts))
     assert seen.value("gatehouse_turn_oldest_seconds") > 0
     assert (seen.value("gatehouse_turns_running"), seen.value("gatehouse_queue_messages")) == (1, 1)
     assert seen.value("gatehouse_spool_messages", state="running") == 1

@@ -41,8 +41,8 @@ def with_a_command_that_exists(unit: str, folder: Path) -> Path:
         ("gatehouse-user.service", "--user"),
     ],
 )
-def test_the_unit_is_understood_without_a_complaint(unit: str, manager: str, tmp_path: Path) -> None:
-    """An unknown key is a complaint on stderr, with exit code 0."""
+def test_unit_passes_systemd_analyze_verify(unit: str, manager: str, tmp_path: Path) -> None:
+    """systemd-analyze reports an unknown key on stderr, but exits with 0."""
     for other in UNITS.glob("gatehouse-sandbox.*"):
         with_a_command_that_exists(other.name, tmp_path)
     verified = analyze(manager, "verify", with_a_command_that_exists(unit, tmp_path), runtime=tmp_path)
@@ -51,21 +51,21 @@ def test_the_unit_is_understood_without_a_complaint(unit: str, manager: str, tmp
 
 @NEEDS_SYSTEMD
 @pytest.mark.parametrize(("unit", "exposure"), [("gatehouse.service", 11), ("gatehouse-sandbox.service", 15)])
-def test_the_system_units_are_hardened(unit: str, exposure: int, tmp_path: Path) -> None:
-    """That the shell works in them is held by `make systemd`."""
+def test_system_units_are_hardened(unit: str, exposure: int, tmp_path: Path) -> None:
+    """`make systemd` tests that the shell works in them."""
     copy = with_a_command_that_exists(unit, tmp_path)
     rated = analyze("security", "--offline=true", f"--threshold={exposure}", copy, runtime=tmp_path)
     assert rated.returncode == 0, rated.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize("unit", ["gatehouse.service", "gatehouse-user.service"])
-def test_what_a_restart_cannot_mend_is_not_restarted(unit: str) -> None:
+def test_exit_code_78_is_not_restarted(unit: str) -> None:
     lines = (UNITS / unit).read_text().splitlines()
     assert {"Type=notify", "Restart=on-failure", "RestartPreventExitStatus=78", "WatchdogSec=60"} <= set(lines)
 
 
-def test_the_service_and_the_commands_of_root_agree_on_the_data_directory(tmp_path: Path) -> None:
-    """With the service's own $HOME, and with root's."""
+def test_service_and_root_use_the_same_data_directory(tmp_path: Path) -> None:
+    """With the $HOME of the service and with that of root."""
     lines = (UNITS / "gatehouse.service").read_text().splitlines()
     assert "StateDirectory=gatehouse" in lines  # Below /var/lib.
     assert "ExecStart=/usr/local/bin/gatehouse --config /etc/gatehouse/gatehouse.toml run" in lines

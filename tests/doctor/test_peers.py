@@ -6,7 +6,7 @@ import pytest
 
 from config import ProviderSettings
 from gateway.doctor.finding import Level
-from gateway.doctor.peers import prove_channel, prove_model
+from gateway.doctor.peers import check_channel, check_model
 from tests.agent.streaming import TICKS
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 from tests.channels.discord.fake_discord import discord_server
@@ -14,53 +14,53 @@ from tests.channels.discord.harness import open_discord
 from tests.channels.telegram.bot_api import bot_api
 from tests.channels.telegram.harness import Beats, opened
 
-PATIENCE = 90.0
+DEADLINE = 90.0
 
 
-async def test_a_bots_token_is_tried_out_without_taking_a_message() -> None:
+async def test_bot_token_is_checked_without_reading_messages() -> None:
     async with bot_api() as api:
-        good = await prove_channel(opened(api, Beats()), PATIENCE)
-        bad = await prove_channel(opened(api, Beats(), token="99:nobody"), PATIENCE)
-    assert (good.level, bad.level) == (Level.FINE, Level.WRONG), good.message
+        good = await check_channel(opened(api, Beats()), DEADLINE)
+        bad = await check_channel(opened(api, Beats(), token="99:nobody"), DEADLINE)
+    assert (good.level, bad.level) == (Level.OK, Level.ERROR), good.message
     assert "@" in good.message
     assert "channels.telegram.token" in bad.fix
     assert "nobody" not in bad.message
     assert {call.method for call in api.calls} == {"getMe"}
 
 
-async def test_a_second_platform_is_asked_in_the_same_way() -> None:
+async def test_discord_token_is_checked() -> None:
     async with discord_server() as discord:
-        found = await prove_channel(open_discord(discord, Beats()), PATIENCE)
-    assert found.level is Level.FINE
+        found = await check_channel(open_discord(discord, Beats()), DEADLINE)
+    assert found.level is Level.OK
 
 
-async def test_a_platform_out_of_reach_is_told_apart_from_a_wrong_token() -> None:
+async def test_unreachable_platform_is_distinguished_from_a_wrong_token() -> None:
     async with bot_api() as api:
         channel = opened(api, Beats())
-    found = await prove_channel(channel, PATIENCE)
-    assert found.level is Level.WRONG
+    found = await check_channel(channel, DEADLINE)
+    assert found.level is Level.ERROR
     assert "network" in found.fix
 
 
-async def test_a_platform_that_says_nothing_is_not_waited_for() -> None:
+async def test_silent_platform_times_out() -> None:
     async with bot_api() as api:
         api.held.add("getMe")
-        found = await prove_channel(opened(api, Beats()), 0.5)
-    assert found.message == "The platform has not answered for 0.5 seconds."
+        found = await check_channel(opened(api, Beats()), 0.5)
+    assert found.message == "The platform hasn't answered for 0.5 seconds."
 
 
 @pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
-async def test_a_model_is_asked_for_a_word(api: Dialect) -> None:
+async def test_model_is_called_once(api: Dialect) -> None:
     async with serving(api, api.answer("yes")) as server:
         settings = ProviderSettings.model_validate(server.table())
-        found = await prove_model("fake", settings, "m", PATIENCE)
+        found = await check_model("fake", settings, "m", DEADLINE)
         for _ in range(TICKS):
             await asyncio.sleep(0)
-    assert found.level is Level.FINE
+    assert found.level is Level.OK
     assert len(server.requests) == 1
 
 
-async def test_a_model_that_says_nothing_is_not_waited_for() -> None:
+async def test_silent_model_times_out() -> None:
     async with serving(OPENAI, OPENAI.answer("yes")) as server:
-        found = await prove_model("fake", ProviderSettings.model_validate(server.table()), "m", deadline=0.0)
-    assert found.level is Level.WRONG
+        found = await check_model("fake", ProviderSettings.model_validate(server.table()), "m", deadline=0.0)
+    assert found.level is Level.ERROR

@@ -37,7 +37,8 @@ class Program:
 
 
 GATEHOUSE = Program(
-    entry="gateway.cli:main", modules=("gateway.cli", *(name for name, _ in COMMANDS.values()), "gateway.cli.serving")
+    entry="gateway.cli:main",
+    modules=("gateway.cli", *(target.partition(":")[0] for target, _ in COMMANDS.values()), "gateway.cli.serve"),
 )
 
 

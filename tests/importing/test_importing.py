@@ -1,4 +1,4 @@
-"""Session files as miniclaw and claw0 write them, and as people and crashes leave them."""
+"""Session files as miniclaw and claw0 write them, and as crashes leave them."""
 
 import json
 import os
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from config import Settings
 from gateway.errors import Refused
 from gateway.http.checks import control_users
-from gateway.importing import Unreadable, placed, read, transcript
-from gateway.importing.reading import Said, ToolAsked, ToolSaid
+from gateway.importing.convert import to_transcript
+from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedToolUse, UnknownFormat, parse_session
+from gateway.importing.place import find_destination
 from gateway.sessions.encoding import decode
 from tests.daemon.harness import gateway, settings
 from tests.running import gatehouse, write_config
@@ -42,22 +43,25 @@ CLAW0 = [
 ]
 
 
+TOOL_TURN = [ImportedText, ImportedToolUse, ImportedToolResult, ImportedToolResult, ImportedText]
+
+
 def as_lines(items: Sequence[object]) -> bytes:
     return b"".join(json.dumps(item).encode() + b"\n" for item in items)
 
 
-def test_a_miniclaw_file_is_read_and_what_is_left_out_is_counted() -> None:
-    found = read(json.dumps(MINICLAW).encode(), NOW)
-    assert [(step.is_user, step.content) for step in found.steps if isinstance(step, Said)] == [
+def test_miniclaw_file_is_parsed_and_omissions_are_counted() -> None:
+    found = parse_session(json.dumps(MINICLAW).encode(), NOW)
+    assert [(step.is_user, step.content) for step in found.steps if isinstance(step, ImportedText)] == [
         (True, "my name is Ada"),
         (False, "Hello Ada!"),
     ]
-    assert found.left_out == {"system message": 1, "empty message": 1, "misshapen message": 1}
+    assert found.left_out == {"system message": 1, "empty message": 1, "malformed message": 1}
 
 
-def test_claw0_lines_are_read_with_their_tools_and_a_torn_end() -> None:
-    found = read(as_lines(CLAW0) + b'{"type": "user", "conte', NOW)
-    assert [type(step) for step in found.steps] == [Said, ToolAsked, ToolSaid, ToolSaid, Said]
+def test_claw0_lines_are_parsed_with_tools_and_a_torn_end() -> None:
+    found = parse_session(as_lines(CLAW0) + b'{"type": "user", "conte', NOW)
+    assert [type(step) for step in found.steps] == TOOL_TURN
     assert found.steps[-1].at == datetime(2025, 1, 1, 0, 0, 4, tzinfo=UTC)
     assert found.left_out == {"broken line": 1}
 
@@ -74,15 +78,15 @@ def test_claw0_lines_are_read_with_their_tools_and_a_torn_end() -> None:
         ("main:somewhere:123", "agent:main:somewhere:direct:123"),
     ],
 )
-def test_a_key_leads_to_the_scope_in_which_its_people_go_on(key: str, scope: str) -> None:
-    found = read(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW)
-    assert placed(Settings(), found, "ada").scope == scope
+def test_key_is_mapped_to_a_scope(key: str, scope: str) -> None:
+    found = parse_session(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW)
+    assert find_destination(Settings(), found, "ada").scope == scope
 
 
 @pytest.mark.parametrize("key", ["", "x", "agent:main", "main:UPPER:1", "agent:main:channel"])
-def test_a_key_that_does_not_tell_asks_for_a_scope(key: str) -> None:
+def test_unclear_key_asks_for_a_scope(key: str) -> None:
     with pytest.raises(Refused, match="--scope"):
-        placed(Settings(), read(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW), "ada")
+        find_destination(Settings(), parse_session(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW), "ada")
 
 
 _json = st.recursive(
@@ -98,22 +102,22 @@ _json = st.recursive(
 
 
 @given(_json, st.booleans())
-def test_any_json_is_read_or_refused(value: object, as_message: bool) -> None:  # noqa: FBT001 - hypothesis gives it
+def test_any_json_is_parsed_or_refused(value: object, as_message: bool) -> None:  # noqa: FBT001 - hypothesis gives it
     whole = {"sessionKey": "agent:main:main", "messages": [value]} if as_message else value
     try:
-        read(json.dumps(whole).encode(), NOW)
-    except Unreadable:
+        parse_session(json.dumps(whole).encode(), NOW)
+    except UnknownFormat:
         assert not as_message
 
 
-def test_an_old_conversation_is_not_swept_away_for_its_age_at_once() -> None:
-    found = read(as_lines(CLAW0), NOW)
-    lines = list(transcript(found, placed(Settings(), found, "ada"), 1, NOW))
+def test_imported_conversation_counts_as_just_used() -> None:
+    found = parse_session(as_lines(CLAW0), NOW)
+    lines = list(to_transcript(found, find_destination(Settings(), found, "ada"), 1, NOW))
     assert decode(lines[-1]).ts == NOW
 
 
-async def test_imported_history_is_answered_from_and_a_second_import_adds_nothing(tmp_path: Path) -> None:
-    """Through the process, on a data directory in which nobody runs."""
+async def test_imported_history_is_used_and_a_second_import_adds_nothing(tmp_path: Path) -> None:
+    """As a process, on a data directory without a running daemon."""
     user = control_users()[os.getuid()]
     write_config(tmp_path)
     source = tmp_path / "sessions"
@@ -127,15 +131,15 @@ async def test_imported_history_is_answered_from_and_a_second_import_adds_nothin
     told = first.stdout.splitlines()
     assert told[0].endswith(
         "a.json: imported as agent:main:loopback:direct:ada, 2 messages; "
-        "left out: 1 system message, 1 empty message, 1 misshapen message."
+        "left out: 1 system message, 1 empty message, 1 malformed message."
     )
     assert told[1].endswith(
         f"imported as agent:main:terminal:direct:{user}, 2 messages; left out: 1 orphaned tool result."
     )
     assert "c.json: failed, it is neither" in told[2]
-    assert told[-1] == "Imported 2 sessions of 3 files."
+    assert told[-1] == "Imported 2 sessions from 3 files."
     second = gatehouse("import", str(source), home=tmp_path)
-    assert second.stdout.splitlines()[-1] == "Imported 0 sessions of 3 files."
+    assert second.stdout.splitlines()[-1] == "Imported 0 sessions from 3 files."
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("what is my name?", peer="ada")
         assert "Ada" in (await chat.hear_message()).text

@@ -1,0 +1,270 @@
+"""Creates a backup: a tar archive of the data directory, with a manifest of all files at its end.
+
+The backup shows one moment, although messages are handled while it is made. Transcripts only grow, so their sizes at
+that moment are enough to copy them later. Entries that are not in the transcripts by then are in the spool's journal.
+The copy of the spool contains them, because no flush may shorten the journal before the copy is made.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import sqlite3
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tarfile import BLOCKSIZE, PAX_FORMAT, TarInfo
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from gateway import __version__
+from gateway.errors import Refused
+from gateway.sessions import SessionManager
+from gateway.spool import Spool
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+FORMAT = "gatehouse-backup"
+VERSION = 1
+
+SPOOL = "spool.db"
+INDEX = "sessions/index.json"
+TRANSCRIPTS = "sessions/transcripts"
+MANIFEST = "manifest.json"
+CONFIG = "gatehouse.toml"
+SECRET_FILES = ("http.token", "chat_history")
+"""They give access or contain typed text, so only a backup with secrets includes them."""
+TREES = ("memory", "files", "workspace")
+"""Folders that are included with everything in them."""
+
+_MEMBER_NAME = re.compile(
+    rf"{re.escape(SPOOL)}|{re.escape(INDEX)}|{re.escape(TRANSCRIPTS)}/[^/\0]+\.jsonl"
+    rf"|{re.escape(CONFIG)}|{'|'.join(map(re.escape, SECRET_FILES))}"
+    rf"|(?:{'|'.join(TREES)})/[^\0]+",
+    re.DOTALL,
+)
+_READ_BYTES = 256 * 1024
+_BLOCK_BYTES = 1024 * 1024
+_PRIVATE = 0o600
+_OWNER = 0o700
+_COPY = ".backup-"
+
+
+class Member(msgspec.Struct, frozen=True):
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The last member. `skipped` are files that could not be read, or that changed while they were read."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    gatehouse: str
+    taken_at: str
+    has_secrets: bool
+    members: dict[str, Member]
+    skipped: list[str]
+
+    def transcripts(self) -> int:
+        """Return the number of transcripts in the backup."""
+        return sum(name.startswith(f"{TRANSCRIPTS}/") for name in self.members)
+
+
+def is_member_name(name: str) -> bool:
+    """Return True if a backup may contain a member of that name. No other member is ever restored."""
+    return _MEMBER_NAME.fullmatch(name) is not None and not {"", ".", ".."} & set(name.split("/"))
+
+
+class TarWriter:
+    """Produces a tar archive in pieces, and remembers its members for the manifest.
+
+    Each method yields the bytes of its members.
+    """
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.skipped: list[str] = []
+
+    def add_data(self, name: str, data: bytes) -> Iterator[bytes]:
+        yield _header(name, len(data), _PRIVATE)
+        yield data
+        yield bytes(-len(data) % BLOCKSIZE)
+        self.members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
+
+    def add_file(self, name: str, path: Path, size: int | None = None) -> Iterator[bytes]:
+        """Add a file, or its first `size` bytes. Leaves out a file that no longer exists."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.skipped.append(name)
+            return
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                self.skipped.append(name)
+                return
+            size = status.st_size if size is None else min(size, status.st_size)
+            yield _header(name, size, status.st_mode & _OWNER)
+            digest = hashlib.sha256()
+            at = 0
+            while at < size:
+                block = os.pread(descriptor, min(_READ_BYTES, size - at), at)
+                if not block:
+                    # The file has been cut since. Fill it up with zeros, because the header has announced its size.
+                    self.skipped.append(name)
+                    block = bytes(min(_READ_BYTES, size - at))
+                digest.update(block)
+                yield block
+                at += len(block)
+            yield bytes(-size % BLOCKSIZE)
+            self.members[name] = Member(size, digest.hexdigest())
+        finally:
+            os.close(descriptor)
+
+    def add_tree(self, name: str, folder: Path) -> Iterator[bytes]:
+        """Add every regular file below a folder. Leaves out unfinished downloads (`.incoming`)."""
+        try:
+            with os.scandir(folder) as found:
+                inside = sorted(found, key=lambda each: each.name)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.skipped.append(name)
+            return
+        for each in inside:
+            inner = f"{name}/{each.name}"
+            if each.is_dir(follow_symlinks=False):
+                if each.name != ".incoming":
+                    yield from self.add_tree(inner, folder / each.name)
+            elif each.is_file(follow_symlinks=False):
+                yield from self.add_file(inner, folder / each.name)
+            else:
+                self.skipped.append(inner)
+
+    def end(self) -> Iterator[bytes]:
+        """Yield the end of the archive."""
+        yield bytes(2 * BLOCKSIZE)
+
+
+def _header(name: str, size: int, mode: int) -> bytes:
+    info = TarInfo(name)
+    info.size = size
+    info.mode = mode
+    return info.tobuf(PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    spool: Path
+    index: bytes
+    transcripts: Mapping[str, int]
+    taken_at: datetime
+
+
+class Backup:
+    """Creates backups of one data directory, for the process that has its lock. One at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        spool: Spool,
+        sessions: SessionManager,
+        now: Callable[[], datetime],
+        config: Path | None = None,
+    ) -> None:
+        self.config = config
+        """The configuration file, for backups with secrets."""
+        self._directory = directory
+        self._spool = spool
+        self._sessions = sessions
+        self._now = now
+        self._lock = asyncio.Lock()
+
+    async def blocks(self, *, has_secrets: bool = False) -> AsyncIterator[bytes]:
+        """Yield a tar archive in blocks. Raises `Refused` if it cannot be made."""
+        if self._lock.locked():
+            raise Refused("Another backup is running. Wait until it has finished.")
+        async with self._lock, self._snapshot() as snapshot:
+            pieces = self._pieces(snapshot, has_secrets=has_secrets)
+            while True:
+                reading = asyncio.ensure_future(asyncio.to_thread(_next_block, pieces))
+                try:
+                    block = await asyncio.shield(reading)
+                finally:
+                    # If we are cancelled, the thread still reads the snapshot, which is about to be deleted.
+                    await asyncio.wait({reading})
+                if not block:
+                    break
+                yield block
+        log.info("backup_taken", sessions=len(snapshot.transcripts), with_secrets=has_secrets)
+
+    @asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[_Snapshot]:
+        await self._sessions.flush()  # Not necessary, but it shortens the journal, and so the copy of the spool.
+        copy = self._directory / f"{_COPY}{uuid4().hex}"
+        await asyncio.to_thread(_remove_copies, self._directory)
+        try:
+            async with self._sessions.held_still() as transcripts:
+                index = await asyncio.to_thread(_read, self._directory / INDEX)
+                await self._spool.copy_to(copy)
+                taken_at = self._now()
+            yield _Snapshot(spool=copy, index=index, transcripts=transcripts, taken_at=taken_at)
+        except (sqlite3.Error, OSError) as error:
+            raise Refused(f"The backup failed: {error}.") from error
+        finally:
+            await asyncio.to_thread(_remove_copies, self._directory)
+
+    def _pieces(self, snapshot: _Snapshot, *, has_secrets: bool) -> Iterator[bytes]:
+        tar = TarWriter()
+        yield from tar.add_file(SPOOL, snapshot.spool)
+        if snapshot.index:
+            yield from tar.add_data(INDEX, snapshot.index)
+        for name, size in sorted(snapshot.transcripts.items()):
+            yield from tar.add_file(f"{TRANSCRIPTS}/{name}", self._directory / TRANSCRIPTS / name, size)
+        for name in TREES:
+            yield from tar.add_tree(name, self._directory / name)
+        if has_secrets:
+            for name in SECRET_FILES:
+                yield from tar.add_file(name, self._directory / name)
+            if self.config is not None:
+                yield from tar.add_data(CONFIG, _read(self.config))
+        manifest = Manifest(
+            gatehouse=__version__,
+            taken_at=snapshot.taken_at.isoformat(),
+            has_secrets=has_secrets,
+            members=dict(tar.members),
+            skipped=[name.encode(errors="replace").decode() for name in tar.skipped],
+        )
+        yield from tar.add_data(MANIFEST, msgspec.json.encode(manifest))
+        yield from tar.end()
+
+
+def _next_block(pieces: Iterator[bytes]) -> bytes:
+    """Join the next pieces to a block; empty at the end."""
+    block = bytearray()
+    for piece in pieces:
+        block += piece
+        if len(block) >= _BLOCK_BYTES:
+            break
+    return bytes(block)
+
+
+def _read(path: Path) -> bytes:
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    return b""
+
+
+def _remove_copies(directory: Path) -> None:
+    """Remove the copy of the spool, and copies that interrupted backups have left."""
+    for copy in directory.glob(f"{_COPY}*"):
+        copy.unlink(missing_ok=True)

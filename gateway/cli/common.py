@@ -1,0 +1,115 @@
+"""Shared by all commands: exit codes, standard streams, argument parsers, settings and output files.
+
+`gatehouse --help` imports this module, so heavy imports stay inside the functions that need them.
+"""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
+
+if TYPE_CHECKING:
+    from config import Loaded
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h."""
+EXIT_CONFIG = 78
+"""EX_CONFIG of sysexits.h: a restart cannot fix it, so the systemd unit does not restart the gateway."""
+EXIT_INTERRUPTED = 130
+"""As shells report Ctrl-C: 128 plus the number of SIGINT."""
+EXIT_TERMINATED = 143
+"""128 plus the number of SIGTERM."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Reports wrong usage as one sentence instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        sentence = f"{message[:1].upper()}{message[1:]}"
+        stop = "" if sentence.endswith((".", "?")) else "."
+        raise SystemExit(fail(f"{sentence}{stop} Run `{self.prog} --help` for usage.", EXIT_USAGE))
+
+
+def command_parser(name: str, description: str, config: Path | None) -> CommandParser:
+    """Return a parser for the command `name`. It accepts `--config` too, with `config` as the default."""
+    parser = CommandParser(prog=f"gatehouse {name}", description=description)
+    parser.add_argument("--config", type=Path, default=config, metavar="FILE", help="configuration file to use")
+    return parser
+
+
+def load_settings(config: Path | None, *, resolves: bool = True) -> "Loaded":
+    """Load the configuration. Raises `ConfigError` with all mistakes at once.
+
+    Commands that talk to the running gateway pass `resolves=False`: the gateway reads its secrets from its own
+    environment, and this shell may not have them.
+    """
+    from config import find, load  # noqa: PLC0415 - pydantic would slow down `--help`.
+
+    return load(find(config, os.environ, Path.cwd(), Path.home()), os.environ, resolves=resolves)
+
+
+def load_data_dir(config: Path | None) -> Path:
+    return load_settings(config, resolves=False).settings.gateway.data_dir
+
+
+@contextmanager
+def output_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Yield a private file that appears as `path` once it is complete. Raises `Refused` if it cannot be written."""
+    from config import files  # noqa: PLC0415 - pydantic would slow down `--help`.
+    from gateway.errors import Refused  # noqa: PLC0415 - as above.
+    from gateway.text import printable  # noqa: PLC0415 - as above.
+
+    try:
+        with ExitStack() as cleanup:
+            if not overwrite:
+                # Reserve the name, so that two commands at the same time cannot both write it.
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                cleanup.callback(path.unlink, missing_ok=True)
+            with files.atomic_writer(path) as file:
+                yield file
+            cleanup.pop_all()
+    except FileExistsError as error:
+        raise Refused(f"{printable(str(path))} already exists. Choose another name or add --force.") from error
+    except OSError as error:
+        raise Refused(f"Can't write {printable(str(path))}: {error.strerror}.") from error
+
+
+def repair_streams() -> None:
+    """Open the standard streams that the shell has closed, and print `?` for characters the terminal cannot show.
+
+    If a stream stayed closed, the next file we open would get its descriptor, and printed text would end up there.
+    """
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as above.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def fail(message: object, code: int) -> int:
+    """Print an error message to stderr, and return the exit code."""
+    print_error(f"gatehouse: {message}")
+    return code
+
+
+def print_error(text: str) -> None:
+    """Print to stderr. Does nothing if stderr cannot be written."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard_output(sys.stderr)
+
+
+def discard_output(stream: TextIO) -> None:
+    """Redirect `stream` to /dev/null, so that Python does not fail again when it flushes the stream at exit."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, stream.fileno())
+    os.close(null)

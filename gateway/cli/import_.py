@@ -1,0 +1,161 @@
+"""`gatehouse import`: imports conversations from miniclaw and claw0. Importing a file again adds nothing."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from config import LogFormat, LogLevel, Settings
+from gateway.archive import Archive, closing
+from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
+from gateway.cli.sessions_archives import opened_archive
+from gateway.errors import Refused
+from gateway.http.checks import control_users
+from gateway.importing.convert import session_id, to_transcript
+from gateway.importing.parse import ForeignSession, UnknownFormat, parse_session
+from gateway.importing.place import Destination, find_destination
+from gateway.logs import configure, secrets_in
+from gateway.routing import DEFAULT_AGENT
+from gateway.sessions import entries
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.names import parse_key
+from gateway.text import clean, printable
+from gateway.text.phrases import count
+
+_MAX_BYTES = 256 * 1024 * 1024
+_SUFFIXES = (".json", ".jsonl")
+_INDEX = "sessions.json"
+"""Both gateways keep a list of their sessions under this name. It contains nothing that the sessions lack."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outcome:
+    """The result for one file."""
+
+    file: str
+    outcome: str = "failed"
+    reason: str = ""
+    key: str = ""
+    messages: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def main(arguments: Sequence[str], *, config: Path | None) -> int:
+    parser = command_parser("import", "Import conversations from miniclaw (JSON) and claw0 (JSON lines).", config)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="session file, or folder of session files")
+    parser.add_argument("--scope", help="scope for all sessions, as in `gatehouse sessions list` (default: from keys)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be imported")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    if options.scope is not None and not _is_scope(options.scope):
+        parser.error("--scope must be a scope like agent:main:main")
+    os.umask(0o077)
+    settings = load_settings(options.config, resolves=False).settings
+    configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
+    outcomes = asyncio.run(_import_all(settings, options))
+    if options.json:
+        print(json.dumps([asdict(each) for each in outcomes], indent=2))
+    else:
+        _print_outcomes(outcomes)
+    return EXIT_FAILED if any(each.outcome == "failed" for each in outcomes) else EXIT_OK
+
+
+def _is_scope(text: str) -> bool:
+    try:
+        return text.startswith("agent:") and text.isprintable() and parse_key(text) == (text, 1)
+    except ValueError:
+        return False
+
+
+def _print_outcomes(outcomes: Sequence[_Outcome]) -> None:
+    for each in outcomes:
+        line = f"{printable(clean(each.file))}: {each.outcome}"
+        line += f" as {printable(each.key)}, {count(each.messages, 'message')}" if each.key else ""
+        line += f", {printable(each.reason)}" if each.reason else ""
+        left_out = ", ".join(count(number, kind) for kind, number in each.left_out.items())
+        print(f"{line}; left out: {left_out}." if left_out else f"{line}.")
+    imported = sum(each.outcome == "imported" for each in outcomes)
+    print(f"Imported {count(imported, 'session')} from {count(len(outcomes), 'file')}.")
+
+
+async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    async with opened_archive(settings) as archive:
+        for path in await asyncio.to_thread(lambda: list(_find_files(options.paths))):
+            outcome = _Outcome(file=str(path))
+            try:
+                await _import(archive, settings, options, path, outcome)
+            except (Refused, UnknownFormat) as error:
+                outcome.reason = str(error)
+            except OSError as error:
+                outcome.reason = f"can't read it: {error.strerror}"
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _find_files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+        yield from (each for each in inside if each.name != _INDEX)
+
+
+async def _import(
+    archive: Archive, settings: Settings, options: argparse.Namespace, path: Path, outcome: _Outcome
+) -> None:
+    """Import one file, and fill in `outcome`. Raises `Refused` or `UnknownFormat` if that is impossible."""
+    session = await asyncio.to_thread(_parse_file, path)
+    if options.scope:
+        named = options.scope.split(":")[1]
+        agent = named if named in settings.agents else DEFAULT_AGENT
+        destination = Destination(scope=options.scope, agent=agent, address=None)
+    else:
+        destination = find_destination(settings, session, control_users()[os.getuid()])
+    present = {header.number: header.id async for header in _headers(archive, destination.scope)}
+    lines = list(to_transcript(session, destination, max(present, default=0) + 1, datetime.now(UTC)))
+    outcome.left_out = dict(session.left_out)
+    if not session.steps:
+        raise Refused("it contains no messages")
+    if session_id(session) in present.values():
+        outcome.outcome, outcome.reason = "known", f"already imported into {destination.scope}"
+        return
+    outcome.outcome, outcome.key = "would be imported", decode(lines[0]).key  # type: ignore[attr-defined]  # It is the header.
+    outcome.messages = sum(isinstance(decode(line), entries.User | entries.Assistant) for line in lines)
+    if options.dry_run:
+        return
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for line in lines:
+            yield line
+
+    await archive.bring_in(blocks())
+    outcome.outcome = "imported"
+
+
+def _parse_file(path: Path) -> ForeignSession:
+    status = path.stat()
+    if status.st_size > _MAX_BYTES:
+        raise UnknownFormat(f"it is larger than {_MAX_BYTES // 1024**2} MB")
+    return parse_session(path.read_bytes(), datetime.fromtimestamp(status.st_mtime, UTC))
+
+
+async def _headers(archive: Archive, scope: str) -> AsyncIterator[entries.Header]:
+    """Yield the headers of all sessions in a scope."""
+    async with closing(archive.sessions(scope)) as sessions:
+        keys = [listed.meta.key async for listed in sessions]
+    for key in keys:
+        async with closing(archive.export(key)) as blocks:
+            line = (await anext(blocks, b"")).split(b"\n")[0]
+        try:
+            header = decode(line)
+        except Damaged:
+            continue
+        if isinstance(header, entries.Header):
+            yield header

@@ -1,0 +1,188 @@
+"""Runs the daemon for `gatehouse run`: logging, signals, reloads, and messages to systemd."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import structlog
+
+from config import ConfigError, Loaded, LogLevel
+from gateway import garbage
+from gateway.cli.common import EXIT_OK, load_settings, print_error
+from gateway.daemon import Daemon, opened
+from gateway.errors import CannotStart, Refused
+from gateway.install.sd_notify import is_journal, notify, reloading, report_status, stopping, watchdog_interval
+from gateway.logfile import LogFile
+from gateway.logs import configure, secrets_in
+
+log = structlog.get_logger()
+
+STDERR = 2
+
+
+def serve(config: Path | None) -> int:
+    """Run the daemon until a signal or the chat command `/restart` ends it."""
+    if asyncio.run(_serve(load_settings(config), config)):
+        # Replace this process by a new `gatehouse run` with the same process id. The kernel holds blocked signals back
+        # until the new process has installed its handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - we want no shell, and the arguments are our own.
+    return EXIT_OK
+
+
+async def _serve(loaded: Loaded, config: Path | None) -> bool:
+    """Run the daemon. Return True if it asked to be restarted."""
+    signals = _Signals()
+    with closing(DaemonLog(loaded)) as logs:
+        logs.apply(loaded)
+        async with opened(loaded.settings) as daemon:
+            daemon.operator.set_log_level = logs.set_level
+            daemon.backup.config = loaded.path
+            signals.daemon = daemon
+            if signals.stops:
+                return False
+            reloader = _Reloader(daemon, config, logs)
+            daemon.operator.reload = reloader.reload
+
+            def announce() -> None:
+                garbage.settle()
+                _notify_systemd("READY=1")
+                log.info("gateway_ready", url=daemon.url, pid=os.getpid())
+                reloader.started.set()
+                # The link signs its reader in, so it must not be stored in the journal.
+                if not is_journal(STDERR, os.environ.get("JOURNAL_STREAM")):
+                    print_error(
+                        f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {daemon.page}\n"
+                    )
+
+            async def keep_systemd_informed() -> None:
+                await reloader.started.wait()
+                interval = watchdog_interval(os.environ, os.getpid())
+                await report_status(_notify_systemd, daemon.status.sentence, interval)
+
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    side_tasks = [
+                        tasks.create_task(reloader.follow(signals.hung_up), name="reload"),
+                        tasks.create_task(keep_systemd_informed(), name="service_manager"),
+                    ]
+                    await daemon.run(ready=announce)
+                    for task in side_tasks:
+                        task.cancel()
+            except Exception:
+                log.exception("gateway_crashed")  # With the traceback, which the command's error message lacks.
+                raise
+            finally:
+                # A stop signal that arrives after a restart request wins.
+                wants_restart = daemon.wants_restart and not signals.stops
+                _notify_systemd(
+                    reloading() if wants_restart else stopping(loaded.settings.gateway.shutdown_timeout),
+                )
+    return wants_restart
+
+
+class DaemonLog:
+    """The daemon's log output. Follows the settings, and changes of the level while the daemon runs."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._file: LogFile | None = None
+
+    def apply(self, loaded: Loaded) -> None:
+        """Log as these settings say. Raises `CannotStart`, and changes nothing, if the log file cannot be opened."""
+        gateway, old = loaded.settings.gateway, self._file
+        if gateway.log_file is None:
+            self._file = None
+        elif old is not None and old.path == gateway.log_file:
+            old.max_bytes, old.keep = gateway.log_file_bytes, gateway.log_file_count
+        else:
+            file = LogFile(gateway.log_file, max_bytes=gateway.log_file_bytes, keep=gateway.log_file_count)
+            try:
+                file.open()
+            except OSError as error:
+                raise CannotStart(
+                    f"Can't write the log file {gateway.log_file}: {error.strerror}. "
+                    "Make its folder writable for this user, or change `gateway.log_file`."
+                ) from error
+            self._file = file
+        self._loaded = loaded
+        self.set_level(gateway.log_level)
+        if old is not None and old is not self._file:
+            old.close()
+        for warning in loaded.warnings:
+            log.warning("config_warning", warning=warning)
+
+    def set_level(self, level: LogLevel) -> None:
+        """Change the level until the settings are applied again."""
+        settings = self._loaded.settings
+        configure(level, settings.gateway.log_format, secrets_in(settings), sys.stdout, self._file)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _Signals:
+    """Handles SIGTERM, SIGINT and SIGHUP. Counts stop signals that arrive before the daemon exists."""
+
+    def __init__(self) -> None:
+        self.hung_up = asyncio.Event()
+        self.stops = 0
+        self.daemon: Daemon | None = None
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
+
+    def _stop(self) -> None:
+        self.stops += 1
+        if self.daemon is not None:
+            _notify_systemd(stopping(self.daemon.shutdown_timeout))
+            self.daemon.stop()
+
+
+class _Reloader:
+    """Reloads the configuration, one reload at a time, once the daemon has started. A broken file changes nothing."""
+
+    def __init__(self, daemon: Daemon, config: Path | None, logs: DaemonLog) -> None:
+        self.started = asyncio.Event()
+        self._daemon = daemon
+        self._config = config
+        self._logs = logs
+        self._lock = asyncio.Lock()
+
+    async def follow(self, hung_up: asyncio.Event) -> None:
+        """Reload whenever the event is set. Signals that arrive during a reload cause one more."""
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            try:
+                await self.reload()
+            except Refused:
+                pass  # `reload` has logged the reason.
+            except Exception:  # A bug in reloading must not stop a working daemon.
+                log.exception("reload_crashed")
+
+    async def reload(self) -> None:
+        """Load and apply the settings. Raises `Refused`, with the reasons, if they cannot work."""
+        await self.started.wait()
+        async with self._lock:
+            _notify_systemd(reloading())
+            try:
+                loaded = await asyncio.to_thread(load_settings, self._config)
+                await self._daemon.reload(loaded.settings)
+                self._logs.apply(loaded)
+            except (ConfigError, CannotStart) as error:
+                log.error("reload_refused", reason=str(error))  # noqa: TRY400 - the message is enough.
+                raise Refused(str(error)) from error
+            finally:
+                _notify_systemd("READY=1")
+            log.info("config_reloaded")
+
+
+def _notify_systemd(state: str) -> None:
+    notify(os.environ.get("NOTIFY_SOCKET"), state)

@@ -1,0 +1,57 @@
+"""Finds a session by the name a person types: its scope, its scope and number, or its key."""
+
+from difflib import get_close_matches
+
+from gateway.archive import Archive, Listed
+from gateway.errors import Refused
+from gateway.sessions.names import parse_key
+from gateway.text import clean, printable
+
+_MAX_COMPARED = 5000
+"""Scopes that are searched for similar names. Comparing is slow, and a person waits."""
+_MAX_SUGGESTIONS = 3
+_NUMBERS_SHOWN = 20
+
+
+async def find_session(archive: Archive, name: str, number: int | None) -> Listed:
+    """Return the session of that name; without a number, the active one. Raises `Refused` with a hint."""
+    scope = name = clean(name)
+    if "#" in name:
+        try:
+            scope, number_in_key = parse_key(name)
+        except ValueError as error:
+            hint = "Run `gatehouse sessions list` to see them."
+            raise Refused(f"`{printable(name)}` is not a session key. {hint}") from error
+        if number not in (None, number_in_key):
+            raise Refused(f"`{printable(name)}` names session {number_in_key}, not session {number}.")
+        number = number_in_key
+    present = [listed async for listed in archive.sessions(scope)]
+    if not present:
+        raise Refused(await unknown_scope(archive, scope))
+    if number is None:
+        return next((listed for listed in present if listed.is_active), present[0])
+    for listed in present:
+        if listed.meta.number == number:
+            return listed
+    numbers = ", ".join(str(listed.meta.number) for listed in present[:_NUMBERS_SHOWN])
+    raise Refused(f"`{printable(scope)}` has no session {number}. It has {numbers}.")
+
+
+async def unknown_scope(archive: Archive, scope: str) -> str:
+    """Return an error message for a scope that does not exist, with similar scopes."""
+    scopes: dict[str, None] = {}
+    containing: dict[str, None] = {}
+    async for listed in archive.sessions():
+        name = listed.meta.scope
+        if len(scopes) < _MAX_COMPARED:
+            scopes[name] = None
+        if scope.lower() in name.lower():
+            containing[name] = None
+            if len(containing) == _MAX_SUGGESTIONS:
+                break
+    near = list(containing) or get_close_matches(scope, scopes, n=_MAX_SUGGESTIONS)
+    hint = "Run `gatehouse sessions list` to see all scopes."
+    if near:
+        *others, last = [f"`{printable(name)}`" for name in near]
+        hint = f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
+    return f"There is no scope `{printable(scope)}`. {hint}"

@@ -1,0 +1,237 @@
+"""`gatehouse sessions list` prints a table of sessions, and `show` prints and follows one of them."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import indent
+from typing import BinaryIO
+
+import msgspec
+
+from config import Settings
+from gateway.archive import Listed, closing
+from gateway.cli.common import EXIT_OK
+from gateway.cli.sessions.names import find_session, unknown_scope
+from gateway.cli.sessions_archives import opened_archive
+from gateway.dialogue import Json
+from gateway.errors import Refused
+from gateway.sessions import Spoken, entries, shown
+from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions.line_reading import end_of_lines
+from gateway.sessions.names import file_name
+from gateway.text import clean, excerpt, printable
+from gateway.text.phrases import ago, count
+
+POLL_INTERVAL = 0.2
+_ROWS_AT_ONCE = 500
+"""Rows that are aligned together. The table never holds more than these in memory."""
+_TITLE_WIDTH = 40
+_HEADINGS = ("SCOPE", "SESSION", "TITLE", "MESSAGES", "STATUS", "UPDATED", "SIZE")
+_KILO = 1024
+_TAIL_BYTES = 256 * 1024
+"""`Tail.read` returns about this many bytes at once."""
+
+
+async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
+    scope = None if options.scope is None else clean(options.scope)
+    printer = _JsonPrinter() if options.json else _TablePrinter(datetime.now(UTC))
+    async with opened_archive(settings) as archive, closing(archive.sessions(scope)) as found:
+        async for listed in found:
+            printer.add(listed)
+        if scope is not None and printer.is_empty:
+            raise Refused(await unknown_scope(archive, scope))
+    printer.finish()
+    return EXIT_OK
+
+
+class _TablePrinter:
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._rows: list[Listed] = []
+        self.is_empty = True
+
+    def add(self, listed: Listed) -> None:
+        self.is_empty = False
+        self._rows.append(listed)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._print()
+
+    def finish(self) -> None:
+        if self.is_empty:
+            print("No sessions yet.")
+        self._print()
+
+    def _print(self) -> None:
+        if not self._rows:
+            return
+        table = [_HEADINGS]
+        # Sorting is stable, so the sessions of a scope stay in their order, newest first.
+        for listed in sorted(self._rows, key=lambda listed: listed.meta.scope):
+            meta = listed.meta
+            marker = "▸" if listed.is_active else " "
+            title = excerpt(meta.title, _TITLE_WIDTH) or "(empty)"
+            updated, size = ago(meta.updated_at, self._now), format_size(meta.size)
+            row = (meta.scope, f"{marker} {meta.number}", title, str(meta.messages), meta.status.value, updated, size)
+            table.append(row)
+        print(format_table(table))
+        self._rows = []
+
+
+class _JsonPrinter:
+    """Prints one array, with a session on each line."""
+
+    def __init__(self) -> None:
+        self.is_empty = True
+
+    def add(self, listed: Listed) -> None:
+        print("[" if self.is_empty else ",", json.dumps(_session_as_json(listed)), sep="\n", end="")
+        self.is_empty = False
+
+    def finish(self) -> None:
+        print("[]" if self.is_empty else "\n]")
+
+
+def _session_as_json(listed: Listed) -> dict[str, Json]:
+    described: dict[str, Json] = msgspec.to_builtins(listed.meta)
+    return {**described, "is_active": listed.is_active}
+
+
+def format_size(number: int) -> str:
+    if number < _KILO:
+        return f"{number} B"
+    amount, units = number / _KILO, ["KiB", "MiB", "GiB"]
+    while amount >= _KILO and len(units) > 1:
+        amount, units = amount / _KILO, units[1:]
+    return f"{amount:.1f} {units[0]}"
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Align the columns, also with wide and combining characters. Removes control characters."""
+    cells = [[printable(cell).replace("\n", " ").replace("\t", " ") for cell in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = [cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def _width(text: str) -> int:
+    """Return the number of terminal columns that `text` takes."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+async def show_session(settings: Settings, options: argparse.Namespace) -> int:
+    """Print the last messages of a session, and with `--follow` new ones until interrupted."""
+    async with opened_archive(settings) as archive:
+        listed = await find_session(archive, options.name, options.number)
+        tail = None
+        if options.follow:
+            # 1. Remember the present end of the transcript.
+            # 2. Read the last messages. Some of them may be behind that end already.
+            # 3. Follow from that end, and skip messages that step 2 has printed. So none is lost.
+            path = settings.gateway.data_dir / "sessions" / "transcripts" / file_name(listed.meta.key)
+            tail = Tail(path)
+        messages = await archive.lines(listed.meta.key, options.lines)
+    if options.json and tail is None:
+        lines = [_message_as_json(message) for message in messages]
+        print(json.dumps({"session": _session_as_json(listed), "lines": lines}, indent=2))
+        return EXIT_OK
+    if not options.json:
+        meta = listed.meta
+        title = excerpt(meta.title, 80) or "(empty)"
+        facts = f"{title} · {count(meta.messages, 'message')} · {meta.status.value} · agent {meta.agent}"
+        print(printable(f"Session {meta.number} of {meta.scope}\n{facts}"))
+    _print_messages(messages, as_json=options.json)
+    known = set(messages)
+    while tail is not None:
+        new = await asyncio.to_thread(tail.read)
+        _print_messages((message for message in _decode(new) if message not in known), as_json=options.json)
+        if not new:
+            await asyncio.sleep(POLL_INTERVAL)
+    return EXIT_OK
+
+
+class Tail:
+    """Returns the lines that are appended to a transcript after its creation. Every method blocks.
+
+    It only reads, and without the lock, so a daemon can start and stop at any time. It opens the file for each read,
+    because Gatehouse replaces a damaged transcript by a new file of the same name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._open() as file:
+            size = os.fstat(file.fileno()).st_size
+            self._at = end_of_lines(file.fileno(), size)  # Without a line that is being written.
+
+    def read(self) -> list[bytes]:
+        """Return the next complete lines; an empty list if there are none."""
+        lines: list[bytes] = []
+        taken = 0
+        with self._open() as file:
+            self._at = min(self._at, os.fstat(file.fileno()).st_size)
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n") or taken > _TAIL_BYTES:
+                    break
+                lines.append(line)
+                taken += len(line)
+        self._at += taken
+        return lines
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self._path.open("rb")
+        except FileNotFoundError as error:
+            raise Refused("The session has been deleted.") from error
+        except OSError as error:
+            raise Refused(f"Can't read the transcript: {error.strerror}.") from error
+
+
+def _decode(lines: Iterable[bytes]) -> Iterator[Spoken]:
+    """Yield the visible messages among new lines of a transcript."""
+    for line in lines:
+        try:
+            entry = decode(line)
+        except Damaged:
+            continue
+        match entry:
+            case entries.User():
+                message = Spoken(role="user", text=shown(entry), ts=entry.ts)
+            case entries.Assistant():
+                message = Spoken(role="assistant", text=entry.content, ts=entry.ts)
+            case entries.SentFile():
+                message = Spoken(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts)
+            case entries.Clear():
+                message = Spoken(role="gateway", text="The history was cleared.", ts=entry.ts)
+            case entries.Undo():
+                message = Spoken(role="gateway", text="The last turn was undone.", ts=entry.ts)
+            case _:
+                continue
+        if message.text:
+            yield message
+
+
+def _print_messages(messages: Iterable[Spoken], *, as_json: bool) -> None:
+    for message in messages:
+        if as_json:
+            print(json.dumps(_message_as_json(message)))
+        else:
+            # The text is indented, so that a message cannot imitate the heading of another message.
+            text = indent(printable(message.text).rstrip(), "    ")
+            print(f"\n{message.role}, {message.ts.astimezone():%Y-%m-%d %H:%M:%S}\n{text}")
+    sys.stdout.flush()
+
+
+def _message_as_json(message: Spoken) -> dict[str, Json]:
+    return {"role": message.role, "text": message.text, "at": message.ts.astimezone(UTC).isoformat()}

@@ -1,0 +1,80 @@
+"""Checks of the data directory: sessions, the spool, and files that crashes have left."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.dialogue import Json
+from gateway.doctor.finding import Finding, error, ok, warning
+from gateway.sessions import VerifyReport
+from gateway.text.phrases import count
+
+_REPAIRED_AT_START = {"no_index", "bad_index", "stale_index", "orphan", "torn_line", "set_aside"}
+"""Kinds of problems that the next start repairs, or the last start has repaired."""
+
+ADVICE = {
+    "no_index": "Nothing to do: the next start rebuilds it from the transcripts.",
+    "bad_index": "Nothing to do: the next start sets it aside and rebuilds it from the transcripts.",
+    "stale_index": "Nothing to do: the next start reads these transcripts again.",
+    "missing_transcript": "Import the session from a backup, or let the next start drop it from the index.",
+    "orphan": "Nothing to do: the next start adds it to the index.",
+    "open_to_others": "Run chmod -R go= on the sessions folder. For transcripts, the next start does it.",
+    "unreadable": "Give the file to the user that runs Gatehouse, or check the disk.",
+    "set_aside": "Copy what you need from it, and delete it.",
+    "newer_version": "Update Gatehouse to use it again. Until then, Gatehouse ignores it.",
+    "damaged_line": "Only that line is lost. If you have a backup, delete the session and import it from there.",
+    "seq_gap": "Entries are missing. If you have a backup, delete the session and import it from there.",
+    "no_header": "The session still works. If you have a backup, delete the session and import it from there.",
+    "torn_line": "Nothing to do: Gatehouse cuts it off and keeps a copy when the session is used again.",
+    "not_a_transcript": "Move the file elsewhere, or the next start sets it aside.",
+}
+"""The advice for each kind of problem in a `VerifyReport`."""
+
+
+def check_sessions(report: VerifyReport, repair: Callable[[], None] | None) -> list[Finding]:
+    """Return a finding for each kind of problem. `repair` does what a start does; None while the daemon runs."""
+    if report.is_sound:
+        checked = f"{count(report.transcripts, 'transcript')} in {count(report.scopes, 'scope')}"
+        return [ok("sessions", f"No problems in {checked}.")]
+    findings = []
+    for kind, number in Counter(problem.kind for problem in report.problems).items():
+        first = next(problem for problem in report.problems if problem.kind == kind)
+        more = f" (and {number - 1} more)" if number > 1 else ""
+        message = f"{kind.replace('_', ' ')}: {first.where}: {first.detail}{more}"
+        advice = ADVICE.get(kind, "Run `gatehouse sessions verify` for details.")
+        if kind not in _REPAIRED_AT_START:
+            findings.append(error("sessions", message, advice))
+        else:
+            # Files that were set aside are for the operator to look at: no start removes them.
+            findings.append(warning("sessions", message, advice, None if kind == "set_aside" else repair))
+    return findings
+
+
+def check_spool(listing: dict[str, Json]) -> list[Finding]:
+    """Check the spool by what `gatehouse spool list` shows."""
+    findings = []
+    if failed := _rows(listing["set_aside"]):
+        message = f"{count(len(failed), 'message')} could not be answered."
+        findings.append(warning("spool", message, "`gatehouse spool` lists them with the reason."))
+    undelivered = _rows(listing["undelivered"])
+    if dead := [row for row in undelivered if isinstance(row, dict) and row.get("state") == "dead"]:
+        message = f"{'1 reply' if len(dead) == 1 else f'{len(dead)} replies'} could not be delivered."
+        findings.append(warning("spool", message, "`gatehouse spool retry` tries again."))
+    if unreadable := _rows(listing["unreadable"]):
+        findings.append(error("spool", f"{count(len(unreadable), 'row')} can't be read.", "Check the disk."))
+    return findings or [ok("spool", "No failed messages.")]
+
+
+def _rows(rows: Json) -> list[Json]:
+    return rows if isinstance(rows, list) else []
+
+
+def check_leftovers(directory: Path) -> list[Finding]:
+    """Report damaged files that were set aside. Only a person can decide about their contents."""
+    damaged = sorted(
+        path.name for pattern in ("spool*.corrupt*", "sessions/*.corrupt*") for path in directory.glob(pattern)
+    )
+    if not damaged:
+        return []
+    message = f"Damaged files were set aside: {', '.join(damaged)}."
+    return [warning("data", message, "Copy what you need from them, and delete them.")]

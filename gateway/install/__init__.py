@@ -1,0 +1,1 @@
+"""Gatehouse as a systemd service: its units, their installation, and messages to the service manager."""

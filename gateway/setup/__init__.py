@@ -1,1 +1,0 @@
-"""Setting up an installation: what is chosen becomes keys of the configuration and private files beside it."""
