@@ -103,7 +103,7 @@ def test_a_rejected_change_creates_no_file_or_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_not_toml_is_not_overwrite_config(path: Path) -> None:
+def test_a_file_that_is_not_toml_is_not_overwritten(path: Path) -> None:
     path.write_text("port = ", encoding="utf-8")
     with pytest.raises(ConfigError, match="is not valid TOML"):
         set_value(path, "http.port", "1")

@@ -35,7 +35,7 @@ def test_the_systems_zone_comes_from_tz_or_etc_localtime(tmp_path: Path) -> None
     assert system_time_zone(":Asia/Tokyo", linked) == ZoneInfo("Asia/Tokyo")
 
 
-def test_an_unreadablesystem_time_zone_becomes_utc(tmp_path: Path) -> None:
+def test_an_unreadable_system_zone_becomes_utc(tmp_path: Path) -> None:
     (tmp_path / "garbage").write_bytes(b"garbage")
     for variable, file in (("CET-1CEST,M3", "none"), ("", "none"), ("", "garbage")):
         assert system_time_zone(variable, tmp_path / file) == UTC
