@@ -2,6 +2,7 @@
 # Boots a real systemd in namespaces of its own: `boot.sh REPOSITORY PYTHON_PREFIX`, as root. Ends with its parent.
 # The repository is at /opt/gatehouse in there, and the Python that runs it at /opt/python; / is a copy that forgets.
 set -eu
+umask 022  # Under 077 the service's user could not even enter /.
 repository=$1 prefix=$2
 if [ "${3:-}" != inside ]; then
     exec unshare --mount -- sh -eu -c '
@@ -20,7 +21,15 @@ mkdir "$base" && mount -t tmpfs tmpfs "$base" && mkdir "$base/upper" "$base/work
 mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root"
 root=$base/root
 mkdir -p "$root/opt/gatehouse" "$root/opt/python" "$root/old"
-mount --bind "$repository" "$root/opt/gatehouse"
+if [ -n "$(find "$repository/gateway" -maxdepth 0 ! -perm -o=rx)" ]; then
+    # The checkout was made under umask 077. Show the service's user a readable view of it; metacopy copies no content.
+    mkdir "$base/code" "$base/code-work"
+    code="lowerdir=$repository,upperdir=$base/code,workdir=$base/code-work,metacopy=on"
+    mount -t overlay overlay -o "$code" "$root/opt/gatehouse"
+    find "$root/opt/gatehouse" ! -type l ! -perm -o=r -exec chmod a+rX {} +
+else
+    mount --bind "$repository" "$root/opt/gatehouse"
+fi
 mount --bind "$prefix" "$root/opt/python"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"

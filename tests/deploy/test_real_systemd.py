@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATIENCE = 120
+UMASK = 0o022  # Root's umask inside. The service's user must read the files that the tests write.
 PROGRAMS = ("unshare", "nsenter", "pivot_root", "systemctl", "bwrap")
 MISSING = [program for program in PROGRAMS if shutil.which(program) is None]
 
@@ -71,7 +72,7 @@ class Machine:
 
     def try_out(self, script: str) -> subprocess.CompletedProcess[str]:
         command = [*self._enter, "sh", "-c", script]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, umask=UMASK)
 
     def run(self, script: str) -> str:
         done = self.try_out(script)
@@ -83,7 +84,7 @@ class Machine:
 
     def write(self, path: str, text: str) -> None:
         command = [*self._enter, "sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path}"]
-        subprocess.run(command, input=text, text=True, timeout=PATIENCE, check=True)
+        subprocess.run(command, input=text, text=True, timeout=PATIENCE, check=True, umask=UMASK)
 
     def property(self, name: str, of: str = "gatehouse") -> str:
         return self.run(f"systemctl show {of} --property={name} --value").strip()
