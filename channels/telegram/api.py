@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import structlog
-from aiogram import Bot
+from aiogram import Bot, types
 from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.client.telegram import PRODUCTION, TelegramAPIServer
 from aiogram.exceptions import (
@@ -23,19 +23,6 @@ from aiogram.exceptions import (
     TelegramForbiddenError,
     TelegramMigrateToChat,
     TelegramNotFound,
-)
-from aiogram.types import (
-    BotCommand,
-    FSInputFile,
-    InlineKeyboardMarkup,
-    LinkPreviewOptions,
-    Message,
-    ReactionTypeEmoji,
-    ReactionTypeUnion,
-    ReplyParameters,
-    Update,
-    User,
-    WebhookInfo,
 )
 from aiohttp import ClientError, ClientResponseError
 from pydantic import ValidationError
@@ -56,9 +43,9 @@ TRANSFER_TIMEOUT = 600
 """For files. The core gives up much earlier; this only ends transfers that the core has abandoned."""
 ALLOWED_UPDATES = ["message", "edited_message", "callback_query"]
 # For a preview Telegram fetches the address that the agent wrote, including any data in its query.
-NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+NO_PREVIEW = types.LinkPreviewOptions(is_disabled=True)
 
-# Telegram refuses larger photos, and shows other types only as documents: https://core.telegram.org/bots/api#sendphoto
+# The limit of https://core.telegram.org/bots/api#sendphoto. Larger images, and other types, are sent as documents.
 MAX_PHOTO_BYTES = 10_000_000
 PHOTO_TYPES = frozenset({"image/jpeg", "image/png", "image/webp"})
 
@@ -71,7 +58,7 @@ class ReceivedUpdate(NamedTuple):
     """An update with its id. `update` is None if aiogram could not parse it."""
 
     id: int
-    update: Update | None
+    update: types.Update | None
 
     @property
     def chat(self) -> int | None:
@@ -97,7 +84,7 @@ class OutgoingText:
     text: str
     is_html: bool = False
     reply_to: int | None = None
-    keyboard: InlineKeyboardMarkup | None = None
+    keyboard: types.InlineKeyboardMarkup | None = None
 
     @property
     def parse_mode(self) -> str | None:
@@ -122,12 +109,12 @@ class BotApi:
     ) -> None:
         await self._bot.session.close()
 
-    async def get_me(self) -> User:
+    async def get_me(self) -> types.User:
         with translate_errors(self._token):
             try:
                 return await self._bot.get_me()
             except TelegramNotFound as unknown:
-                # Telegram answers 404 to a token it never issued, and 401 to one that was revoked.
+                # Telegram answers 404 to text that never was a token, and 401 to a token that is no longer valid.
                 raise AuthRejected(
                     "Telegram does not know this bot token. Ask @BotFather for the correct one."
                 ) from unknown
@@ -135,7 +122,7 @@ class BotApi:
     async def set_menu(self, commands: Mapping[str, str]) -> None:
         """Register `commands`, each with its description, as the bot's command menu."""
         with translate_errors(self._token):
-            menu = [BotCommand(command=name, description=summary) for name, summary in commands.items()]
+            menu = [types.BotCommand(command=name, description=summary) for name, summary in commands.items()]
             await self._bot.set_my_commands(menu)
 
     async def get_updates(self, offset: int | None, *, wait: int, slack: int) -> list[ReceivedUpdate]:
@@ -183,7 +170,7 @@ class BotApi:
         if not isinstance(update_id, int):
             return None
         try:
-            return ReceivedUpdate(update_id, Update.model_validate(raw, context={"bot": self._bot}))
+            return ReceivedUpdate(update_id, types.Update.model_validate(raw, context={"bot": self._bot}))
         except ValidationError:
             log.warning("update_skipped", update=update_id, reason="aiogram cannot parse it")
             return ReceivedUpdate(update_id, None)
@@ -208,8 +195,8 @@ class BotApi:
     ) -> tuple[int, int]:
         """Post a file, as a photo if possible. Returns the chat id and the message id."""
 
-        async def send(chat: int, thread: int | None) -> Message | None:
-            upload, reply = FSInputFile(path, filename=file.name), _reply_parameters(reply_to)
+        async def send(chat: int, thread: int | None) -> types.Message | None:
+            upload, reply = types.FSInputFile(path, filename=file.name), _reply_parameters(reply_to)
             if file.media_type in PHOTO_TYPES and file.size <= MAX_PHOTO_BYTES:
                 try:
                     return await self._bot.send_photo(
@@ -230,7 +217,7 @@ class BotApi:
                 caption=caption,
                 message_thread_id=thread,
                 reply_parameters=reply,
-                # Otherwise Telegram turns GIFs and recordings into animations and voice messages.
+                # Otherwise Telegram shows a GIF or a recording as something else than a file.
                 disable_content_type_detection=True,
                 request_timeout=TRANSFER_TIMEOUT,
             )
@@ -238,7 +225,7 @@ class BotApi:
         return await self._post(target, send)
 
     async def _post(
-        self, target: ChatTarget, send: Callable[[int, int | None], Awaitable[Message | None]]
+        self, target: ChatTarget, send: Callable[[int, int | None], Awaitable[types.Message | None]]
     ) -> tuple[int, int]:
         with translate_errors(self._token, is_send=True):
             try:
@@ -283,7 +270,7 @@ class BotApi:
 
     async def set_reaction(self, target: ChatTarget, message: int, emoji: str | None) -> None:
         """Replace the bot's reaction on a message. None removes it."""
-        reaction: list[ReactionTypeUnion] = [] if emoji is None else [ReactionTypeEmoji(emoji=emoji)]
+        reaction: list[types.ReactionTypeUnion] = [] if emoji is None else [types.ReactionTypeEmoji(emoji=emoji)]
         with translate_errors(self._token):
             await self._bot.set_message_reaction(
                 target.chat, message, reaction=reaction, request_timeout=INDICATOR_TIMEOUT
@@ -300,7 +287,7 @@ class BotApi:
                 url, secret_token=secret.reveal(), allowed_updates=ALLOWED_UPDATES, drop_pending_updates=False
             )
 
-    async def get_webhook_info(self) -> WebhookInfo:
+    async def get_webhook_info(self) -> types.WebhookInfo:
         with translate_errors(self._token):
             return await self._bot.get_webhook_info()
 
@@ -329,9 +316,9 @@ class BotApi:
             raise Transient("The connection to Telegram broke during a file download.") from None
 
 
-def _reply_parameters(reply_to: int | None) -> ReplyParameters | None:
+def _reply_parameters(reply_to: int | None) -> types.ReplyParameters | None:
     # The message may have been deleted since. Then the answer is posted without a reference to it.
-    return None if reply_to is None else ReplyParameters(message_id=reply_to, allow_sending_without_reply=True)
+    return None if reply_to is None else types.ReplyParameters(message_id=reply_to, allow_sending_without_reply=True)
 
 
 def retry_delays() -> Iterator[float]:

@@ -66,7 +66,7 @@ class WebhookAlbums:
     async def resume(self) -> None:
         """Load the albums of the last run, and go on with those that were not delivered."""
         facts = await self._notebook.read()
-        # Oldest first, so that the oldest are forgotten first. Update ids grow, and so does the text of such a list.
+        # Oldest first, because `_deliver` forgets the first ones. Update ids grow, so lists of them sort like numbers.
         for name, ids in sorted(facts.items(), key=lambda fact: (len(fact[1]), fact[1])):
             if name.startswith(_ALBUM_KEY):
                 chat, _, media_group = name.removeprefix(_ALBUM_KEY).partition(":")

@@ -28,8 +28,8 @@ def test_a_missing_or_malformed_token_is_a_config_error(token: Secret | None) ->
 
 async def test_text_goes_both_ways(channel: Channel, api: FakeBotApi, core: Core) -> None:
     await api.say("hello")
-    taken = await core.heard()
-    assert (taken.text, taken.address, taken.sender.id, taken.sender.name) == ("hello", HERE, "42", "Ada L")
+    inbound = await core.heard()
+    assert (inbound.text, inbound.address, inbound.sender.id, inbound.sender.name) == ("hello", HERE, "42", "Ada L")
     receipt = await channel.send(REPLY, key="k1")
     sent = await api.called("sendMessage")
     assert sent.fields["text"] == "<b>good</b> day"

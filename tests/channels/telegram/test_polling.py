@@ -211,12 +211,12 @@ async def test_updates_are_acknowledged_only_after_the_core_accepted_them(
 
 
 async def test_updates_delivered_before_an_error_are_acknowledged(api: FakeBotApi, beats: Beats) -> None:
-    taken: list[str] = []
+    delivered: list[str] = []
 
     async def deliver(inbound: Inbound) -> Verdict:
         if inbound.text == "two":
             raise Transient("shutting down", retry_after=3600)
-        taken.append(inbound.text)
+        delivered.append(inbound.text)
         return Verdict.ACCEPTED
 
     await api.say("one")
@@ -225,7 +225,7 @@ async def test_updates_delivered_before_an_error_are_acknowledged(api: FakeBotAp
         task = tasks.create_task(opened(api, beats).run(deliver), name="channel")
         await beats.wait_for("shutting down".__eq__)
         task.cancel()
-    assert taken == ["one"]
+    assert delivered == ["one"]
     assert [update["message"]["text"] for update in api.pending] == ["two"]
 
 
@@ -255,7 +255,7 @@ async def test_a_lower_update_id_after_a_quiet_week_is_delivered(api: FakeBotApi
         refusal(502, "Bad Gateway"),
         refusal(429, "Too Many Requests", retry_after=1),
         CONFLICT,
-        refusal(400, "Bad Request: what nobody expects"),
+        refusal(400, "Bad Request: an unexpected reason"),
         (200, "no json"),
     ],
 )

@@ -64,9 +64,9 @@ async def test_an_error_stops_its_own_chat_only(api: FakeBotApi) -> None:
 async def test_pressing_a_button_delivers_its_command(api: FakeBotApi, core: Core) -> None:
     list_message = {"message_id": 5, "date": 1, "chat": GROUP, "is_topic_message": True, "message_thread_id": 7}
     await api.press(list_message, "/session resume 2", sender=BOB)
-    taken = await core.heard()
-    assert (taken.text, taken.sender.id, taken.address) == ("/session resume 2", "77", THERE)
-    assert (await api.called("answerCallbackQuery")).fields["callback_query_id"] in taken.event_id
+    inbound = await core.heard()
+    assert (inbound.text, inbound.sender.id, inbound.address) == ("/session resume 2", "77", THERE)
+    assert (await api.called("answerCallbackQuery")).fields["callback_query_id"] in inbound.event_id
 
 
 @pytest.mark.usefixtures("channel")

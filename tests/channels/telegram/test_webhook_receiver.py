@@ -102,9 +102,9 @@ async def test_readiness_shows_that_telegram_cannot_reach_the_webhook(api: FakeB
     api.webhook_failure = "Wrong response from the webhook: 421 Misdirected Request"
     api.pending.append({"update_id": 1})
     fine = {"url": "http://here/", "has_custom_certificate": False, "pending_update_count": 0}
-    taken = {**fine, "url": "http://elsewhere/"}
+    replaced = {**fine, "url": "http://elsewhere/"}
     api.scripted["setWebhook"] += [refusal(500, "ill"), refusal(429, "Too Many Requests", retry_after=17)]
-    api.scripted["getWebhookInfo"] += [(200, {"ok": True, "result": info}) for info in (fine, taken)]
+    api.scripted["getWebhookInfo"] += [(200, {"ok": True, "result": info}) for info in (fine, replaced)]
     registering = asyncio.create_task(keep_registered(api, beats), name="register")
     await beats.wait_for(lambda beat: "421" in beat)
     api.scripted["getWebhookInfo"].append(revoked)

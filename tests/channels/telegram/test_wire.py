@@ -163,7 +163,7 @@ def test_the_bots_name_is_removed_from_the_start_of_a_text(text: str, expected: 
     ("origin", "name"),
     [
         ({"type": "user", "date": 1, "sender_user": BOB}, "Bob"),
-        ({"type": "hidden_user", "date": 1, "sender_user_name": "Somebody else"}, "Somebody else"),
+        ({"type": "hidden_user", "date": 1, "sender_user_name": "Someone else"}, "Someone else"),
         ({"type": "chat", "date": 1, "sender_chat": GROUP}, "The group"),
         (
             {"type": "channel", "date": 1, "chat": NEWS, "message_id": 1},
