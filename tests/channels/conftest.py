@@ -1,8 +1,8 @@
-"""What tests of several channels put around one."""
+"""Fixtures shared by the tests of all channels."""
 
 import pytest
 
-from tests.channels.at_work import Beats, Core
+from tests.channels.harness import Core, PulseRecorder
 
 
 @pytest.fixture
@@ -11,5 +11,5 @@ def core() -> Core:
 
 
 @pytest.fixture
-def beats() -> Beats:
-    return Beats()
+def pulse() -> PulseRecorder:
+    return PulseRecorder()

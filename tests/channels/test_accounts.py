@@ -7,12 +7,12 @@ from pathlib import Path
 
 from config import Settings
 from gateway.daemon import Daemon, opened
-from tests.channels.cable import until
 from tests.channels.discord.fake_discord import ADA as DISCORD_ADA
 from tests.channels.discord.fake_discord import TOKEN as DISCORD_TOKEN
 from tests.channels.discord.fake_discord import FakeDiscord, discord_server
 from tests.channels.telegram.bot_api import ADA, TOKEN, FakeBotApi, bot_api
 from tests.daemon.harness import Parrot
+from tests.polling import until
 
 TIMEOUT = 120
 

@@ -12,15 +12,15 @@ from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 from tests.channels.discord.fake_discord import discord_server
 from tests.channels.discord.harness import open_discord
 from tests.channels.telegram.bot_api import bot_api
-from tests.channels.telegram.harness import Beats, opened
+from tests.channels.telegram.harness import PulseRecorder, opened
 
 DEADLINE = 90.0
 
 
 async def test_bot_token_is_checked_without_reading_messages() -> None:
     async with bot_api() as api:
-        good = await check_channel(opened(api, Beats()), DEADLINE)
-        bad = await check_channel(opened(api, Beats(), token="99:nobody"), DEADLINE)
+        good = await check_channel(opened(api, PulseRecorder()), DEADLINE)
+        bad = await check_channel(opened(api, PulseRecorder(), token="99:nobody"), DEADLINE)
     assert (good.level, bad.level) == (Level.OK, Level.ERROR), good.message
     assert "@" in good.message
     assert "channels.telegram.token" in bad.fix
@@ -30,13 +30,13 @@ async def test_bot_token_is_checked_without_reading_messages() -> None:
 
 async def test_discord_token_is_checked() -> None:
     async with discord_server() as discord:
-        found = await check_channel(open_discord(discord, Beats()), DEADLINE)
+        found = await check_channel(open_discord(discord, PulseRecorder()), DEADLINE)
     assert found.level is Level.OK
 
 
 async def test_unreachable_platform_is_distinguished_from_a_wrong_token() -> None:
     async with bot_api() as api:
-        channel = opened(api, Beats())
+        channel = opened(api, PulseRecorder())
     found = await check_channel(channel, DEADLINE)
     assert found.level is Level.ERROR
     assert "network" in found.fix
@@ -45,7 +45,7 @@ async def test_unreachable_platform_is_distinguished_from_a_wrong_token() -> Non
 async def test_silent_platform_times_out() -> None:
     async with bot_api() as api:
         api.held.add("getMe")
-        found = await check_channel(opened(api, Beats()), 0.5)
+        found = await check_channel(opened(api, PulseRecorder()), 0.5)
     assert found.message == "The platform hasn't answered for 0.5 seconds."
 
 

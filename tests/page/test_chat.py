@@ -1,10 +1,10 @@
 from playwright.async_api import Page, expect
 
 from gateway.contract import Outbound, OutboundKind
-from tests.channels.cable import until
 from tests.page.conftest import shoot
 from tests.page.harness import HELLO, write
 from tests.page.house import House
+from tests.polling import until
 
 
 async def test_an_answer_streams_in_and_is_there_after_a_reload(page: Page, house: House) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.contract import Channel
 from tests.channels.discord.fake_discord import FakeDiscord, discord_server
-from tests.channels.discord.harness import Beats, Core, open_discord, running
+from tests.channels.discord.harness import Core, PulseRecorder, open_discord, running
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ async def discord() -> AsyncIterator[FakeDiscord]:
 
 
 @pytest.fixture
-async def channel(discord: FakeDiscord, core: Core, beats: Beats) -> AsyncIterator[Channel]:
-    channel = open_discord(discord, beats)
-    async with running(channel, core.deliver, beats):
+async def channel(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> AsyncIterator[Channel]:
+    channel = open_discord(discord, pulse)
+    async with running(channel, core.deliver, pulse):
         yield channel

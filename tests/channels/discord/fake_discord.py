@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.channels.discord.fake_gateway import Gateway
+from tests.channels.harness import TEST_TIMEOUT
 
 Json = dict[str, Any]  # Discord payloads have no fixed shape.
 
@@ -23,7 +24,6 @@ BOB = {"id": "77", "username": "bob", "discriminator": "0", "global_name": None,
 GUILD, CHANNEL, THREAD, ADAS, BOBS = "500", "501", "502", "601", "602"
 DIRECT = {"42": ADAS, "77": BOBS}
 EPOCH = 1_420_070_400_000
-PATIENCE = 90.0
 SEES_CONTENT = 1 << 19
 LOST = (0, "lost")
 """Scripted response: the request is handled, but the connection breaks before the response."""
@@ -146,7 +146,7 @@ class FakeDiscord:
         return [call for call in self.calls if call.name == name]
 
     async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE), self.gateway.changed:
+        async with asyncio.timeout(TEST_TIMEOUT), self.gateway.changed:
             await self.gateway.changed.wait_for(is_true)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:

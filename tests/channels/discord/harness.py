@@ -18,10 +18,10 @@ from gateway.contract import Address, Channel, ChannelContext, Notebook, Outboun
 from gateway.daemon import Daemon, opened
 from gateway.notebook import LooseLeaf
 from gateway.testing import StubBrowser
-from tests.channels.at_work import Beats, Core, running
-from tests.channels.discord.fake_discord import ADA, BOT, CHANNEL, GUILD, PATIENCE, THREAD, TOKEN, FakeDiscord, Json
+from tests.channels.discord.fake_discord import ADA, BOT, CHANNEL, GUILD, THREAD, TOKEN, FakeDiscord, Json
+from tests.channels.harness import TEST_TIMEOUT, Core, PulseRecorder, running
 
-__all__ = ["Beats", "Core", "running"]
+__all__ = ["Core", "PulseRecorder", "running"]
 
 ADAS_CHAT = Address(channel="discord", kind=PeerKind.DIRECT, peer="42")
 THREAD_CHAT = Address(channel="discord", kind=PeerKind.CHANNEL, peer=CHANNEL, thread=THREAD)
@@ -30,7 +30,7 @@ REPLY = Outbound(address=ADAS_CHAT, text="**good** day", kind=OutboundKind.REPLY
 
 def open_discord(
     discord: FakeDiscord,
-    beats: Beats,
+    pulse: PulseRecorder,
     *,
     token: str = TOKEN,
     notebook: Notebook | None = None,
@@ -44,7 +44,7 @@ def open_discord(
             settings=ChannelSettings(token=Secret(token), api_base=discord.url),
             browser=browser or StubBrowser(),
             notebook=notebook or LooseLeaf(),
-            pulse=beats,
+            pulse=pulse,
         )
     )
 
@@ -58,7 +58,7 @@ async def event_reader(
     api, bot = DiscordApi(client, Secret(TOKEN)), DiscordBot(channel="discord", account="default", id=str(BOT["id"]))
     positions = ReadPositions(notebook)
     await positions.load()
-    async with asyncio.timeout(PATIENCE), client, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TEST_TIMEOUT), client, asyncio.TaskGroup() as tasks:
         await api.login()
         reader = EventReader(
             bot=bot,
@@ -66,7 +66,7 @@ async def event_reader(
             history=HistoryReader(api, positions, **times),
             guilds=GuildCache(api),
             interactions=Interactions(api, bot, StubBrowser(), tasks),
-            pulse=Beats(),
+            pulse=PulseRecorder(),
             on_direct_chat=lambda _user, _channel: None,
         )
         task = tasks.create_task(reader.run(core.deliver), name="reader")
@@ -91,7 +91,7 @@ def daemon_settings(
 @asynccontextmanager
 async def running_daemon(discord: FakeDiscord, settings: Settings) -> AsyncIterator[Daemon]:
     """Run a daemon, and continue once its bot has logged in."""
-    async with asyncio.timeout(PATIENCE), opened(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TEST_TIMEOUT), opened(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         started, sessions = asyncio.Event(), len(discord.gateway.sessions)
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()

@@ -11,7 +11,7 @@ from gateway.contract import (
 )
 from gateway.notebook import LooseLeaf
 from tests.channels.discord.fake_discord import ADA, ADAS, BOB, BOBS, BOT, CHANNEL, GUILD, THREAD, FakeDiscord, refusal
-from tests.channels.discord.harness import THREAD_CHAT, Beats, Core, event_reader, open_discord, running
+from tests.channels.discord.harness import THREAD_CHAT, Core, PulseRecorder, event_reader, open_discord, running
 
 
 async def notebook_of_known_chats(discord: FakeDiscord, core: Core) -> LooseLeaf:
@@ -20,55 +20,55 @@ async def notebook_of_known_chats(discord: FakeDiscord, core: Core) -> LooseLeaf
     async with event_reader(discord, core, notebook) as reader:
         for channel, author in ((ADAS, ADA), (BOBS, BOB)):
             reader.receive("MESSAGE_CREATE", discord.written("hello", channel=channel, author=author))
-            await core.heard()
+            await core.next_message()
     return notebook
 
 
 async def test_messages_written_while_the_bot_was_offline_are_caught_up_on(
-    discord: FakeDiscord, core: Core, beats: Beats
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
     notebook = LooseLeaf()
-    async with running(open_discord(discord, beats, notebook=notebook), core.deliver, beats):
+    async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("one")
         await discord.call_bot("two", channel=THREAD)
-        assert [(await core.heard()).text for _ in range(2)] == ["one", "two"]
+        assert [(await core.next_message()).text for _ in range(2)] == ["one", "two"]
     discord.written("a bot", author=BOT)
     for number in range(150):
         discord.written(f"three {number}")
     discord.written(f"<@{BOT['id']}> four", channel=THREAD, author=BOB, mentions=[BOT])
-    beats.heard.clear()
-    async with running(open_discord(discord, beats, notebook=notebook), core.deliver, beats):
-        caught = [await core.heard() for _ in range(151)]
+    pulse.states.clear()
+    async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
+        caught = [await core.next_message() for _ in range(151)]
         await discord.say("five")
-        assert (await core.heard()).text == "five"
+        assert (await core.next_message()).text == "five"
     assert [inbound.text for inbound in caught] == [*(f"three {number}" for number in range(150)), "four"]
     assert (caught[-1].address, caught[-1].guild) == (THREAD_CHAT, GUILD)
 
 
 async def test_a_chat_the_bot_lost_access_to_does_not_hold_up_others(
-    discord: FakeDiscord, core: Core, beats: Beats
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
     notebook = LooseLeaf()
-    async with running(open_discord(discord, beats, notebook=notebook), core.deliver, beats):
+    async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("one")
-        await core.heard()
+        await core.next_message()
     discord.scripted["history"].append(refusal(403, 50001, "Missing Access"))
-    beats.heard.clear()
-    async with running(open_discord(discord, beats, notebook=notebook), core.deliver, beats):
+    pulse.states.clear()
+    async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("two", author=BOB)
-        assert (await core.heard()).text == "two"
+        assert (await core.next_message()).text == "two"
 
 
-async def test_an_unreadable_history_is_read_later(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+async def test_an_unreadable_history_is_read_later(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> None:
     notebook = LooseLeaf()
-    async with running(open_discord(discord, beats, notebook=notebook), core.deliver, beats):
+    async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("one")
-        await core.heard()
+        await core.next_message()
     discord.written("two")
     discord.scripted["history"].append(refusal(503, 0, "Service Unavailable"))
-    beats.heard.clear()
-    async with running(open_discord(discord, beats, notebook=notebook), core.deliver, beats):
-        assert (await core.heard()).text == "two"
+    pulse.states.clear()
+    async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
+        assert (await core.next_message()).text == "two"
 
 
 async def test_a_history_unreadable_for_long_is_postponed_and_read_later(discord: FakeDiscord, core: Core) -> None:
@@ -77,11 +77,11 @@ async def test_a_history_unreadable_for_long_is_postponed_and_read_later(discord
     missed = [discord.written("missed"), discord.written("missed too", channel=BOBS, author=BOB)]
     async with event_reader(discord, core, notebook, max_blocking=0.0, retry_interval=0.01) as reader:
         reader.receive("READY", {})
-        assert (await core.heard()).message_id == missed[1]["id"]
+        assert (await core.next_message()).message_id == missed[1]["id"]
         reader.receive("MESSAGE_CREATE", discord.written("live"))
-        assert (await core.heard()).text == "live"
+        assert (await core.next_message()).text == "live"
         discord.lost_histories.clear()
-        assert (await core.heard()).message_id == missed[0]["id"]
+        assert (await core.next_message()).message_id == missed[0]["id"]
 
 
 async def test_the_read_position_of_a_postponed_chat_survives_a_restart(discord: FakeDiscord, core: Core) -> None:
@@ -91,11 +91,11 @@ async def test_the_read_position_of_a_postponed_chat_survives_a_restart(discord:
     async with event_reader(discord, core, notebook, max_blocking=0.0) as reader:
         reader.receive("READY", {})
         reader.receive("MESSAGE_CREATE", discord.written("live"))
-        assert (await core.heard()).text == "live"
+        assert (await core.next_message()).text == "live"
     discord.lost_histories.clear()
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("READY", {})
-        assert (await core.heard()).text == "missed"
+        assert (await core.next_message()).text == "missed"
 
 
 async def test_a_history_unreadable_for_a_moment_is_waited_for_to_keep_the_order(
@@ -109,7 +109,7 @@ async def test_a_history_unreadable_for_a_moment_is_waited_for_to_keep_the_order
         reader.receive("MESSAGE_CREATE", discord.written("live"))
         await discord.called("history", times=2)
         discord.lost_histories.clear()
-        assert [(await core.heard()).text for _ in range(2)] == ["missed", "live"]
+        assert [(await core.next_message()).text for _ in range(2)] == ["missed", "live"]
 
 
 async def test_of_too_many_missed_messages_the_oldest_and_newest_pages_are_read(
@@ -121,7 +121,7 @@ async def test_of_too_many_missed_messages_the_oldest_and_newest_pages_are_read(
         discord.written(f"{number}")
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("READY", {})
-        texts = [(await core.heard()).text for _ in range(MAX_PAGES * HISTORY_PAGE)]
+        texts = [(await core.next_message()).text for _ in range(MAX_PAGES * HISTORY_PAGE)]
     oldest, newest = range(HISTORY_PAGE), range(count - (MAX_PAGES - 1) * HISTORY_PAGE, count)
     assert texts == [f"{number}" for number in (*oldest, *newest)]
 
@@ -137,7 +137,7 @@ async def test_a_missed_message_edited_since_is_new_unless_the_core_has_it(
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("READY", {})
         reader.receive("MESSAGE_CREATE", discord.written("live", channel=BOBS, author=BOB))
-        taken = [await core.heard() for _ in range(count + 1)]
+        taken = [await core.next_message() for _ in range(count + 1)]
     assert (taken[0].event_id, taken[0].edits, taken[0].text) == (missed["id"], None, "as it reads now")
     assert [each.edits for each in taken[1:]] == [missed["id"], None][2 - count :]
 
@@ -148,7 +148,7 @@ async def test_the_position_after_a_missed_edited_message_is_saved_at_once(disco
     discord.written("next")
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("READY", {})
-        assert [(await core.heard()).text for _ in range(2)] == ["as it reads now", "next"]
+        assert [(await core.next_message()).text for _ in range(2)] == ["as it reads now", "next"]
         assert json.loads((await notebook.read())[f"chat:{ADAS}"])["read"] == int(missed["id"])
 
 
@@ -158,12 +158,12 @@ async def test_a_missed_mention_of_the_bots_role_is_recognised_before_guild_crea
     notebook = LooseLeaf()
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("MESSAGE_CREATE", discord.written("hello", channel=CHANNEL, author=BOB, mentions=[BOT]))
-        await core.heard()
+        await core.next_message()
     discord.gateway.guilds[0]["roles"] = [{"id": "951"}, {"id": "950", "tags": {"bot_id": BOT["id"]}}]
     for role in ("950", "951"):
         discord.written(f"<@&{role}> missed", channel=CHANNEL, author=BOB, mention_roles=[role])
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("READY", {})
-        caught = [await core.heard() for _ in range(2)]
+        caught = [await core.next_message() for _ in range(2)]
     assert [(each.text, each.is_addressed) for each in caught] == [("missed", True), ("<@&951> missed", False)]
     assert len(discord.calls_of("roles")) == 1

@@ -28,18 +28,18 @@ from tests.channels.discord.fake_discord import (
     ADAS,
     BOB,
     CHANNEL,
-    PATIENCE,
     FakeDiscord,
     refusal,
 )
 from tests.channels.discord.harness import (
     ADAS_CHAT,
     REPLY,
-    Beats,
     Core,
+    PulseRecorder,
     open_discord,
     running,
 )
+from tests.channels.harness import TEST_TIMEOUT
 
 
 def test_opening_the_channel_does_not_import_discord_py() -> None:
@@ -49,22 +49,22 @@ def test_opening_the_channel_does_not_import_discord_py() -> None:
 
 
 @pytest.mark.parametrize("token", [None, Secret("no token"), Secret("Bot a.b.c"), Secret("a.b")])
-def test_a_malformed_token_is_a_config_error(token: Secret | None, beats: Beats) -> None:
+def test_a_malformed_token_is_a_config_error(token: Secret | None, pulse: PulseRecorder) -> None:
     context = ChannelContext(
         name="discord",
         account="work",
         settings=ChannelSettings(token=token),
         browser=StubBrowser(),
         notebook=LooseLeaf(),
-        pulse=beats,
+        pulse=pulse,
     )
     with pytest.raises(CannotStart, match=r"channels\.discord\.accounts\.work\.token"):
         open_channel(context)
 
 
-async def test_sending_before_the_channel_runs_is_transient(discord: FakeDiscord, beats: Beats) -> None:
+async def test_sending_before_the_channel_runs_is_transient(discord: FakeDiscord, pulse: PulseRecorder) -> None:
     with pytest.raises(Transient):
-        await open_discord(discord, beats).send(REPLY, key="k1")
+        await open_discord(discord, pulse).send(REPLY, key="k1")
 
 
 async def test_has_the_abilities_of_the_platform(channel: Channel) -> None:
@@ -74,7 +74,7 @@ async def test_has_the_abilities_of_the_platform(channel: Channel) -> None:
 
 async def test_text_is_received_and_sent(channel: Channel, discord: FakeDiscord, core: Core) -> None:
     await discord.say("hello")
-    taken = await core.heard()
+    taken = await core.next_message()
     assert (taken.text, taken.address, taken.sender.id, taken.sender.name) == ("hello", ADAS_CHAT, "42", "Ada L")
     receipt = await channel.send(REPLY, key="k1")
     (call,) = discord.calls_of("send")
@@ -87,78 +87,78 @@ async def test_text_is_received_and_sent(channel: Channel, discord: FakeDiscord,
 
 
 async def test_the_channel_can_be_stopped_while_the_disk_is_full(
-    discord: FakeDiscord, core: Core, beats: Beats
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
     class Full(LooseLeaf):
         async def write(self, facts: Mapping[str, str | None]) -> None:
             raise Transient(f"There is no room for {len(facts)} facts.")
 
-    channel = open_discord(discord, beats, notebook=Full())
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+    channel = open_discord(discord, pulse, notebook=Full())
+    async with asyncio.timeout(TEST_TIMEOUT), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(channel.run(core.deliver), name="channel")
-        await beats.wait_for("up".__eq__)
+        await pulse.wait_for("up".__eq__)
         await discord.say("hello")
-        await beats.wait_for(lambda beat: "no room" in beat)
+        await pulse.wait_for(lambda beat: "no room" in beat)
         task.cancel()
         await asyncio.wait({task})
     assert task.cancelled()
 
 
 async def test_slash_commands_are_registered_only_when_they_change(
-    discord: FakeDiscord, core: Core, beats: Beats
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
     for _ in range(2):
-        async with running(open_discord(discord, beats), core.deliver, beats):
+        async with running(open_discord(discord, pulse), core.deliver, pulse):
             pass
-        beats.heard.clear()
+        pulse.states.clear()
     assert [command["name"] for command in discord.commands] == ["new"]
     assert len(discord.calls_of("set_commands")) == 1
 
 
 async def test_the_channel_runs_even_if_slash_commands_are_refused(
-    discord: FakeDiscord, core: Core, beats: Beats
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
     discord.scripted["set_commands"].append(refusal(400, 50035, "Invalid Form Body"))
-    async with running(open_discord(discord, beats), core.deliver, beats):
+    async with running(open_discord(discord, pulse), core.deliver, pulse):
         await discord.say("hello")
-        assert (await core.heard()).text == "hello"
+        assert (await core.next_message()).text == "hello"
 
 
 async def test_without_the_content_intent_the_bot_connects_and_warns(
-    discord: FakeDiscord, core: Core, beats: Beats, capsys: pytest.CaptureFixture[str]
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     discord.flags = 0
-    async with running(open_discord(discord, beats), core.deliver, beats):
+    async with running(open_discord(discord, pulse), core.deliver, pulse):
         await discord.say("", channel=CHANNEL, author=BOB)
         await discord.say("hello")
-        assert (await core.heard()).text == "hello"
+        assert (await core.next_message()).text == "hello"
     assert not discord.gateway.identifies[0]["intents"] & (1 << 15)
     assert "Message Content Intent" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("code", "word"), [(4004, "token"), (4014, "Message Content Intent"), (4013, "intents")])
 async def test_a_fatal_close_code_retires_the_channel(
-    discord: FakeDiscord, core: Core, beats: Beats, code: int, word: str
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder, code: int, word: str
 ) -> None:
     discord.gateway.refusals.append(code)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         with pytest.raises(AuthRejected, match=word):
-            await open_discord(discord, beats).run(core.deliver)
+            await open_discord(discord, pulse).run(core.deliver)
     assert len(discord.gateway.identifies) == 1
     assert NO_INTENT.count(".") == 1
 
 
-async def test_a_rejected_token_retires_the_channel(discord: FakeDiscord, core: Core, beats: Beats) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def test_a_rejected_token_retires_the_channel(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> None:
+    async with asyncio.timeout(TEST_TIMEOUT):
         with pytest.raises(AuthRejected, match="token"):
-            await open_discord(discord, beats, token="a.b.c").run(core.deliver)
+            await open_discord(discord, pulse, token="a.b.c").run(core.deliver)
 
 
 async def test_a_file_is_fetched_from_its_current_url(channel: Channel, discord: FakeDiscord, core: Core) -> None:
     discord.files["a.txt"] = b"what is in it"
     file = {"id": "8", "filename": "../a.txt", "size": 13, "content_type": "text/plain; charset=utf-8"}
     said = await discord.say("look", attachments=[{**file, "url": "http://an-address.invalid/that-is-old"}])
-    (attachment,) = (await core.heard()).attachments
+    (attachment,) = (await core.next_message()).attachments
     assert (attachment.name, attachment.media_type) == ("_a.txt", "text/plain")
     discord.messages[ADAS][-1]["attachments"] = [{**file, "url": f"{discord.url}/files/a.txt"}]
     assert isinstance(channel, FetchesFiles)

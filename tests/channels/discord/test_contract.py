@@ -8,12 +8,12 @@ import pytest
 from gateway.contract import Address, Channel, PeerKind
 from gateway.testing import Core, FarSide
 from gateway.testing.suite import ChannelContract
-from tests.channels.at_work import ListeningIn
 from tests.channels.discord.fake_discord import ADA, ADAS, FakeDiscord, discord_server
-from tests.channels.discord.harness import Beats, open_discord, running
+from tests.channels.discord.harness import PulseRecorder, open_discord, running
+from tests.channels.harness import RecordingFarSide
 
 
-class DiscordFarSide(ListeningIn):
+class DiscordFarSide(RecordingFarSide):
     """Ada's Discord client."""
 
     address = Address(channel="discord", kind=PeerKind.DIRECT, peer=str(ADA["id"]))
@@ -47,8 +47,8 @@ class DiscordFarSide(ListeningIn):
 class TestDiscord(ChannelContract):
     @pytest.fixture
     async def far_side(self, core: Core) -> AsyncIterator[FarSide]:
-        beats = Beats()
+        pulse = PulseRecorder()
         async with discord_server() as discord:
-            side = DiscordFarSide(discord, open_discord(discord, beats), core)
-            async with running(side.channel, side.deliver, beats):
+            side = DiscordFarSide(discord, open_discord(discord, pulse), core)
+            async with running(side.channel, side.deliver, pulse):
                 yield side

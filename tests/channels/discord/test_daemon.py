@@ -29,9 +29,8 @@ from tests.channels.discord.fake_discord import (
     refusal,
 )
 from tests.channels.discord.harness import daemon_settings, running_daemon, shown
+from tests.channels.harness import TEST_TIMEOUT
 from tests.running import DEFAULTS, Running, by_fork_with, write_config
-
-PATIENCE = 60
 
 
 def long_file(data: Path) -> str:
@@ -120,7 +119,7 @@ async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: F
 async def test_a_refused_token_retires_discord_and_readiness_says_so(tmp_path: Path, discord: FakeDiscord) -> None:
     discord.gateway.refusals.append(4004)
     configured = daemon_settings(tmp_path, discord)
-    async with asyncio.timeout(PATIENCE), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TEST_TIMEOUT), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()

@@ -26,8 +26,8 @@ from tests.channels.discord.fake_discord import (
 from tests.channels.discord.harness import (
     REPLY,
     THREAD_CHAT,
-    Beats,
     Core,
+    PulseRecorder,
     event_reader,
     open_discord,
     running,
@@ -36,7 +36,7 @@ from tests.channels.discord.harness import (
 
 async def test_a_thread_is_a_separate_conversation(channel: Channel, discord: FakeDiscord, core: Core) -> None:
     asked = await discord.call_bot("hello", channel=THREAD)
-    taken = await core.heard()
+    taken = await core.next_message()
     assert (taken.address, taken.guild, taken.text, taken.is_addressed) == (THREAD_CHAT, GUILD, "hello", True)
     await channel.send(replace(REPLY, address=taken.address, reply_to=taken.message_id), key="k1")
     (sent,) = discord.sent(THREAD)
@@ -48,18 +48,20 @@ async def test_threads_announced_by_the_gateway_are_not_looked_up(discord: FakeD
     thread = {"id": THREAD, "type": 11, "parent_id": CHANNEL, "guild_id": GUILD}
     await discord.gateway.dispatch("THREAD_CREATE", thread)
     await discord.call_bot("hello", channel=THREAD)
-    assert (await core.heard()).address == THREAD_CHAT
+    assert (await core.next_message()).address == THREAD_CHAT
     assert not discord.calls_of("channel")
 
 
-async def test_a_mention_of_the_bots_own_role_addresses_the_bot(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+async def test_a_mention_of_the_bots_own_role_addresses_the_bot(
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
+) -> None:
     """Typing the name offers both, and they look the same."""
     roles = [{"id": "951", "name": "all"}, {"id": "950", "name": "gate", "tags": {"bot_id": BOT["id"]}}]
     discord.gateway.guilds[0]["roles"] = roles
-    async with running(open_discord(discord, beats), core.deliver, beats):
+    async with running(open_discord(discord, pulse), core.deliver, pulse):
         await discord.say("<@&950> hello", channel=CHANNEL, author=BOB, mention_roles=["950"])
         await discord.say("<@&951> hello", channel=CHANNEL, author=BOB, mention_roles=["951"])
-        taken = [await core.heard() for _ in range(2)]
+        taken = [await core.next_message() for _ in range(2)]
     assert [(each.text, each.is_addressed) for each in taken] == [("hello", True), ("<@&951> hello", False)]
 
 
@@ -70,33 +72,33 @@ async def test_bots_webhooks_and_system_messages_are_ignored(discord: FakeDiscor
     await discord.say("has pinned a message", type=6)
     await discord.gateway.dispatch("MESSAGE_CREATE", {"id": "1", "channel_id": ADAS, "author": "of a kind to come"})
     await discord.say("hello")
-    assert (await core.heard()).text == "hello"
+    assert (await core.next_message()).text == "hello"
 
 
 @pytest.mark.usefixtures("channel")
 async def test_an_edit_refers_to_its_message_and_a_preview_is_not_an_edit(discord: FakeDiscord, core: Core) -> None:
     said = await discord.say("helo")
-    assert (await core.heard()).edits is None
+    assert (await core.next_message()).edits is None
     await discord.gateway.dispatch("MESSAGE_UPDATE", {**said, "embeds": [{"type": "link"}]})
     await discord.edit(said, "hello")
-    edited = await core.heard()
+    edited = await core.next_message()
     assert (edited.text, edited.edits) == ("hello", said["id"])
     assert edited.event_id != said["id"]
 
 
 async def test_messages_wait_in_order_while_the_core_cannot_take_them(
-    discord: FakeDiscord, core: Core, beats: Beats
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
-    async with running(open_discord(discord, beats), core.deliver, beats):
-        core.troubles = [Transient("the disk is full", retry_after=0.01)]
+    async with running(open_discord(discord, pulse), core.deliver, pulse):
+        core.errors = [Transient("the disk is full", retry_after=0.01)]
         await discord.say("one")
         await discord.say("two")
-        assert [(await core.heard()).text for _ in range(2)] == ["one", "two"]
-        await beats.wait_for("the disk is full".__eq__)
-    assert beats.heard[-1] == "up"
+        assert [(await core.next_message()).text for _ in range(2)] == ["one", "two"]
+        await pulse.wait_for("the disk is full".__eq__)
+    assert pulse.states[-1] == "up"
 
 
-async def test_events_dropped_from_a_full_queue_are_caught_up_on(discord: FakeDiscord, beats: Beats) -> None:
+async def test_events_dropped_from_a_full_queue_are_caught_up_on(discord: FakeDiscord, pulse: PulseRecorder) -> None:
     gate, taken, count = asyncio.Event(), list[str](), QUEUE_SIZE + 50
     done = asyncio.Event()
 
@@ -108,7 +110,7 @@ async def test_events_dropped_from_a_full_queue_are_caught_up_on(discord: FakeDi
             done.set()
         return Verdict.ACCEPTED
 
-    async with running(open_discord(discord, beats), deliver, beats):
+    async with running(open_discord(discord, pulse), deliver, pulse):
         for number in range(count):
             await discord.say(f"{number}")
         await discord.gateway.read()
@@ -125,9 +127,9 @@ async def test_a_dropped_message_of_an_unknown_chat_is_caught_up_on(discord: Fak
             reader.receive("MESSAGE_CREATE", discord.written("flood"))
         reader.receive("MESSAGE_CREATE", discord.written("ahead", channel=BOBS, author=BOB))
         reader.receive("MESSAGE_CREATE", discord.written("behind", channel=BOBS, author=BOB))
-        texts = [(await core.heard()).text for _ in range(QUEUE_SIZE + 3)]
+        texts = [(await core.next_message()).text for _ in range(QUEUE_SIZE + 3)]
         reader.receive("MESSAGE_CREATE", discord.written("later", channel=BOBS, author=BOB))
-        assert (await core.heard()).text == "later"
+        assert (await core.next_message()).text == "later"
     assert texts[-2:] == ["ahead", "behind"]
 
 
@@ -141,9 +143,9 @@ async def test_a_dropped_message_of_an_unknown_chat_survives_an_unreadable_histo
             reader.receive("MESSAGE_CREATE", discord.written("flood"))
         reader.receive("MESSAGE_CREATE", discord.written("dropped", channel=BOBS, author=BOB))
         for _ in range(QUEUE_SIZE + 1):
-            assert (await core.heard()).text == "flood"
+            assert (await core.next_message()).text == "flood"
         reader.receive("READY", {})
         await discord.until(lambda: sum(ADAS in call.path for call in discord.calls_of("history")) > 1)
         discord.lost_histories.clear()
-        assert (await core.heard()).text == "dropped"
+        assert (await core.next_message()).text == "dropped"
     assert f"chat:{BOBS}" in await notebook.read()

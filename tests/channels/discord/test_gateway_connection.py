@@ -19,9 +19,10 @@ from channels.discord.gateway_connection import (
 )
 from config import Secret
 from gateway.errors import AuthRejected
-from tests.channels.discord.fake_discord import PATIENCE, TOKEN, FakeDiscord
+from tests.channels.discord.fake_discord import TOKEN, FakeDiscord
 from tests.channels.discord.fake_gateway import INVALID, RECONNECT
-from tests.channels.discord.harness import Beats
+from tests.channels.discord.harness import PulseRecorder
+from tests.channels.harness import TEST_TIMEOUT
 
 LONG_DELAY = 300.0
 
@@ -30,7 +31,7 @@ LONG_DELAY = 300.0
 class Recorder:
     """Records the state, events and delays of a connection. Short delays take no time, long ones never end."""
 
-    beats: Beats = field(default_factory=Beats)
+    pulse: PulseRecorder = field(default_factory=PulseRecorder)
     events: list[str] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,11 +53,11 @@ async def connecting(discord: FakeDiscord, *, hello_timeout: float = 20.0) -> As
         discord.url,
         Secret(TOKEN),
         LoginRateLimit(deque()),
-        recorder.beats,
+        recorder.pulse,
         hello_timeout=hello_timeout,
         sleep=recorder.sleep,
     )
-    async with asyncio.timeout(PATIENCE), connection.client as client, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TEST_TIMEOUT), connection.client as client, asyncio.TaskGroup() as tasks:
         await client.login(TOKEN)
         task = tasks.create_task(connection.run(recorder.on_event), name="gateway")
         yield recorder
@@ -66,8 +67,8 @@ async def connecting(discord: FakeDiscord, *, hello_timeout: float = 20.0) -> As
 @asynccontextmanager
 async def connected(discord: FakeDiscord) -> AsyncIterator[Recorder]:
     async with connecting(discord) as recorder:
-        await recorder.beats.wait_for("up".__eq__)
-        recorder.beats.heard.clear()
+        await recorder.pulse.wait_for("up".__eq__)
+        recorder.pulse.states.clear()
         yield recorder
 
 
@@ -87,7 +88,7 @@ async def test_a_reconnect_request_is_routine_and_loses_no_event(discord: FakeDi
         await say_and_receive(discord, recorder, "after")
     assert recorder.events == ["missed", "after"]
     assert len(discord.gateway.identifies) == 1
-    assert set(recorder.beats.heard) == {"up"}
+    assert set(recorder.pulse.states) == {"up"}
     assert not recorder.delays
 
 
@@ -143,9 +144,9 @@ async def test_a_gateway_that_sends_no_hello_is_abandoned(discord: FakeDiscord) 
     async with connecting(discord, hello_timeout=0.05) as recorder:
         await discord.until(lambda: discord.gateway.connections >= 3)
         discord.gateway.says_hello = True
-        await recorder.beats.wait_for("up".__eq__)
+        await recorder.pulse.wait_for("up".__eq__)
         await say_and_receive(discord, recorder, "hello")
-    assert "did not answer in time" in recorder.beats.heard[0]
+    assert "did not answer in time" in recorder.pulse.states[0]
 
 
 async def test_a_connection_without_heartbeat_acks_is_abandoned_even_if_events_arrive(discord: FakeDiscord) -> None:
@@ -157,7 +158,7 @@ async def test_a_connection_without_heartbeat_acks_is_abandoned_even_if_events_a
             await asyncio.sleep(0.01)
         discord.gateway.acknowledges = True
         await say_and_receive(discord, recorder, "after")
-    assert "did not answer in time" in recorder.beats.heard[0]
+    assert "did not answer in time" in recorder.pulse.states[0]
 
 
 def test_a_dead_connection_is_noticed_within_90_seconds() -> None:
@@ -168,7 +169,7 @@ def test_a_dead_connection_is_noticed_within_90_seconds() -> None:
 async def test_an_unavailable_discord_is_retried_with_backoff(discord: FakeDiscord) -> None:
     discord.scripted["gateway"].extend([(503, {"message": "away"})] * 12)
     async with connecting(discord) as recorder:
-        await recorder.beats.wait_for("up".__eq__)
+        await recorder.pulse.wait_for("up".__eq__)
     delays = recorder.delays
     assert delays[0] <= 1.0 < delays[3]
     assert max(delays) <= MAX_RECONNECT_DELAY
@@ -178,7 +179,7 @@ async def test_an_unavailable_discord_is_retried_with_backoff(discord: FakeDisco
 async def test_the_bot_logs_in_at_most_twenty_times_an_hour(discord: FakeDiscord) -> None:
     discord.gateway.refusals.extend([4000] * (MAX_LOGINS + 5))
     async with connecting(discord) as recorder:
-        await recorder.beats.wait_for(lambda reason: "too often" in reason)
+        await recorder.pulse.wait_for(lambda reason: "too often" in reason)
     assert len(discord.gateway.identifies) == MAX_LOGINS
     assert recorder.delays[-1] > LONG_DELAY
 
@@ -186,7 +187,7 @@ async def test_the_bot_logs_in_at_most_twenty_times_an_hour(discord: FakeDiscord
 async def test_the_bot_waits_when_discord_allows_no_more_logins(discord: FakeDiscord) -> None:
     discord.remaining = 0
     async with connecting(discord) as recorder:
-        await recorder.beats.wait_for("up".__eq__)
+        await recorder.pulse.wait_for("up".__eq__)
     assert recorder.delays[0] == 1.0
 
 

@@ -26,8 +26,8 @@ from tests.channels.discord.fake_discord import (
 from tests.channels.discord.harness import (
     ADAS_CHAT,
     THREAD_CHAT,
-    Beats,
     Core,
+    PulseRecorder,
     open_discord,
     running,
 )
@@ -42,7 +42,7 @@ ALL = [
 async def test_pressing_a_button_submits_its_command(discord: FakeDiscord, core: Core) -> None:
     data = {"custom_id": "/session resume 2", "component_type": 2}
     acted = await discord.act(3, data, channel=THREAD, author=BOB, message={"id": "55"})
-    taken = await core.heard()
+    taken = await core.next_message()
     assert (taken.text, taken.sender.id, taken.address, taken.guild) == ("/session resume 2", "77", THREAD_CHAT, GUILD)
     assert acted["id"] in taken.event_id
     assert (await discord.called("answer_interaction")).body == {"type": 6}
@@ -66,7 +66,7 @@ async def test_an_unreadable_interaction_does_not_stop_the_channel(
     await discord.act(2, data, **fields)
     assert "out of date" in (await discord.called("tell_interaction")).body["content"]
     await discord.say("hello")
-    assert (await core.heard()).text == "hello"
+    assert (await core.next_message()).text == "hello"
     assert len(discord.gateway.identifies) == 1
 
 
@@ -77,7 +77,9 @@ async def test_a_stranger_who_presses_a_button_is_refused_in_private(discord: Fa
     assert "can't answer you here" in (await discord.called("tell_interaction")).body["content"]
 
 
-async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(discord: FakeDiscord, beats: Beats) -> None:
+async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(
+    discord: FakeDiscord, pulse: PulseRecorder
+) -> None:
     """Discord waits three seconds; a slow disk can take longer."""
     gate = asyncio.Event()
 
@@ -85,14 +87,16 @@ async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(discor
         await gate.wait()
         return Verdict.ACCEPTED
 
-    async with running(open_discord(discord, beats), slow, beats):
+    async with running(open_discord(discord, pulse), slow, pulse):
         await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
         assert (await discord.called("answer_interaction")).body == {"type": 5, "data": {"flags": 64}}
         gate.set()
         await discord.called("clear_interaction")
 
 
-async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(discord: FakeDiscord, beats: Beats) -> None:
+async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(
+    discord: FakeDiscord, pulse: PulseRecorder
+) -> None:
     """Its acknowledgement is long done when the core takes the message before it."""
     gate, taken = asyncio.Event(), asyncio.Queue[str]()
 
@@ -101,7 +105,7 @@ async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(discor
         taken.put_nowait(inbound.text)
         return Verdict.ACCEPTED
 
-    async with running(open_discord(discord, beats), slow, beats):
+    async with running(open_discord(discord, pulse), slow, pulse):
         await discord.say("first")
         await discord.act(2, {"name": "new"})
         await discord.called("answer_interaction")
@@ -116,19 +120,19 @@ async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(discor
 @pytest.mark.usefixtures("channel")
 async def test_a_slash_command_is_delivered_as_typed_text(discord: FakeDiscord, core: Core) -> None:
     await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
-    taken = await core.heard()
+    taken = await core.next_message()
     assert (taken.text, taken.address, taken.sender.name) == ("/new Trip", ADAS_CHAT, "Ada L")
     await discord.called("clear_interaction")
 
 
 @pytest.mark.usefixtures("channel")
 async def test_the_person_is_told_why_the_core_did_not_take_a_command(discord: FakeDiscord, core: Core) -> None:
-    core.troubles = [Transient("The disk is full.")]
+    core.errors = [Transient("The disk is full.")]
     await discord.act(2, {"name": "new"})
     assert (await discord.called("tell_interaction")).body["content"] == "The disk is full."
 
 
-async def test_session_numbers_are_completed(discord: FakeDiscord, core: Core, beats: Beats) -> None:
+async def test_session_numbers_are_completed(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> None:
     now = datetime.now(UTC)
     browser = StubBrowser(
         infos=[
@@ -136,7 +140,7 @@ async def test_session_numbers_are_completed(discord: FakeDiscord, core: Core, b
             SessionInfo(number=1, title="Router", messages=2, updated_at=now, is_active=False),
         ]
     )
-    async with running(open_discord(discord, beats, browser=browser), core.deliver, beats):
+    async with running(open_discord(discord, pulse, browser=browser), core.deliver, pulse):
         begun = {"type": 4, "name": "number", "value": "rout", "focused": True}
         await discord.act(4, {"name": "session", "options": [{"type": 1, "name": "resume", "options": [begun]}]})
         answered = await discord.called("answer_interaction")

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.channels.cable import Cable, back, laid, noticed, settled
 from tests.channels.discord.fake_discord import ADAS, FakeDiscord, discord_server
 from tests.channels.discord.harness import daemon_settings, running_daemon, shown
+from tests.channels.faulty_proxy import (
+    FaultyProxy,
+    faulty_proxy,
+    wait_until_down,
+    wait_until_ready,
+    wait_until_replies_sent,
+)
 from tests.daemon.harness import Parrot
 
 NOTICED_WITHIN = 30.0
@@ -23,48 +29,48 @@ async def discord() -> AsyncIterator[FakeDiscord]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cables:
+class Proxies:
     """One for each host of Discord: the REST API and the gateway."""
 
-    rest: Cable
-    gateway: Cable
+    rest: FaultyProxy
+    gateway: FaultyProxy
 
-    def cut(self) -> None:
-        self.rest.cut()
-        self.gateway.cut()
+    def disconnect(self) -> None:
+        self.rest.disconnect()
+        self.gateway.disconnect()
 
-    def die(self) -> None:
+    def stall(self) -> None:
         """Stall the gateway connection only: a REST call would notice at once."""
-        self.gateway.die()
+        self.gateway.stall()
 
-    async def heal(self) -> None:
-        await self.rest.heal()
-        await self.gateway.heal()
+    async def restore(self) -> None:
+        await self.rest.restore()
+        await self.gateway.restore()
 
 
 @pytest.fixture
-async def cables(discord: FakeDiscord) -> AsyncIterator[Cables]:
-    async with laid(discord.url) as rest, laid(discord.gateway.url) as gateway:
-        discord.url = rest.through(discord.url)
-        discord.gateway.url = gateway.through(discord.gateway.url)
-        yield Cables(rest, gateway)
+async def proxies(discord: FakeDiscord) -> AsyncIterator[Proxies]:
+    async with faulty_proxy(discord.url) as rest, faulty_proxy(discord.gateway.url) as gateway:
+        discord.url = rest.url(discord.url)
+        discord.gateway.url = gateway.url(discord.gateway.url)
+        yield Proxies(rest, gateway)
 
 
-@pytest.mark.parametrize("fault", ["cut", "die"])
+@pytest.mark.parametrize("fault", ["disconnect", "stall"])
 async def test_messages_written_during_a_network_outage_are_answered_once(
-    tmp_path: Path, discord: FakeDiscord, cables: Cables, fault: str
+    tmp_path: Path, discord: FakeDiscord, proxies: Proxies, fault: str
 ) -> None:
     async with running_daemon(discord, daemon_settings(tmp_path, discord)) as daemon:
         Parrot.answering(daemon)
-        await back(daemon)
+        await wait_until_ready(daemon)
         await discord.say("before")
         await shown(discord, "heard: before", ADAS)
-        await settled(daemon)
-        getattr(cables, fault)()
+        await wait_until_replies_sent(daemon)
+        getattr(proxies, fault)()
         await discord.say("during the outage")
-        assert await noticed(daemon, within=NOTICED_WITHIN)
-        await cables.heal()
-        await back(daemon)
+        assert await wait_until_down(daemon, within=NOTICED_WITHIN)
+        await proxies.restore()
+        await wait_until_ready(daemon)
         await shown(discord, "heard: during the outage", ADAS)
         await discord.say("after")
         await shown(discord, "heard: after", ADAS)
@@ -76,18 +82,18 @@ async def test_messages_written_during_a_network_outage_are_answered_once(
 
 
 async def test_an_answer_waits_for_the_network_and_is_sent_once(
-    tmp_path: Path, discord: FakeDiscord, cables: Cables
+    tmp_path: Path, discord: FakeDiscord, proxies: Proxies
 ) -> None:
     parrot = Parrot()
     async with running_daemon(discord, daemon_settings(tmp_path, discord)) as daemon:
         parrot.installed(daemon)
-        await back(daemon)
+        await wait_until_ready(daemon)
         await discord.say("hello")
         await parrot.is_asked.wait()
-        cables.cut()
+        proxies.disconnect()
         parrot.may_answer.set()
-        await noticed(daemon, within=NOTICED_WITHIN)
-        await cables.heal()
+        await wait_until_down(daemon, within=NOTICED_WITHIN)
+        await proxies.restore()
         await shown(discord, "heard: hello", ADAS)
-        await back(daemon)
+        await wait_until_ready(daemon)
     assert [message["content"] for message in discord.sent()] == ["heard: hello"]

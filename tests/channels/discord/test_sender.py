@@ -239,7 +239,7 @@ async def test_look_back_in_a_server_matches_only_the_reply_to_the_same_message(
     channel: Channel, discord: FakeDiscord, core: Core
 ) -> None:
     asked = [await discord.call_bot("same", channel=THREAD) for _ in range(2)]
-    replies = [replace(REPLY, address=THREAD_CHAT, reply_to=(await core.heard()).message_id) for _ in asked]
+    replies = [replace(REPLY, address=THREAD_CHAT, reply_to=(await core.next_message()).message_id) for _ in asked]
     receipt = await channel.send(replies[0], key="k1")
     assert [await looked_back(channel, reply) for reply in replies] == [receipt, None]
 

@@ -7,7 +7,7 @@ import pytest
 from channels.telegram.aiogram_loading import load_aiogram
 from gateway.contract import Channel
 from tests.channels.telegram.bot_api import FakeBotApi, bot_api
-from tests.channels.telegram.harness import Beats, Core, opened, running
+from tests.channels.telegram.harness import Core, PulseRecorder, opened, running
 
 load_aiogram()
 
@@ -19,7 +19,7 @@ async def api() -> AsyncIterator[FakeBotApi]:
 
 
 @pytest.fixture
-async def channel(api: FakeBotApi, core: Core, beats: Beats) -> AsyncIterator[Channel]:
-    channel = opened(api, beats)
-    async with running(channel, core.deliver, beats):
+async def channel(api: FakeBotApi, core: Core, pulse: PulseRecorder) -> AsyncIterator[Channel]:
+    channel = opened(api, pulse)
+    async with running(channel, core.deliver, pulse):
         yield channel

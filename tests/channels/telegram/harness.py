@@ -15,15 +15,15 @@ from gateway.daemon import Daemon
 from gateway.daemon import opened as opened_daemon
 from gateway.notebook import LooseLeaf
 from gateway.testing import StubBrowser
-from tests.channels.at_work import Beats, Core, running
+from tests.channels.harness import Core, PulseRecorder, running
 from tests.channels.telegram.bot_api import ADA, GROUP, TEST_TIMEOUT, TOKEN, Call, FakeBotApi
 
 __all__ = [
     "HERE",
     "REPLY",
     "THERE",
-    "Beats",
     "Core",
+    "PulseRecorder",
     "channel_context",
     "gateway",
     "heard",
@@ -38,7 +38,7 @@ REPLY = Outbound(address=HERE, text="**good** day", kind=OutboundKind.REPLY, rep
 
 
 def channel_context(
-    settings: ChannelSettings, *, beats: Beats | None = None, account: str = "default"
+    settings: ChannelSettings, *, pulse: PulseRecorder | None = None, account: str = "default"
 ) -> ChannelContext:
     async def relocate(old: Address, new: Address) -> None:
         raise AssertionError(f"unexpected move from {old} to {new}")
@@ -49,13 +49,13 @@ def channel_context(
         settings=settings,
         browser=StubBrowser(),
         notebook=LooseLeaf(),
-        pulse=beats or Beats(),
+        pulse=pulse or PulseRecorder(),
         relocate=relocate,
     )
 
 
-def opened(api: FakeBotApi, beats: Beats, token: str = TOKEN) -> Channel:
-    return open_channel(channel_context(ChannelSettings(token=Secret(token), api_base=api.url), beats=beats))
+def opened(api: FakeBotApi, pulse: PulseRecorder, token: str = TOKEN) -> Channel:
+    return open_channel(channel_context(ChannelSettings(token=Secret(token), api_base=api.url), pulse=pulse))
 
 
 def settings(folder: Path, api: FakeBotApi, **options: object) -> Settings:

@@ -10,7 +10,7 @@ from config import ChannelSettings, Secret
 from gateway.contract import Channel, Drafts, Edits, OffersButtons, ShowsTyping
 from gateway.errors import CannotStart, Transient
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi
-from tests.channels.telegram.harness import HERE, REPLY, Beats, Core, channel_context, opened
+from tests.channels.telegram.harness import HERE, REPLY, Core, PulseRecorder, channel_context, opened
 
 
 def test_opening_a_channel_does_not_import_aiogram() -> None:
@@ -28,7 +28,7 @@ def test_a_missing_or_malformed_token_is_a_config_error(token: Secret | None) ->
 
 async def test_text_goes_both_ways(channel: Channel, api: FakeBotApi, core: Core) -> None:
     await api.say("hello")
-    inbound = await core.heard()
+    inbound = await core.next_message()
     assert (inbound.text, inbound.address, inbound.sender.id, inbound.sender.name) == ("hello", HERE, "42", "Ada L")
     receipt = await channel.send(REPLY, key="k1")
     sent = await api.called("sendMessage")
@@ -45,9 +45,9 @@ async def test_the_channel_has_the_abilities_of_telegram(channel: Channel) -> No
     assert isinstance(channel, OffersButtons)
 
 
-async def test_sending_before_the_channel_runs_is_transient(api: FakeBotApi, beats: Beats) -> None:
+async def test_sending_before_the_channel_runs_is_transient(api: FakeBotApi, pulse: PulseRecorder) -> None:
     with pytest.raises(Transient):
-        await opened(api, beats).send(REPLY, key="k1")
+        await opened(api, pulse).send(REPLY, key="k1")
 
 
 @pytest.mark.parametrize("key", ["allow", "group_allow"])

@@ -7,12 +7,12 @@ import pytest
 from gateway.contract import Address, Channel, PeerKind
 from gateway.testing import Core, FarSide
 from gateway.testing.suite import ChannelContract
-from tests.channels.at_work import ListeningIn
+from tests.channels.harness import RecordingFarSide
 from tests.channels.telegram.bot_api import ADA, FakeBotApi, bot_api, visible
-from tests.channels.telegram.harness import Beats, opened, running
+from tests.channels.telegram.harness import PulseRecorder, opened, running
 
 
-class TelegramFarSide(ListeningIn):
+class TelegramFarSide(RecordingFarSide):
     """Ada's Telegram."""
 
     address = Address(channel="telegram", kind=PeerKind.DIRECT, peer=str(ADA["id"]))
@@ -46,8 +46,8 @@ class TelegramFarSide(ListeningIn):
 class TestTelegram(ChannelContract):
     @pytest.fixture
     async def far_side(self, core: Core) -> AsyncIterator[FarSide]:
-        beats = Beats()
+        pulse = PulseRecorder()
         async with bot_api() as api:
-            side = TelegramFarSide(api, opened(api, beats), core)
-            async with running(side.channel, side.deliver, beats):
+            side = TelegramFarSide(api, opened(api, pulse), core)
+            async with running(side.channel, side.deliver, pulse):
                 yield side

@@ -17,7 +17,7 @@ from gateway.contract import (
 )
 from gateway.errors import Transient, Undeliverable
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, refusal
-from tests.channels.telegram.harness import HERE, THERE, Beats, Core, opened, running
+from tests.channels.telegram.harness import HERE, THERE, Core, PulseRecorder, opened, running
 
 REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=7, ref="x")
 PHOTO = Enclosure(name="cat.png", media_type="image/png", size=7, ref="x")
@@ -25,10 +25,10 @@ PHOTO = Enclosure(name="cat.png", media_type="image/png", size=7, ref="x")
 
 @pytest.fixture
 async def channel(api: FakeBotApi) -> AsyncIterator[TelegramChannel]:
-    beats = Beats()
-    channel = opened(api, beats)
+    pulse = PulseRecorder()
+    channel = opened(api, pulse)
     assert isinstance(channel, TelegramChannel)
-    async with running(channel, Core().deliver, beats):
+    async with running(channel, Core().deliver, pulse):
         yield channel
 
 
@@ -48,7 +48,7 @@ async def fetched(channel: TelegramChannel, ref: str) -> bytes:
 
 
 def test_the_channel_can_fetch_and_send_files(api: FakeBotApi) -> None:
-    channel = opened(api, Beats())
+    channel = opened(api, PulseRecorder())
     assert isinstance(channel, FetchesFiles)
     assert isinstance(channel, SendsFiles)
 
@@ -75,7 +75,7 @@ async def test_a_failed_download_raises_the_right_error_without_the_token(
 
 
 async def test_fetching_before_the_channel_runs_is_transient(api: FakeBotApi) -> None:
-    channel = opened(api, Beats())
+    channel = opened(api, PulseRecorder())
     assert isinstance(channel, TelegramChannel)
     with pytest.raises(Transient):
         await fetched(channel, "F1")

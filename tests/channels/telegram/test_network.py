@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from config import Settings
-from tests.channels.cable import Cable, back, laid, noticed, settled
+from tests.channels.faulty_proxy import (
+    FaultyProxy,
+    faulty_proxy,
+    wait_until_down,
+    wait_until_ready,
+    wait_until_replies_sent,
+)
 from tests.channels.telegram.bot_api import FakeBotApi
 from tests.channels.telegram.harness import gateway, heard, settings
 from tests.daemon.harness import Parrot
@@ -16,30 +22,30 @@ NOTICED_WITHIN = 20.0
 
 
 @pytest.fixture
-async def cable(api: FakeBotApi) -> AsyncIterator[Cable]:
-    async with laid(api.url) as cable:
-        yield cable
+async def proxy(api: FakeBotApi) -> AsyncIterator[FaultyProxy]:
+    async with faulty_proxy(api.url) as proxy:
+        yield proxy
 
 
-def through(cable: Cable, api: FakeBotApi, folder: Path) -> Settings:
-    return settings(folder, api, api_base=cable.through(api.url), options={"poll_seconds": 1})
+def through(proxy: FaultyProxy, api: FakeBotApi, folder: Path) -> Settings:
+    return settings(folder, api, api_base=proxy.url(api.url), options={"poll_seconds": 1})
 
 
-@pytest.mark.parametrize("fault", ["cut", "die"])
+@pytest.mark.parametrize("fault", ["disconnect", "stall"])
 async def test_a_message_sent_during_a_network_outage_is_answered_once(
-    tmp_path: Path, api: FakeBotApi, cable: Cable, fault: str
+    tmp_path: Path, api: FakeBotApi, proxy: FaultyProxy, fault: str
 ) -> None:
     """Telegram considers updates delivered that it wrote to a dead connection."""
-    async with gateway(through(cable, api, tmp_path)) as daemon:
+    async with gateway(through(proxy, api, tmp_path)) as daemon:
         await api.say("before")
         await heard(api, 1)
-        await settled(daemon)
-        getattr(cable, fault)()
+        await wait_until_replies_sent(daemon)
+        getattr(proxy, fault)()
         await api.say("during")
-        assert "Telegram" in await noticed(daemon, within=NOTICED_WITHIN)
+        assert "Telegram" in await wait_until_down(daemon, within=NOTICED_WITHIN)
         assert len(api.calls_of("sendMessage")) == 1
-        await cable.heal()
-        await back(daemon)
+        await proxy.restore()
+        await wait_until_ready(daemon)
         await heard(api, 2)
         await api.acknowledged()
         await api.say("after")
@@ -47,30 +53,32 @@ async def test_a_message_sent_during_a_network_outage_is_answered_once(
     assert len(api.calls_of("sendMessage")) == 3
 
 
-async def test_an_answer_waits_for_the_network_and_is_sent_once(tmp_path: Path, api: FakeBotApi, cable: Cable) -> None:
+async def test_an_answer_waits_for_the_network_and_is_sent_once(
+    tmp_path: Path, api: FakeBotApi, proxy: FaultyProxy
+) -> None:
     parrot = Parrot()
-    async with gateway(through(cable, api, tmp_path)) as daemon:
+    async with gateway(through(proxy, api, tmp_path)) as daemon:
         parrot.installed(daemon)
         await api.say("hello")
         await parrot.is_asked.wait()
-        cable.cut()
+        proxy.disconnect()
         parrot.may_answer.set()
-        await noticed(daemon, within=NOTICED_WITHIN)
-        await cable.heal()
+        await wait_until_down(daemon, within=NOTICED_WITHIN)
+        await proxy.restore()
         assert (await heard(api, 1)).fields["text"] == "heard: hello"
-        await back(daemon)
+        await wait_until_ready(daemon)
     assert len(api.calls_of("sendMessage")) == 1
 
 
 async def test_a_connection_that_breaks_now_and_then_loses_no_message(
-    tmp_path: Path, api: FakeBotApi, cable: Cable
+    tmp_path: Path, api: FakeBotApi, proxy: FaultyProxy
 ) -> None:
-    async with gateway(through(cable, api, tmp_path)) as daemon:
+    async with gateway(through(proxy, api, tmp_path)) as daemon:
         for number in range(1, 4):
             await api.say(f"message {number}")
             await heard(api, number)
-            await settled(daemon)
+            await wait_until_replies_sent(daemon)
             await api.acknowledged()
-            cable.tear()
-        await back(daemon)
+            proxy.reset()
+        await wait_until_ready(daemon)
     assert len(api.calls_of("sendMessage")) == 3

@@ -12,14 +12,17 @@ from config import ChannelSettings, Secret
 from gateway.contract import Inbound, Verdict
 from gateway.errors import AuthRejected, Transient
 from tests.channels.telegram.bot_api import ADA, BOB, CONFLICT, DROP, TEST_TIMEOUT, TOKEN, FakeBotApi, Json, refusal
-from tests.channels.telegram.harness import Beats, Core, channel_context, opened, running
+from tests.channels.telegram.harness import Core, PulseRecorder, channel_context, opened, running
 
 REVOKED = refusal(401, "Unauthorized")
 CONTEXT = channel_context(ChannelSettings())
 
 
 async def poll(
-    api: FakeBotApi, beats: Beats, sleep: Callable[[float], Awaitable[None]], delivered: list[Inbound] | None = None
+    api: FakeBotApi,
+    pulse: PulseRecorder,
+    sleep: Callable[[float], Awaitable[None]],
+    delivered: list[Inbound] | None = None,
 ) -> list[Inbound]:
     """Poll until the token is revoked. Returns the delivered messages, which are added to `delivered` as they come."""
     delivered = [] if delivered is None else delivered
@@ -31,7 +34,7 @@ async def poll(
     async with asyncio.timeout(TEST_TIMEOUT), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
             async with UpdateHandler(bot, CONTEXT, deliver) as handler:
-                await Poller(bot, handler, beats, max_wait=50, answer_sent=asyncio.Event(), sleep=sleep).run()
+                await Poller(bot, handler, pulse, max_wait=50, answer_sent=asyncio.Event(), sleep=sleep).run()
     return delivered
 
 
@@ -41,7 +44,7 @@ def picture(name: str, caption: str) -> Json:
 
 
 async def test_retry_delays_grow_during_an_outage_and_restart_after_it(api: FakeBotApi) -> None:
-    beats, delays = Beats(), list[float]()
+    pulse, delays = PulseRecorder(), list[float]()
 
     async def sleep(delay: float) -> None:
         delays.append(delay)
@@ -49,10 +52,10 @@ async def test_retry_delays_grow_during_an_outage_and_restart_after_it(api: Fake
     fine = (200, {"ok": True, "result": []})
     rate_limited = refusal(429, "Too Many Requests", retry_after=17)
     api.scripted["getUpdates"] += [*[CONFLICT] * 6, rate_limited, fine, CONFLICT, REVOKED]
-    await poll(api, beats, sleep)
+    await poll(api, pulse, sleep)
     assert delays == [1, 2, 5, 10, 30, 30, 17, 1]
-    assert beats.heard.count("up") == 1
-    assert "Another program" in beats.heard[0]
+    assert pulse.states.count("up") == 1
+    assert "Another program" in pulse.states[0]
 
 
 async def test_an_album_is_one_message_even_if_its_parts_arrive_one_by_one(api: FakeBotApi) -> None:
@@ -66,7 +69,7 @@ async def test_an_album_is_one_message_even_if_its_parts_arrive_one_by_one(api: 
             await api.say("and?")
 
     await api.say("", **picture("one", "look"))
-    polling = asyncio.create_task(poll(api, Beats(), sleep), name="poll")
+    polling = asyncio.create_task(poll(api, PulseRecorder(), sleep), name="poll")
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
@@ -89,7 +92,7 @@ async def test_interleaved_albums_of_two_people_are_two_messages(api: FakeBotApi
     for name, sender in (("one", ADA), ("eins", BOB), ("two", ADA), ("zwei", BOB)):
         await api.say("", sender=sender, **picture(name, ""))
     await api.say("hi", sender={**BOB, "id": 90})
-    polling = asyncio.create_task(poll(api, Beats(), sleep), name="poll")
+    polling = asyncio.create_task(poll(api, PulseRecorder(), sleep), name="poll")
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
@@ -113,7 +116,7 @@ async def test_messages_of_other_chats_do_not_wait_for_an_album(api: FakeBotApi)
 
     delivered: list[Inbound] = []
     await api.say("", **picture("one", "look"))
-    polling = asyncio.create_task(poll(api, Beats(), sleep, delivered), name="poll")
+    polling = asyncio.create_task(poll(api, PulseRecorder(), sleep, delivered), name="poll")
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
@@ -127,7 +130,7 @@ async def test_an_album_followed_by_another_message_is_delivered_at_once(api: Fa
 
     await api.say("", **picture("one", "look"))
     await api.say("and?")
-    polling = asyncio.create_task(poll(api, Beats(), sleep), name="poll")
+    polling = asyncio.create_task(poll(api, PulseRecorder(), sleep), name="poll")
     await api.acknowledged()
     api.scripted["getUpdates"].append(REVOKED)
     await api.say("the last")
@@ -155,7 +158,7 @@ async def test_an_update_that_was_not_accepted_is_fetched_again(api: FakeBotApi)
         asyncio.TaskGroup() as tasks,
         UpdateHandler(bot, CONTEXT, deliver) as handler,
     ):
-        poller = Poller(bot, handler, Beats(), max_wait=50, answer_sent=asyncio.Event(), sleep=sleep)
+        poller = Poller(bot, handler, PulseRecorder(), max_wait=50, answer_sent=asyncio.Event(), sleep=sleep)
         polling = tasks.create_task(poller.run(), name="poll")
         await api.acknowledged()
         polling.cancel()
@@ -189,7 +192,7 @@ async def test_the_next_poll_waits_for_an_answer_to_the_last_one(api: FakeBotApi
         asyncio.TaskGroup() as tasks,
         UpdateHandler(bot, CONTEXT, deliver) as handler,
     ):
-        poller = Poller(bot, handler, Beats(), max_wait=50, answer_sent=answer_sent, answer_pause=TEST_TIMEOUT)
+        poller = Poller(bot, handler, PulseRecorder(), max_wait=50, answer_sent=answer_sent, answer_pause=TEST_TIMEOUT)
         polling = tasks.create_task(poller.run(), name="poll")
         await answer_sent.cleared.wait()
         assert len(api.calls_of("getUpdates")) == 1
@@ -200,17 +203,17 @@ async def test_the_next_poll_waits_for_an_answer_to_the_last_one(api: FakeBotApi
 
 @pytest.mark.usefixtures("channel")
 async def test_updates_are_acknowledged_only_after_the_core_accepted_them(
-    api: FakeBotApi, core: Core, beats: Beats
+    api: FakeBotApi, core: Core, pulse: PulseRecorder
 ) -> None:
-    core.troubles = [Transient("the disk is full", retry_after=0.01)]
+    core.errors = [Transient("the disk is full", retry_after=0.01)]
     await api.say("one")
     await api.say("two")
-    assert [(await core.heard()).text for _ in range(2)] == ["one", "two"]
+    assert [(await core.next_message()).text for _ in range(2)] == ["one", "two"]
     await api.acknowledged()
-    assert "the disk is full" in beats.heard
+    assert "the disk is full" in pulse.states
 
 
-async def test_updates_delivered_before_an_error_are_acknowledged(api: FakeBotApi, beats: Beats) -> None:
+async def test_updates_delivered_before_an_error_are_acknowledged(api: FakeBotApi, pulse: PulseRecorder) -> None:
     delivered: list[str] = []
 
     async def deliver(inbound: Inbound) -> Verdict:
@@ -222,8 +225,8 @@ async def test_updates_delivered_before_an_error_are_acknowledged(api: FakeBotAp
     await api.say("one")
     await api.say("two")
     async with asyncio.timeout(TEST_TIMEOUT), asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(opened(api, beats).run(deliver), name="channel")
-        await beats.wait_for("shutting down".__eq__)
+        task = tasks.create_task(opened(api, pulse).run(deliver), name="channel")
+        await pulse.wait_for("shutting down".__eq__)
         task.cancel()
     assert delivered == ["one"]
     assert [update["message"]["text"] for update in api.pending] == ["two"]
@@ -234,18 +237,18 @@ async def test_an_unparsable_update_does_not_block_others(api: FakeBotApi, core:
     async with api._changed:  # noqa: SLF001 - both in one answer.
         api.pending.append({"update_id": 1, "message": {"message_id": "of a kind to come"}})
     await api.say("hello")
-    assert (await core.heard()).text == "hello"
+    assert (await core.next_message()).text == "hello"
     await api.acknowledged()
 
 
 @pytest.mark.usefixtures("channel")
 async def test_a_lower_update_id_after_a_quiet_week_is_delivered(api: FakeBotApi, core: Core) -> None:
     await api.say("before")
-    await core.heard()
+    await core.next_message()
     await api.acknowledged()
     api._next_update = 7  # noqa: SLF001 - Telegram may start anywhere.
     await api.say("after")
-    assert (await core.heard()).text == "after"
+    assert (await core.next_message()).text == "after"
 
 
 @pytest.mark.parametrize(
@@ -260,48 +263,50 @@ async def test_a_lower_update_id_after_a_quiet_week_is_delivered(api: FakeBotApi
     ],
 )
 async def test_errors_while_polling_are_reported_and_retried(
-    api: FakeBotApi, core: Core, beats: Beats, answer: tuple[int, object]
+    api: FakeBotApi, core: Core, pulse: PulseRecorder, answer: tuple[int, object]
 ) -> None:
     api.scripted["getUpdates"].append(answer)
     await api.say("hello")
-    async with running(opened(api, beats), core.deliver, beats):
-        assert (await core.heard()).text == "hello"
-    assert len(beats.heard) == 2
-    assert not any(TOKEN in reason for reason in beats.heard)
+    async with running(opened(api, pulse), core.deliver, pulse):
+        assert (await core.next_message()).text == "hello"
+    assert len(pulse.states) == 2
+    assert not any(TOKEN in reason for reason in pulse.states)
 
 
 async def test_a_leftover_webhook_is_deleted_without_losing_pending_updates(
-    api: FakeBotApi, core: Core, beats: Beats
+    api: FakeBotApi, core: Core, pulse: PulseRecorder
 ) -> None:
     api.webhook = "https://elsewhere.example/hook"
     await api.say("hello")
-    async with running(opened(api, beats), core.deliver, beats):
-        assert (await core.heard()).text == "hello"
+    async with running(opened(api, pulse), core.deliver, pulse):
+        assert (await core.next_message()).text == "hello"
     assert (await api.called("deleteWebhook")).fields["drop_pending_updates"] == "false"
 
 
 @pytest.mark.parametrize("answer", [refusal(401, "Unauthorized"), refusal(404, "Not Found")])
 async def test_a_rejected_token_ends_the_channel(
-    api: FakeBotApi, core: Core, beats: Beats, answer: tuple[int, object]
+    api: FakeBotApi, core: Core, pulse: PulseRecorder, answer: tuple[int, object]
 ) -> None:
     api.scripted["getMe"].append(answer)
     async with asyncio.timeout(TEST_TIMEOUT):
         with pytest.raises(AuthRejected, match="BotFather"):
-            await opened(api, beats).run(core.deliver)
+            await opened(api, pulse).run(core.deliver)
 
 
-async def test_a_token_revoked_while_polling_ends_the_channel(api: FakeBotApi, core: Core, beats: Beats) -> None:
+async def test_a_token_revoked_while_polling_ends_the_channel(
+    api: FakeBotApi, core: Core, pulse: PulseRecorder
+) -> None:
     api.scripted["getUpdates"].append(refusal(401, "Unauthorized"))
     async with asyncio.timeout(TEST_TIMEOUT):
         with pytest.raises(AuthRejected):
-            await opened(api, beats).run(core.deliver)
+            await opened(api, pulse).run(core.deliver)
 
 
 async def test_a_channel_with_a_revoked_token_does_not_wait_for_the_menu(
-    api: FakeBotApi, core: Core, beats: Beats
+    api: FakeBotApi, core: Core, pulse: PulseRecorder
 ) -> None:
     api.scripted["setMyCommands"].append(refusal(429, "Too Many Requests: retry after 999", retry_after=999))
     api.scripted["getUpdates"].append(refusal(401, "Unauthorized"))
     async with asyncio.timeout(TEST_TIMEOUT):
         with pytest.raises(AuthRejected):
-            await opened(api, beats).run(core.deliver)
+            await opened(api, pulse).run(core.deliver)

@@ -10,7 +10,7 @@ from config import ChannelSettings, Secret
 from gateway.contract import Deliver, Inbound, Verdict
 from gateway.errors import ChannelError, Transient
 from tests.channels.telegram.bot_api import ADA, BOB, GROUP, TEST_TIMEOUT, TOKEN, FakeBotApi, refusal
-from tests.channels.telegram.harness import THERE, Beats, Core, channel_context, opened, running
+from tests.channels.telegram.harness import THERE, Core, PulseRecorder, channel_context, opened, running
 
 
 async def handle_all(api: FakeBotApi, deliver: Deliver) -> tuple[set[int], ChannelError | None]:
@@ -64,7 +64,7 @@ async def test_an_error_stops_its_own_chat_only(api: FakeBotApi) -> None:
 async def test_pressing_a_button_delivers_its_command(api: FakeBotApi, core: Core) -> None:
     list_message = {"message_id": 5, "date": 1, "chat": GROUP, "is_topic_message": True, "message_thread_id": 7}
     await api.press(list_message, "/session resume 2", sender=BOB)
-    inbound = await core.heard()
+    inbound = await core.next_message()
     assert (inbound.text, inbound.sender.id, inbound.address) == ("/session resume 2", "77", THERE)
     assert (await api.called("answerCallbackQuery")).fields["callback_query_id"] in inbound.event_id
 
@@ -76,25 +76,25 @@ async def test_the_command_menu_is_registered(api: FakeBotApi) -> None:
     ]
 
 
-async def test_registering_the_menu_is_retried(api: FakeBotApi, core: Core, beats: Beats) -> None:
+async def test_registering_the_menu_is_retried(api: FakeBotApi, core: Core, pulse: PulseRecorder) -> None:
     api.scripted["setMyCommands"].append(refusal(429, "Too Many Requests: retry after 1", retry_after=1))
-    async with running(opened(api, beats), core.deliver, beats):
+    async with running(opened(api, pulse), core.deliver, pulse):
         await api.called("setMyCommands", times=2)
 
 
-async def test_messages_do_not_wait_for_the_menu(api: FakeBotApi, core: Core, beats: Beats) -> None:
+async def test_messages_do_not_wait_for_the_menu(api: FakeBotApi, core: Core, pulse: PulseRecorder) -> None:
     api.held.add("setMyCommands")
-    async with running(opened(api, beats), core.deliver, beats):
+    async with running(opened(api, pulse), core.deliver, pulse):
         await api.called("setMyCommands")
         await api.say("hello")
-        assert (await core.heard()).text == "hello"
+        assert (await core.next_message()).text == "hello"
 
 
-async def test_a_rejected_menu_does_not_stop_the_channel(api: FakeBotApi, core: Core, beats: Beats) -> None:
+async def test_a_rejected_menu_does_not_stop_the_channel(api: FakeBotApi, core: Core, pulse: PulseRecorder) -> None:
     api.scripted["setMyCommands"].append(refusal(400, "Bad Request: BOT_COMMAND_INVALID"))
-    async with running(opened(api, beats), core.deliver, beats):
+    async with running(opened(api, pulse), core.deliver, pulse):
         await api.say("hello")
-        assert (await core.heard()).text == "hello"
+        assert (await core.next_message()).text == "hello"
 
 
 @pytest.mark.usefixtures("channel")
@@ -102,4 +102,4 @@ async def test_bots_and_service_messages_are_skipped(api: FakeBotApi, core: Core
     await api.say("I am a bot too", sender={**BOB, "is_bot": True})
     await api.say("", new_chat_title="a service message")
     await api.say("hello", sender=ADA)
-    assert (await core.heard()).text == "hello"
+    assert (await core.next_message()).text == "hello"

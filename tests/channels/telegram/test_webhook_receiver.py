@@ -14,7 +14,7 @@ from gateway.contract import Deliver, Inbound, Notebook, Verdict
 from gateway.errors import AuthRejected, Transient
 from gateway.notebook import LooseLeaf
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update
-from tests.channels.telegram.harness import Beats, channel_context
+from tests.channels.telegram.harness import PulseRecorder, channel_context
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def test_an_album_of_ten_parts_is_delivered_at_once(api: FakeBotApi) -> No
     assert sizes == [10]
 
 
-async def keep_registered(api: FakeBotApi, beats: Beats) -> list[float]:
+async def keep_registered(api: FakeBotApi, pulse: PulseRecorder) -> list[float]:
     """Keep the webhook registered until the token is revoked. Returns the delays that were made."""
     delays: list[float] = []
 
@@ -90,7 +90,7 @@ async def keep_registered(api: FakeBotApi, beats: Beats) -> list[float]:
 
     async with asyncio.timeout(TEST_TIMEOUT), BotApi(Secret(TOKEN), api.url) as bot:
         registration = WebhookRegistration(
-            api=bot, pulse=beats, url="http://here/", secret=Secret("x" * 20), sleep=sleep
+            api=bot, pulse=pulse, url="http://here/", secret=Secret("x" * 20), sleep=sleep
         )
         with pytest.raises(AuthRejected):
             await registration.run()
@@ -98,18 +98,18 @@ async def keep_registered(api: FakeBotApi, beats: Beats) -> list[float]:
 
 
 async def test_readiness_shows_that_telegram_cannot_reach_the_webhook(api: FakeBotApi) -> None:
-    beats, revoked = Beats(), refusal(401, "Unauthorized")
+    pulse, revoked = PulseRecorder(), refusal(401, "Unauthorized")
     api.webhook_failure = "Wrong response from the webhook: 421 Misdirected Request"
     api.pending.append({"update_id": 1})
     fine = {"url": "http://here/", "has_custom_certificate": False, "pending_update_count": 0}
     replaced = {**fine, "url": "http://elsewhere/"}
     api.scripted["setWebhook"] += [refusal(500, "ill"), refusal(429, "Too Many Requests", retry_after=17)]
     api.scripted["getWebhookInfo"] += [(200, {"ok": True, "result": info}) for info in (fine, replaced)]
-    registering = asyncio.create_task(keep_registered(api, beats), name="register")
-    await beats.wait_for(lambda beat: "421" in beat)
+    registering = asyncio.create_task(keep_registered(api, pulse), name="register")
+    await pulse.wait_for(lambda beat: "421" in beat)
     api.scripted["getWebhookInfo"].append(revoked)
     delays = await registering
     assert delays[:4] == [1, 17, 45, 45]
-    assert beats.heard[2] == "up"
-    assert "Another program" in beats.heard[3]
+    assert pulse.states[2] == "up"
+    assert "Another program" in pulse.states[3]
     assert len(api.calls_of("setWebhook")) >= 4

@@ -1,4 +1,4 @@
-"""What tests have around a channel that is at work: its pulse, and a core that takes its messages."""
+"""Helpers for tests of a running channel: a pulse that records, and a core that accepts messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,52 +10,51 @@ from gateway.errors import Transient
 from gateway.testing import NOT_TAKEN
 from gateway.testing import Core as ContractCore
 
-__all__ = ["PATIENCE", "Beats", "Core", "ListeningIn", "running"]
-
-PATIENCE = 90.0
+TEST_TIMEOUT = 90.0
 
 
 @dataclass(slots=True)
-class Beats:
-    """A pulse that remembers."""
+class PulseRecorder:
+    """A pulse that records its states: `up`, or the reason why the channel is down."""
 
-    heard: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def up(self) -> None:
         self.down("up")
 
     def down(self, reason: str) -> None:
-        self.heard.append(reason)
+        self.states.append(reason)
         self._changed.set()
 
-    async def wait_for(self, is_there: Callable[[str], bool]) -> None:
-        while not any(map(is_there, self.heard)):
+    async def wait_for(self, matches: Callable[[str], bool]) -> None:
+        """Return once a recorded state matches."""
+        while not any(map(matches, self.states)):
             self._changed.clear()
             await self._changed.wait()
 
 
 @dataclass(slots=True)
 class Core:
-    """Takes every message, unless it has `troubles`, which it raises first."""
+    """Accepts every message. Raises `errors` first, one for each call."""
 
     taken: asyncio.Queue[Inbound] = field(default_factory=asyncio.Queue)
-    troubles: list[Exception] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
     verdict: Verdict = Verdict.ACCEPTED
 
     async def deliver(self, inbound: Inbound) -> Verdict:
-        if self.troubles:
-            raise self.troubles.pop(0)
+        if self.errors:
+            raise self.errors.pop(0)
         await self.taken.put(inbound)
         return self.verdict
 
-    async def heard(self) -> Inbound:
-        async with asyncio.timeout(PATIENCE):
+    async def next_message(self) -> Inbound:
+        async with asyncio.timeout(TEST_TIMEOUT):
             return await self.taken.get()
 
 
-class ListeningIn:
-    """A far side that knows what the core made of each message by listening in on `deliver`."""
+class RecordingFarSide:
+    """A far side that records the outcome of each message by wrapping `deliver`."""
 
     def __init__(self, channel: Channel, core: ContractCore) -> None:
         self.channel = channel
@@ -73,9 +72,10 @@ class ListeningIn:
 
 
 @asynccontextmanager
-async def running(channel: Channel, deliver: Deliver, beats: Beats) -> AsyncIterator[None]:
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+async def running(channel: Channel, deliver: Deliver, pulse: PulseRecorder) -> AsyncIterator[None]:
+    """Run the channel during the block, which starts when the channel is up."""
+    async with asyncio.timeout(TEST_TIMEOUT), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(channel.run(deliver), name="channel")
-        await beats.wait_for("up".__eq__)
+        await pulse.wait_for("up".__eq__)
         yield
         task.cancel()
