@@ -19,7 +19,7 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt
 from gateway.briefing import brief
 from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.live import Live
 from gateway.meter import Meter
 from gateway.roster import Agent, Roster

@@ -26,8 +26,8 @@ from gateway.agent.providers import Providers
 from gateway.agent.shapes import to_openai
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.daemon import opened
-from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from enum import StrEnum
 from uuid import uuid4
 
 from gateway.access import are_same_person
+from gateway.aio import whole
 from gateway.contract import Button, Inbound, Outbound, Sender
-from gateway.dialogue import ToolCall
+from gateway.conversation import ToolCall
 from gateway.errors import Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.live import Live
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Operation
-from gateway.whole import whole
 
 __all__ = ["Approvals", "Decision", "Question", "new_question_id", "spoken_decision"]
 

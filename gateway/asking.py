@@ -9,12 +9,12 @@ from functools import partial
 import structlog
 from msgspec import Struct
 
-from gateway.allowance import Allowance
+from gateway.aio import Allowance, whole
 from gateway.approvals import Approvals, Decision, Question, new_question_id
 from gateway.contract import PeerKind
+from gateway.conversation import ToolCall
 from gateway.course import Course
 from gateway.delivery import Delivery
-from gateway.dialogue import ToolCall
 from gateway.drafting import Draft
 from gateway.errors import Refused
 from gateway.insisting import insist
@@ -22,8 +22,7 @@ from gateway.meanwhile import Meanwhile
 from gateway.questions import worded
 from gateway.sessions import Entry, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle
-from gateway.text.phrases import duration
-from gateway.whole import whole
+from gateway.text.clean import duration
 
 __all__ = ["Asking"]
 

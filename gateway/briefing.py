@@ -9,7 +9,7 @@ from msgspec import Struct
 from gateway.agent.provider import Prompt
 from gateway.agent.voices import plain_name
 from gateway.contract import PeerKind
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.roster import Agent
 from gateway.sessions import SessionManager
 

@@ -9,7 +9,7 @@ from typing import Self, cast
 
 import aiohttp
 
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.errors import GatehouseError, Refused
 from gateway.http.sockets import CONTROL_NAME, reachable
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from gateway.abilities import abilities_of
 from gateway.composing import possibly_repeated
 from gateway.contract import Channel, Enclosure, Outbound, Receipt
+from gateway.contract.abilities import abilities_of
 from gateway.errors import Refused, Undeliverable
 from gateway.files.names import in_bytes
 from gateway.sketches import Sketches

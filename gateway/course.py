@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from gateway.agent.voices import plain_name
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
-from gateway.dialogue import ToolCall
+from gateway.conversation import ToolCall
 from gateway.files.outgoing import Outgoing
 from gateway.files.reading import missing
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.preparing import Prepared
 from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.spool import Spend

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from config import Settings
+from gateway.aio import Stopping
 from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
 from gateway.backup.routes import backup_routes
 from gateway.channels import Channels
 from gateway.contract import Route
+from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.doctor.routes import doctor_routes
 from gateway.files.room import forget_orphans, remover
 from gateway.files.store import FileStore
@@ -21,13 +23,11 @@ from gateway.fixed_settings import with_what_is_fixed
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
-from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.logs import also_hide
-from gateway.metrics.lag import watch_lag
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally, watch_lag
 from gateway.moves import MOVES
 from gateway.operator import Operator
 from gateway.pairing.guests import FACTS
@@ -38,7 +38,6 @@ from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.spool_routes import spool_routes
-from gateway.stopping import Stopping
 from gateway.takeup import TakingUp
 from gateway.watch.status import Status
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from gateway.abilities import abilities_of
-from gateway.backoff import backoff
+from gateway.aio import backoff
 from gateway.composing import Composer
 from gateway.contract import Address, Channel, Enclosure, Outbound, Receipt
+from gateway.contract.abilities import abilities_of
 from gateway.courier import Courier
 from gateway.drafting import Draft, Easel, Memory
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.insisting import insist
 from gateway.lanes import Lanes
-from gateway.metrics.tally import DEAD, DELIVERED, Tally
+from gateway.metrics import DEAD, DELIVERED, Tally
 from gateway.sketches import Sketches
 from gateway.spool import Bury, Delivered, Operation, OutboxRow, OutboxState, Postpone, Send, Sending, Spool
 

@@ -10,10 +10,10 @@ from types import TracebackType
 import structlog
 from msgspec.structs import replace
 
-from gateway.abilities import abilities_of
+from gateway.aio import whole
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
+from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient
-from gateway.whole import whole
 
 __all__ = ["Draft", "Easel", "Memory"]
 

@@ -7,7 +7,7 @@ import structlog
 from gateway.course import Course, as_asked
 from gateway.delivery import Delivery
 from gateway.errors import Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.meanwhile import Meanwhile
 from gateway.minutes import Minutes
 from gateway.preparing import Preparing

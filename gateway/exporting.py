@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from gateway.dialogue import Json, ToolCall
+from gateway.conversation import Json, ToolCall
 from gateway.sessions import Entry, SessionMeta, entries, shown
 from gateway.text import excerpt, printable
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.backoff import backoff
+from gateway.aio import backoff
 from gateway.spool import SpoolFull
 
 __all__ = ["insist"]

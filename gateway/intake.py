@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.access import is_owner, may_talk
 from gateway.admission import Admission
+from gateway.aio import whole
 from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
 from gateway.contract import Inbound, Quote, Verdict
@@ -22,7 +23,6 @@ from gateway.replies import Reply
 from gateway.routing import Routed, route
 from gateway.spool import Duplicate, Operation, Spool, SpoolBroken
 from gateway.text import clean, excerpt, split
-from gateway.whole import whole
 
 __all__ = ["Intake"]
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from config import AccountSettings, LogFormat, LogLevel, Secret
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.logfile import LogFile
 from gateway.outlet import Outlet
 

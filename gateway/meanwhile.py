@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 from config import BusyMode
 from gateway.access import may_talk
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.signs import Signs

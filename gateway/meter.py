@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from gateway.agent.tokens import Calibrations, measure_frame, measure_message
-from gateway.dialogue import Message
+from gateway.conversation import Message
 from gateway.live import Live
 from gateway.metered import Metered, Shorten, budget_of
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally
 from gateway.roster import Agent
 from gateway.spool import Operation, Remember, Spool
 from gateway.usage import Bill, Spending

@@ -16,9 +16,9 @@ from gateway.agent.fitting import fit
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
-from gateway.dialogue import Message, ToolCall, ToolMessage, UserMessage
+from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally
 from gateway.usage import Bill
 
 __all__ = ["Metered", "Shorten", "budget_of"]

@@ -7,16 +7,16 @@ from functools import partial
 from msgspec.structs import replace
 
 from gateway.agent.events import Done, Event, PlanMade, StepDone, TextDelta, ToolFinished, ToolStarted
+from gateway.aio import whole
+from gateway.conversation import ToolCall, ToolOutcome
 from gateway.course import Course
-from gateway.dialogue import ToolCall, ToolOutcome
 from gateway.drafting import Draft
 from gateway.files.outgoing import enclosure, sent_file
 from gateway.insisting import insist
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.preparing import Preparing
 from gateway.sessions import Entry, SessionManager, entries, interrupted, said, sent_files, step_at_hand
 from gateway.spool import Begin, InboxState, Operation, Settle
-from gateway.whole import whole
 
 __all__ = ["Minutes"]
 

@@ -14,10 +14,10 @@ from gateway.agent.provider import Prompt
 from gateway.briefing import brief
 from gateway.compaction import CONVERSATION, OVERFLOW, Compactions, Keep, Order
 from gateway.contract import PeerKind
-from gateway.dialogue import Message
+from gateway.conversation import Message
 from gateway.errors import Refused
 from gateway.files.room import FileRoom
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.jottings import Jottings
 from gateway.live import Live
 from gateway.meter import Meter

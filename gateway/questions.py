@@ -3,8 +3,8 @@
 import json
 from datetime import timedelta
 
-from gateway.dialogue import Json, ToolCall
-from gateway.text.phrases import duration
+from gateway.conversation import Json, ToolCall
+from gateway.text.clean import duration
 
 __all__ = ["worded"]
 

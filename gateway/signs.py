@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.abilities import abilities_of
 from gateway.contract import Channel, Inbound, Reacts
+from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient, Undeliverable
 from gateway.lanes import LaneFull, Lanes
 

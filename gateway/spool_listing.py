@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.spool import InboxRow, OutboxRow, OutboxState, Revive, Spool
 from gateway.text import excerpt

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import structlog
 
-from gateway.backoff import backoff
+from gateway.aio import backoff
 from gateway.contract import Channel, Deliver
 from gateway.errors import AuthRejected, Transient
 

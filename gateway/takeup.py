@@ -13,7 +13,7 @@ from gateway.commands import COMMANDS, RESTARTED_BY, RETRY, Asked, Kind, read
 from gateway.contract import Address, Outbound
 from gateway.delivery import Delivery
 from gateway.errors import Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.signs import Signs

@@ -11,16 +11,16 @@ from gateway.access import check_still_welcome
 from gateway.agent.loop import converse
 from gateway.agent.tools import ToolContext
 from gateway.agent.using import use
-from gateway.allowance import Allowance
+from gateway.aio import Allowance, whole
 from gateway.approvals import Approvals
 from gateway.asking import Asking
+from gateway.conversation import Message
 from gateway.course import Course
 from gateway.delivery import Delivery
-from gateway.dialogue import Message
 from gateway.drafting import Draft
 from gateway.ending import Ending
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile
 from gateway.minutes import Minutes
@@ -34,7 +34,6 @@ from gateway.sessions import (
     last_turn,
 )
 from gateway.sessions.messages import as_messages
-from gateway.whole import whole
 
 __all__ = ["Turns"]
 

@@ -11,7 +11,7 @@ from gateway.agent.provider import Usage
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.insisting import insist
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally
 from gateway.sessions import entries
 from gateway.spool import Spend, Spent, Spool
 

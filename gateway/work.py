@@ -2,13 +2,13 @@
 
 import asyncio
 
+from gateway.aio import whole
 from gateway.commands import COMMANDS, RETRY, Command
 from gateway.errands import Errands
 from gateway.errors import Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.signs import Signs
 from gateway.turns import Turns
-from gateway.whole import whole
 
 __all__ = ["Work"]
 

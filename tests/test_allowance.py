@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.allowance import Allowance
+from gateway.aio import Allowance
 from tests.polling import until
 
 

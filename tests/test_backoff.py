@@ -1,6 +1,6 @@
 from itertools import islice
 
-from gateway.backoff import backoff
+from gateway.aio import backoff
 
 
 def test_waits_double_up_to_the_cap() -> None:

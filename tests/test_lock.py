@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import CannotStart
-from gateway.lock import DataDirLock, prepare_data_dir
 
 
 def test_the_second_holder_is_told_which_process_is_the_first(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_symlinked_path_is_the_same_directory(tmp_path: Path) -> None:
 
 def test_the_kernel_frees_the_lock_of_a_killed_process(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib; from gateway.lock import DataDirLock\n"
+        "import sys, pathlib; from gateway.data_dir import DataDirLock\n"
         "with DataDirLock(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -6,7 +6,7 @@ import pytest
 
 from config import Settings
 from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.meanwhile import Meanwhile

@@ -15,12 +15,12 @@ from config import LimitSettings, Settings
 from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.tokens import Calibrations
-from gateway.dialogue import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.live import Live
 from gateway.meter import Meter
 from gateway.metered import Metered
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally
 from gateway.spool import Remember, Spend, Spool, SpoolFull
 from gateway.usage import Bill, Spending, day_of
 from tests.agent.scripted import ScriptedProvider

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialogue import Json, ToolCall
+from gateway.conversation import Json, ToolCall
 from gateway.questions import worded
 
 VALUES = st.recursive(

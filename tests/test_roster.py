@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from config import Settings
-from gateway.dialogue import ToolCall
+from gateway.conversation import ToolCall
 from gateway.errors import CannotStart
 from gateway.roster import Roster
 

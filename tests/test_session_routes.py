@@ -13,8 +13,8 @@ from gateway.archive import BLOCK, Archive, in_blocks, in_lines
 from gateway.cli.sessions_archives import DaemonArchive, opened_archive, opened_files
 from gateway.control import Control
 from gateway.daemon import opened
+from gateway.data_dir import DataDirLock
 from gateway.errors import CannotStart, Refused
-from gateway.lock import DataDirLock
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.names import file_name

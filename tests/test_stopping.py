@@ -1,6 +1,6 @@
 import asyncio
 
-from gateway.stopping import Stopping
+from gateway.aio import Stopping
 
 
 async def test_what_is_waited_for_may_finish_after_the_first_time_of_asking() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.whole import whole
+from gateway.aio import whole
 
 
 class Job:

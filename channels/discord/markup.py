@@ -7,7 +7,7 @@ import re
 
 from markdown_it.tree import SyntaxTreeNode
 
-from gateway.text.parsing import Parser, drawn_table
+from gateway.text.markdown import Parser, drawn_table
 
 _MAX_HEADING_LEVEL = 3
 _URL = re.compile(r"(https?://\S+)")

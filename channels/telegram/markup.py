@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from markdown_it.tree import SyntaxTreeNode
 
 from gateway.text import utf16_length
-from gateway.text.parsing import Parser, drawn_table
+from gateway.text.markdown import Parser, drawn_table
 
 _SCHEMES = ("http://", "https://", "mailto:", "tg://")
 _TAGS = {"strong": "b", "em": "i", "s": "s"}

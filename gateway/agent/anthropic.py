@@ -14,7 +14,7 @@ from gateway.agent.endpoint import NO_KEY, Body, Endpoint, Events
 from gateway.agent.models import describe
 from gateway.agent.provider import Prompt
 from gateway.agent.shapes import Shape, seen, to_anthropic
-from gateway.dialogue import AssistantMessage, Message, UserMessage
+from gateway.conversation import AssistantMessage, Message, UserMessage
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

@@ -13,7 +13,7 @@ from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY
 from gateway.agent.failures import CUT_OFF
 from gateway.agent.provider import Chunk, TextDelta, Usage
 from gateway.agent.shapes import Shape
-from gateway.dialogue import Json, Thought, ToolCall
+from gateway.conversation import Json, Thought, ToolCall
 from gateway.errors import ProviderBusy, ProviderFailed
 
 __all__ = ["AnthropicAnswer"]

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from gateway.agent.step import MAX_CALL_BYTES, TOO_MUCH_TO_CALL, new_call_id
-from gateway.dialogue import Json, ToolCall
+from gateway.conversation import Json, ToolCall
 from gateway.errors import ProviderFailed
 
 __all__ = ["Pieces", "call_of"]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from gateway.agent.provider import Prompt
-from gateway.dialogue import AssistantMessage, Json, Message, ToolMessage, UserMessage
+from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, UserMessage
 
 __all__ = ["MAX_SUMMARY_CHARS", "condensing_prompt"]
 

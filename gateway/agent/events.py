@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from gateway.agent.provider import TextDelta, Usage
-from gateway.dialogue import Thought, ToolCall, ToolOutcome
+from gateway.conversation import Thought, ToolCall, ToolOutcome
 
 __all__ = ["Done", "Event", "PlanMade", "PlanStep", "StepDone", "TextDelta", "ToolFinished", "ToolStarted"]
 

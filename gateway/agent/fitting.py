@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from gateway.dialogue import Message, ToolMessage, UserMessage
+from gateway.conversation import Message, ToolMessage, UserMessage
 
 Size = Callable[[Message], int]
 

@@ -11,7 +11,7 @@ from gateway.agent.repeats import Repeats
 from gateway.agent.step import Step
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.agent.using import Permit, nobody_to_ask, use
-from gateway.dialogue import AssistantMessage, Message, ToolMessage, ToolOutcome
+from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome
 
 __all__ = ["Listen", "converse"]
 

@@ -8,7 +8,7 @@ from config import ProviderSettings
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta
 from gateway.agent.rules import Ask, decide
 from gateway.agent.step import new_call_id
-from gateway.dialogue import ToolCall
+from gateway.conversation import ToolCall
 
 __all__ = ["OfflineProvider", "open_offline"]
 

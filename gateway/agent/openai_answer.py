@@ -11,7 +11,7 @@ from gateway.agent.calls import Pieces
 from gateway.agent.endings import CUT_SHORT, DECLINED, THOUGHT_ONLY
 from gateway.agent.failures import CUT_OFF
 from gateway.agent.provider import Chunk, TextDelta, Usage
-from gateway.dialogue import Json, Thought
+from gateway.conversation import Json, Thought
 from gateway.errors import ProviderBusy, ProviderFailed
 
 __all__ = ["OpenAIAnswer"]

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from gateway.dialogue import Json, Message, Thought, ToolCall
+from gateway.conversation import Json, Message, Thought, ToolCall
 
 __all__ = ["Chunk", "Closes", "Prompt", "Provider", "TextDelta", "ToolSpec", "Usage"]
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from gateway.dialogue import Json, ToolCall, ToolOutcome
+from gateway.conversation import Json, ToolCall, ToolOutcome
 
 __all__ = ["Repeats"]
 

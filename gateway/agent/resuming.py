@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta
-from gateway.dialogue import AssistantMessage, UserMessage
+from gateway.conversation import AssistantMessage, UserMessage
 
 __all__ = ["Resumption"]
 

@@ -9,7 +9,7 @@ import structlog
 
 from gateway.agent.provider import Chunk, Prompt, Provider
 from gateway.agent.resuming import Resumption
-from gateway.backoff import backoff
+from gateway.aio import backoff
 from gateway.errors import ProviderBusy
 
 __all__ = ["Retrying"]

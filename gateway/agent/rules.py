@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from gateway.dialogue import AssistantMessage, Json, Message, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.text import excerpt
 
 __all__ = ["Ask", "decide"]

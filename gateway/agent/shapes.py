@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from gateway.agent.voices import voiced
-from gateway.dialogue import AssistantMessage, Json, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import (
+    AssistantMessage,
+    Json,
+    Message,
+    Picture,
+    ToolCall,
+    ToolMessage,
+    ToolOutcome,
+    UserMessage,
+)
 
 __all__ = ["Shape", "from_anthropic", "from_openai", "seen", "to_anthropic", "to_openai"]
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gateway.agent.events import StepDone
 from gateway.agent.provider import Chunk, TextDelta, Usage
-from gateway.dialogue import Json, Thought, ToolCall
+from gateway.conversation import Json, Thought, ToolCall
 from gateway.errors import ProviderFailed
 from gateway.text import clean
 

@@ -12,7 +12,7 @@ from time import monotonic
 import msgspec
 
 from gateway.agent.provider import ToolSpec
-from gateway.dialogue import AssistantMessage, Message, ToolMessage
+from gateway.conversation import AssistantMessage, Message, ToolMessage
 
 _LETTERS_AND_BLANKS = ascii_letters.encode() + b" \t\n\r\v\f"
 _DIGITS = digits.encode()

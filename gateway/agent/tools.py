@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.agent.provider import ToolSpec
-from gateway.dialogue import Json, ToolCall, ToolOutcome
+from gateway.conversation import Json, ToolCall, ToolOutcome
 from gateway.errors import Refused
 from gateway.text import clean, excerpt
 

@@ -7,7 +7,7 @@ import msgspec
 from gateway.agent.events import PlanMade, PlanStep, ToolFinished, ToolStarted
 from gateway.agent.toolbox.planning import plan
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import ToolCall, ToolOutcome
+from gateway.conversation import ToolCall, ToolOutcome
 
 __all__ = ["Permit", "nobody_to_ask", "use"]
 

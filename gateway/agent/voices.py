@@ -8,7 +8,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from gateway.dialogue import UserMessage
+from gateway.conversation import UserMessage
 from gateway.text import excerpt
 
 __all__ = ["escaped", "plain_name", "voiced"]

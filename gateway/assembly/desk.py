@@ -6,7 +6,7 @@ from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
 from gateway.commands import COMMANDS, Desk
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.pairing import Pairing
 from gateway.reminders import Reminders

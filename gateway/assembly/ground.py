@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gateway.files.store import FileStore
 from gateway.live import Live
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.metrics.scrape import Metrics
+from gateway.observability.prometheus import Metrics
 from gateway.watch.at_work import AtWork
 from gateway.watch.condition import Condition
 from gateway.watch.flushes import Flushes

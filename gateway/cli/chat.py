@@ -15,8 +15,8 @@ import structlog
 from config import LogFormat, Settings
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, command_parser, fail, load_settings
 from gateway.control import Control, is_running
+from gateway.data_dir import DataDirTaken, prepare_data_dir
 from gateway.errors import CannotStart, GatehouseError
-from gateway.lock import DataDirTaken, prepare_data_dir
 from gateway.logs import configure, secrets_in
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from gateway.sessions import entries
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.names import parse_key
 from gateway.text import clean, printable
-from gateway.text.phrases import count
+from gateway.text.clean import count
 
 _MAX_BYTES = 256 * 1024 * 1024
 _SUFFIXES = (".json", ".jsonl")

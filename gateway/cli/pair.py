@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
 from gateway.control import Control, is_running
-from gateway.dialogue import Json
-from gateway.lock import DataDirLock
+from gateway.conversation import Json
+from gateway.data_dir import DataDirLock
 from gateway.pairing import Pairing
 from gateway.pairing.guests import FACTS, GuestBook
 from gateway.pairing.listing import ACTIONS, listing

@@ -14,8 +14,8 @@ from config import Settings
 from gateway.archive import Archive, Listed, ManagerArchive, closing, in_lines
 from gateway.backup.restore import require_complete_restore
 from gateway.control import Control, is_running
+from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
-from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.session_routes import PATIENCE
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
 from gateway.spool import Spool

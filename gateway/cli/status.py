@@ -18,7 +18,7 @@ from gateway.control import Control, NotRunning
 from gateway.errors import Refused
 from gateway.files.names import in_bytes
 from gateway.text import excerpt, printable
-from gateway.text.phrases import ago, count, duration
+from gateway.text.clean import ago, count, duration
 from gateway.watch.facts import ChannelFacts, Facts, SpoolFacts
 
 _MIN_INTERVAL = 0.2

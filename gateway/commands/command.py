@@ -8,7 +8,7 @@ from enum import StrEnum
 from gateway.approvals import Approvals
 from gateway.compaction import Compactions
 from gateway.contract import Button, Inbound, Outbound
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.live import Live
 from gateway.mcp.servers import McpServers

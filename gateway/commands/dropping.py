@@ -2,10 +2,10 @@
 
 from gateway.commands.command import Answer
 from gateway.contract import Inbound, Outbound
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.spool import InboxState, Settle
-from gateway.text.phrases import count
+from gateway.text.clean import count
 
 __all__ = ["Dropped"]
 

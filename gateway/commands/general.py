@@ -5,7 +5,7 @@ import msgspec
 from gateway.commands.command import Answer, Call, Command
 from gateway.commands.dropping import Dropped
 from gateway.errors import Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.spool import Remember
 

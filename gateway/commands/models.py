@@ -9,7 +9,7 @@ from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.roster import Agent
 from gateway.sessions import SessionMeta
-from gateway.text.phrases import count
+from gateway.text.clean import count
 from gateway.usage import person_of
 
 __all__ = ["AGENT", "COMPACT", "MODEL", "answering", "own_session"]

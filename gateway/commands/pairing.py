@@ -4,7 +4,7 @@ from gateway.commands.command import Answer, Call, Command
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.pairing.guests import Applicant, Guest
-from gateway.text.phrases import ago
+from gateway.text.clean import ago
 
 __all__ = ["PAIR", "PAIR_APPROVE", "PAIR_DENY", "PAIR_REVOKE"]
 

@@ -5,7 +5,7 @@ from gateway.commands.numbers import read_number
 from gateway.contract import Button
 from gateway.sessions import SessionMeta
 from gateway.text import excerpt
-from gateway.text.phrases import ago, count
+from gateway.text.clean import ago, count
 
 __all__ = ["LIST", "NEW", "RESUME"]
 

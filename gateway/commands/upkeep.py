@@ -9,7 +9,7 @@ from gateway.errors import Refused
 from gateway.exporting import MarkdownExport, exported, undone_in
 from gateway.sessions import Hit, SessionMeta, SessionStatus
 from gateway.text import excerpt
-from gateway.text.phrases import ago, count
+from gateway.text.clean import ago, count
 
 __all__ = ["CLOSE", "DELETE", "EXPORT", "INFO", "RENAME", "SEARCH"]
 

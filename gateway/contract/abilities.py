@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gateway.contract.channel import Channel
 from gateway.contract.messages import Address, Attachment, Outbound, Receipt
-
-__all__ = [
-    "Drafts",
-    "DropsRepeats",
-    "Edits",
-    "FetchesFiles",
-    "LooksBack",
-    "OffersButtons",
-    "ProvesAccess",
-    "Reacts",
-    "SendsFiles",
-    "ShowsTyping",
-]
 
 
 @runtime_checkable
@@ -135,3 +125,31 @@ class ProvesAccess(Protocol):
         It works whether the channel runs or not, and neither takes nor sends a message. `TimeoutError` when the
         platform has not answered within `deadline` seconds, among which loading an SDK does not count.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    drafts: Drafts | None
+    edits: Edits | None
+    back: LooksBack | None
+    typing: ShowsTyping | None
+    reacts: Reacts | None
+    fetches: FetchesFiles | None
+    sends_files: SendsFiles | None
+    max_buttons: int
+    repeats_dropped_for: float
+
+
+@lru_cache(maxsize=64)
+def abilities_of(channel: Channel) -> Abilities:
+    return Abilities(
+        drafts=channel if isinstance(channel, Drafts) else None,
+        edits=channel if isinstance(channel, Edits) else None,
+        back=channel if isinstance(channel, LooksBack) else None,
+        typing=channel if isinstance(channel, ShowsTyping) else None,
+        reacts=channel if isinstance(channel, Reacts) else None,
+        fetches=channel if isinstance(channel, FetchesFiles) else None,
+        sends_files=channel if isinstance(channel, SendsFiles) else None,
+        max_buttons=channel.max_buttons if isinstance(channel, OffersButtons) else 0,
+        repeats_dropped_for=channel.repeats_dropped_for if isinstance(channel, DropsRepeats) else 0.0,
+    )

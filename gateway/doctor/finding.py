@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.dialogue import Json
+from gateway.conversation import Json
 
 
 class Level(StrEnum):

@@ -15,7 +15,7 @@ from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import GatehouseError
 from gateway.install.units import ServiceScope, program_of, same_unit, service_paths, shipped_units
 from gateway.roster import agent_faults
-from gateway.text.phrases import count
+from gateway.text.clean import count
 
 _OTHERS = 0o077
 _UNCHECKED = ("workspace",)

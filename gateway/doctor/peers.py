@@ -13,7 +13,7 @@ from gateway.agent.provider import Closes, Prompt
 from gateway.agent.providers import open_provider
 from gateway.agent.toolbox.shell import guarded, script_for
 from gateway.contract import Channel, ProvesAccess
-from gateway.dialogue import UserMessage
+from gateway.conversation import UserMessage
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.sandbox.walls import NoSandbox

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from gateway.dialogue import Message, Picture, UserMessage
+from gateway.conversation import Message, Picture, UserMessage
 from gateway.errors import Refused
 from gateway.files.names import in_bytes
 from gateway.files.sniffing import PICTURES, dimensions, media_type

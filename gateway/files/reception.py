@@ -9,15 +9,15 @@ from pathlib import Path
 
 import structlog
 
-from gateway.abilities import abilities_of
-from gateway.backoff import backoff
+from gateway.aio import backoff
 from gateway.contract import Attachment, AttachmentKind, Channel, FetchesFiles
+from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
 from gateway.files.names import in_bytes, safe_name
 from gateway.files.reading import Reader, Transcribe, missing
 from gateway.files.store import FileStore, Stored, TooLarge, folder_of
 from gateway.files.uploads import UPLOADS
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.live import Live
 from gateway.sessions import entries
 

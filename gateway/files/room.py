@@ -7,7 +7,7 @@ import structlog
 
 from config import Settings
 from gateway.contract import Channel, Enclosure
-from gateway.dialogue import Message
+from gateway.conversation import Message
 from gateway.files.outgoing import Outgoing
 from gateway.files.pictures import shown
 from gateway.files.reading import Transcribe
@@ -15,7 +15,7 @@ from gateway.files.reception import Reception
 from gateway.files.store import FileStore, folder_of
 from gateway.files.transcription import Transcriber
 from gateway.files.uploads import UPLOADS
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.live import Live
 from gateway.sessions import Leaving, SessionManager, SessionMeta
 

@@ -16,10 +16,10 @@ from tempfile import mkstemp
 import structlog
 
 from config.files import fsync_directory, make_private_directory
+from gateway.aio import whole
 from gateway.errors import CannotStart, Refused
 from gateway.files.names import in_bytes
 from gateway.sessions.names import file_name
-from gateway.whole import whole
 
 __all__ = ["FileStore", "Stored", "TooLarge", "folder_of"]
 

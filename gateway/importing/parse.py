@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.text import clean
 
 _MIN_MILLISECONDS = 100_000_000_000

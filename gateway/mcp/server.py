@@ -12,8 +12,8 @@ import structlog
 from config import McpSettings
 from gateway.agent.provider import ToolSpec
 from gateway.agent.tools import Tool, ToolContext, ToolFailed
-from gateway.backoff import backoff
-from gateway.dialogue import Json
+from gateway.aio import backoff
+from gateway.conversation import Json
 from gateway.mcp.last_words import LastWords
 from gateway.mcp.naming import tool_name
 from gateway.mcp.results import as_text

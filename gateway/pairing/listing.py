@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.pairing.guests import Applicant, Guest
 from gateway.pairing.pairing import Pairing

@@ -5,8 +5,8 @@ import codecs
 import re
 import sys
 
+from gateway.aio import whole
 from gateway.publicweb.client import Page, WebFailed
-from gateway.whole import whole
 
 __all__ = ["readable"]
 

@@ -8,13 +8,13 @@ import structlog
 
 from gateway.access import may_talk
 from gateway.agent.voices import plain_name
+from gateway.aio import whole
 from gateway.contract import Outbound, PeerKind
 from gateway.delivery import Delivery
 from gateway.live import Live
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.times import in_words, next_time
 from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, SpoolFull, WrongState
-from gateway.whole import whole
 
 __all__ = ["Alarm"]
 

@@ -11,7 +11,7 @@ import structlog
 from gateway.access import are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.live import Live
 from gateway.reminders.times import in_words, read_when
 from gateway.spool import About, Appoint, ReminderRow, Spool, SpoolFull, TooMany

@@ -4,11 +4,11 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from gateway.aio import whole
 from gateway.sandbox.processes import Ended
 from gateway.sandbox.script import Script
 from gateway.sandbox.walls import NoSandbox
 from gateway.sandbox.wire import MAX_LINE, answer_of, line_of
-from gateway.whole import whole
 
 __all__ = ["hosted"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.whole import whole
+from gateway.aio import whole
 
 __all__ = ["Bounds", "Ended", "kill_group", "run"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gateway.dialogue import ToolCall
+from gateway.conversation import ToolCall
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from config.files import Fsync
+from gateway.private_files import OPEN_TO_OTHERS, PRIVATE, make_private_folder
 from gateway.sessions import index, transcript
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Entry
@@ -20,7 +21,6 @@ from gateway.sessions.mending import rebuild, set_aside
 from gateway.sessions.names import file_name
 from gateway.sessions.open_writers import OpenWriters
 from gateway.sessions.portable import Arrival
-from gateway.sessions.private_file import OPEN_TO_OTHERS, PRIVATE, make_private_folder
 from gateway.sessions.tail import Everything, Sufficiency
 from gateway.sessions.transcript import Reading
 from gateway.sessions.unsynced import Unsynced

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.dialogue import Message
+from gateway.conversation import Message
 from gateway.sessions import entries as e
 from gateway.sessions.counting import counted, is_spoken, standing_summary
 from gateway.sessions.entries import Entry

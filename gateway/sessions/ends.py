@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from gateway.dialogue import Message
+from gateway.conversation import Message
 from gateway.errors import Refused
 from gateway.sessions import fold, recovery
 from gateway.sessions.books import Books

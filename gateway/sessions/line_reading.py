@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.sessions.private_file import opened, read_from
+from gateway.private_files import opened, read_from
 
 __all__ = [
     "BLOCK",

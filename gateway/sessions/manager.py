@@ -13,7 +13,7 @@ import structlog
 
 from config import SessionSettings
 from gateway.contract import Address
-from gateway.dialogue import Message
+from gateway.conversation import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import upkeep

@@ -9,9 +9,9 @@ from pathlib import Path
 import structlog
 
 from config.files import Fsync
+from gateway.private_files import APPENDING, opened, read_from, write
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.line_reading import end_of_lines
-from gateway.sessions.private_file import APPENDING, opened, read_from, write
 
 __all__ = [
     "REBUILT",

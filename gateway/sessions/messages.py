@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.at_hand import INTERRUPTED, call_of
 from gateway.sessions.counting import counted, standing_summary

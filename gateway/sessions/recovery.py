@@ -16,6 +16,7 @@ from time import monotonic
 import msgspec
 import structlog
 
+from gateway.private_files import OPEN_TO_OTHERS, PRIVATE
 from gateway.sessions import index, transcript
 from gateway.sessions.disk import Disk
 from gateway.sessions.entries import Checkpoint
@@ -25,7 +26,6 @@ from gateway.sessions.index import Member, Scope, newest_first
 from gateway.sessions.mending import REBUILT, set_aside
 from gateway.sessions.names import file_name, parse_key
 from gateway.sessions.portable import ARRIVING
-from gateway.sessions.private_file import OPEN_TO_OTHERS, PRIVATE
 from gateway.sessions.state import SessionState
 from gateway.sessions.tail import ForState
 

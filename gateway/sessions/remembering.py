@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.dialogue import Message, UserMessage
+from gateway.conversation import Message, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions import messages
 from gateway.sessions.counting import counted, is_spoken, standing_summary

@@ -11,12 +11,12 @@ from itertools import chain
 from pathlib import Path
 
 from config.files import Fsync
+from gateway.private_files import APPENDING, PRIVATE, close_to_others, opened, read_from, write
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Checkpoint, Entry, Header
 from gateway.sessions.identity import is_named, refuse_newer, with_header
 from gateway.sessions.line_reading import BLOCK, lines_before
 from gateway.sessions.mending import is_entry, mend, repair_tail, set_aside
-from gateway.sessions.private_file import APPENDING, PRIVATE, close_to_others, opened, read_from, write
 from gateway.sessions.tail import Everything, Sufficiency
 
 __all__ = [

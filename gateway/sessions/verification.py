@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.private_files import OPEN_TO_OTHERS
 from gateway.sessions import index
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.line_reading import lines_forwards
 from gateway.sessions.names import file_name
-from gateway.sessions.private_file import OPEN_TO_OTHERS
 
 __all__ = ["Problem", "VerifyReport", "verify"]
 

@@ -3,7 +3,7 @@
 Markdown rendering is in `gateway.text.markdown`, which is not imported here: only who shows HTML pays for it.
 """
 
-from gateway.text.hygiene import clean, excerpt, printable
+from gateway.text.clean import clean, excerpt, printable
 from gateway.text.splitting import split, utf16_length
 from gateway.text.tables import draw_table
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
-from gateway.jobs import Job
+from gateway.job import Job
 
 __all__ = ["AtWork", "Running"]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.channels import Channels
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.servers import McpServers
-from gateway.metrics.tally import Tally
+from gateway.metrics import Tally
 from gateway.roster import Roster
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool

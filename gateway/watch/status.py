@@ -8,10 +8,9 @@ from aiohttp import web
 from gateway import __version__
 from gateway.contract import Access, Caller, Route
 from gateway.http.routes import ChannelHealth
-from gateway.metrics.histogram import Histogram
-from gateway.metrics.tally import Tally
+from gateway.metrics import Histogram, Tally
 from gateway.spool import Stats
-from gateway.text.phrases import count, duration
+from gateway.text.clean import count, duration
 from gateway.watch.at_work import Running
 from gateway.watch.facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
 from gateway.watch.vitals import Vitals

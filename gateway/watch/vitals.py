@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from gateway.http.routes import Health
-from gateway.jobs import Job
+from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.spool import SpoolBroken, SpoolFull, Stats
 from gateway.watch.at_work import Running

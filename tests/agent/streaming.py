@@ -9,7 +9,7 @@ from typing import Any
 from config import ProviderSettings
 from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, ToolSpec, Usage
 from gateway.agent.providers import Providers
-from gateway.dialogue import Message, Thought, ToolCall, UserMessage
+from gateway.conversation import Message, Thought, ToolCall, UserMessage
 from tests.agent.wire import Dialect, Reply, WireServer, serving
 
 TICKS = 10

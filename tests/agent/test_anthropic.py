@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.agent.provider import Provider
-from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome
+from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome
 from gateway.errors import ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, Said, model, step
 from tests.agent.wire import ANTHROPIC, CUT, Chunk, Reply

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.condensing import condensing_prompt
-from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
 CALL = ToolCall(id="1", name="read_file", input={"path": "a.txt"})
 SAID: list[Message] = [

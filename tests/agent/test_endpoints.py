@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.agent.provider import Prompt, Usage
-from gateway.dialogue import AssistantMessage, Picture, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Picture, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, Said, model, step
 from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Refusal, Reply

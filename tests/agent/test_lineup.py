@@ -6,7 +6,7 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.providers import Providers
 from gateway.agent.retrying import Retrying
-from gateway.dialogue import AssistantMessage, UserMessage
+from gateway.conversation import AssistantMessage, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.scripted import ScriptedProvider
 from tests.agent.streaming import at_once, step

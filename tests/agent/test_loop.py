@@ -10,7 +10,7 @@ from gateway.agent.loop import converse
 from gateway.agent.provider import Chunk, Prompt, Usage
 from gateway.agent.toolbox import plan
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
-from gateway.dialogue import AssistantMessage, Json, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Json, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ProviderFailed
 from tests.agent.scripted import ScriptedProvider
 

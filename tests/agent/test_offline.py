@@ -7,7 +7,7 @@ from gateway.agent.offline import OfflineProvider
 from gateway.agent.provider import Prompt, TextDelta
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import ToolCall, UserMessage
+from gateway.conversation import ToolCall, UserMessage
 
 TOOLBOX = Toolbox(BUILT_IN)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dialogue import AssistantMessage, ToolMessage, ToolOutcome
+from gateway.conversation import AssistantMessage, ToolMessage, ToolOutcome
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, model, step
 from tests.agent.wire import OPENAI, Call

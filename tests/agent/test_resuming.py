@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.resuming import Resumption
-from gateway.dialogue import AssistantMessage, UserMessage
+from gateway.conversation import AssistantMessage, UserMessage
 
 PROMPT = Prompt(system="", messages=(UserMessage(text="hello"),))
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.retrying import MAX_CUTS, Retrying
-from gateway.dialogue import ToolCall, UserMessage
+from gateway.conversation import ToolCall, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.scripted import ScriptedProvider
 

@@ -5,7 +5,7 @@ from markdown_it.common.utils import escapeHtml
 
 from gateway.agent.rules import Ask, decide
 from gateway.agent.toolbox import BUILT_IN
-from gateway.dialogue import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.text.markdown import render_html
 
 OFFERED = {tool.spec.name for tool in BUILT_IN}

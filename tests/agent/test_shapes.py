@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.shapes import from_anthropic, from_openai, to_anthropic, to_openai
-from gateway.dialogue import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions.entries import Entry, User
 from gateway.sessions.messages import history
 from tests.agent.wire.legal import anthropic_complaints, openai_complaints

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.agent.provider import ToolSpec
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
-from gateway.dialogue import AssistantMessage, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 
 TOKENISERS = ("o200k", "cl100k", "mistral", "qwen", "claude", "deepseek")
 # The tokens of each text, in the order of TOKENISERS.

@@ -8,7 +8,7 @@ from msgspec import Meta, structs
 from structlog.testing import capture_logs
 
 from gateway.agent.tools import Tool, Toolbox, ToolContext, ToolFailed, tool
-from gateway.dialogue import Json, ToolCall
+from gateway.conversation import Json, ToolCall
 
 
 class Place(msgspec.Struct):

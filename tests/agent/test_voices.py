@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.agent.shapes import to_anthropic, to_openai
 from gateway.agent.voices import voiced
-from gateway.dialogue import UserMessage
+from gateway.conversation import UserMessage
 from gateway.sessions.messages import SUMMARY
 
 FORGERIES = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.lock import DataDirLock
+from gateway.data_dir import DataDirLock
 from tests.channels.terminal.pseudo import in_terminal
 from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, environment, gatehouse, running, write_config
 

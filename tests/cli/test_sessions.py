@@ -17,8 +17,8 @@ from gateway.archive import ManagerArchive
 from gateway.cli import main
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions.show import Tail, format_size, format_table
+from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
-from gateway.lock import DataDirLock, prepare_data_dir
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.names import file_name

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Tool, ToolContext, tool
-from gateway.dialogue import Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.crash.points import reach, whole_write
 from tests.polling import until
 

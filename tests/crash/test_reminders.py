@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Address, PeerKind, Sender
-from gateway.lock import prepare_data_dir
+from gateway.data_dir import prepare_data_dir
 from gateway.spool import About, Appoint, Spool
 from tests.crash.checks import rows
 from tests.crash.daemons import Daemons, daemons

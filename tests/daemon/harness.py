@@ -15,8 +15,8 @@ from channels.loopback import LoopbackChannel
 from config import GatewaySettings, HttpSettings, Settings
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, Outbound, OutboundKind, PeerKind, Sender
+from gateway.conversation import UserMessage
 from gateway.daemon import Daemon, opened
-from gateway.dialogue import UserMessage
 from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Entry
 from gateway.spool import Accept, Begin, Settle, Spool

@@ -11,8 +11,8 @@ from config import Settings
 from gateway.agent.provider import TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
+from gateway.conversation import ToolCall, ToolMessage
 from gateway.daemon import Daemon
-from gateway.dialogue import ToolCall, ToolMessage
 from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.entries import Approval, ToolResult, TurnEnd
 from gateway.spool import Begin, InboxState, Spool

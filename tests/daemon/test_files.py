@@ -14,8 +14,8 @@ from config import Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Attachment, AttachmentKind
+from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import Daemon
-from gateway.dialogue import ToolCall, UserMessage
 from gateway.errors import AuthRejected, ProviderFailed
 from gateway.files.reception import AT_ONCE
 from gateway.sessions import shown

@@ -6,8 +6,8 @@ from pathlib import Path
 from gateway.agent.provider import TextDelta
 from gateway.agent.toolbox import plan
 from gateway.agent.tools import Toolbox
+from gateway.conversation import Json, ToolCall
 from gateway.daemon import Daemon
-from gateway.dialogue import Json, ToolCall
 from gateway.sessions.entries import Plan
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import gateway, settings, transcript_entries

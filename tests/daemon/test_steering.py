@@ -8,7 +8,7 @@ from config import DmScope, SessionSettings, Settings
 from gateway.agent.events import TextDelta
 from gateway.agent.provider import Chunk, Prompt
 from gateway.contract import OutboundKind
-from gateway.dialogue import UserMessage
+from gateway.conversation import UserMessage
 from gateway.sessions import TurnOutcome
 from gateway.sessions.entries import Assistant, Entry, ToolResult, ToolUse, TurnEnd, User
 from tests.agent.scripted import ScriptedProvider

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from gateway.agent.provider import Chunk, TextDelta
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
+from gateway.conversation import ToolCall
 from gateway.daemon import Daemon
-from gateway.dialogue import ToolCall
 from tests.agent.scripted import ScriptedProvider
 
 

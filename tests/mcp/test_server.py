@@ -13,7 +13,7 @@ import pytest
 
 from config import McpSettings
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import Json, ToolCall, ToolOutcome
+from gateway.conversation import Json, ToolCall, ToolOutcome
 from gateway.mcp.servers import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, settings

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics.exposition import counter, gauge, histogram, render
-from gateway.metrics.histogram import Histogram
+from gateway.metrics import Histogram
+from gateway.observability.prometheus import counter, gauge, histogram, render
 
 # Prometheus reads lines of UTF-8; the parser under test splits them as Python does, so its own line ends are left out.
 values = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], include_characters='\n"\\'))

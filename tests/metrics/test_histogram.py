@@ -3,7 +3,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metrics.histogram import Histogram
+from gateway.metrics import Histogram
 
 
 @given(st.lists(st.floats(min_value=0, max_value=20)))

@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from gateway.metrics.lag import watch_lag
+from gateway.metrics import watch_lag
 
 HELD_UP = 0.2
 

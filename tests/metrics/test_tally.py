@@ -1,4 +1,4 @@
-from gateway.metrics.tally import OTHER, Tally
+from gateway.metrics import OTHER, Tally
 from gateway.spool import Spend
 
 

@@ -12,8 +12,8 @@ from playwright.async_api import FilePayload, Page, expect
 from config import Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import TextDelta
+from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import opened
-from gateway.dialogue import ToolCall, UserMessage
 from tests.agent.scripted import ScriptedProvider
 from tests.files.samples import png
 from tests.page.conftest import shoot

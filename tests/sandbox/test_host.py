@@ -12,7 +12,7 @@ import pytest
 from config import ShellSettings, load
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import ToolCall, ToolOutcome
+from gateway.conversation import ToolCall, ToolOutcome
 from gateway.sandbox.host import host
 from gateway.sandbox.wire import MAX_LINE
 from tests.polling import until

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from gateway.dialogue import Message, ToolMessage
+from gateway.conversation import Message, ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions.encoding import encode, seal
 from gateway.sessions.entries import Entry, TurnOutcome

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dialogue import UserMessage
+from gateway.conversation import UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.counting import last_turn
 from gateway.sessions.encoding import seal

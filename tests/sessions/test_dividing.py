@@ -2,7 +2,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialogue import Message, UserMessage
+from gateway.conversation import Message, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.counting import standing_summary
 from gateway.sessions.dividing import Older, is_still, older_part

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import SessionSettings
-from gateway.dialogue import AssistantMessage, UserMessage
+from gateway.conversation import AssistantMessage, UserMessage
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import Session, SessionManager, SessionStatus
 from gateway.sessions import entries as e

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialogue import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.entries import Entry

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.dialogue import ToolMessage
+from gateway.conversation import ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions import transcript
 from gateway.sessions.counting import last_turn, standing_summary

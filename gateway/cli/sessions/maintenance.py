@@ -16,7 +16,7 @@ from gateway.cli.sessions_archives import opened_archive
 from gateway.doctor.stores import ADVICE
 from gateway.sessions import Problem, VerifyReport
 from gateway.text import excerpt, printable
-from gateway.text.phrases import count
+from gateway.text.clean import count
 
 _SHOWN_PER_KIND = 10
 

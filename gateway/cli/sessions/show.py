@@ -19,14 +19,14 @@ from gateway.archive import Listed, closing
 from gateway.cli.common import EXIT_OK
 from gateway.cli.sessions.names import find_session, unknown_scope
 from gateway.cli.sessions_archives import opened_archive
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import Spoken, entries, shown
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.line_reading import end_of_lines
 from gateway.sessions.names import file_name
 from gateway.text import clean, excerpt, printable
-from gateway.text.phrases import ago, count
+from gateway.text.clean import ago, count
 
 POLL_INTERVAL = 0.2
 _ROWS_AT_ONCE = 500

@@ -13,14 +13,14 @@ from gateway.archive import BLOCK, Archive, closing, in_lines
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, fail, output_file
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions_archives import opened_archive
-from gateway.dialogue import Json
+from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.exporting import Export, JsonExport, MarkdownExport, exported, undone_in
 from gateway.sessions import Entry, SessionMeta
 from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.names import file_name
 from gateway.text import printable
-from gateway.text.phrases import count
+from gateway.text.clean import count
 
 LOSSLESS = "jsonl"
 _EXPORTS: dict[str, Callable[[SessionMeta, set[str]], Export]] = {"md": MarkdownExport, "json": JsonExport}

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.agent.toolbox import edit_file, write_file
 from gateway.agent.tools import ToolContext, ToolFailed
-from gateway.dialogue import Json
+from gateway.conversation import Json
 
 
 async def test_a_file_is_written_private_with_its_folders(context: ToolContext) -> None:

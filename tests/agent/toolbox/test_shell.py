@@ -12,7 +12,7 @@ import pytest
 from config import ShellSettings
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
-from gateway.dialogue import ToolCall, ToolOutcome
+from gateway.conversation import ToolCall, ToolOutcome
 from tests.polling import until
 from tests.sandbox.harness import NAP, SANDBOX_COMMAND, needs_sandbox, processes_with
 

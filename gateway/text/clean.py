@@ -1,10 +1,9 @@
 """Making text safe to keep, to print and to show on one line."""
 
 import re
+from datetime import datetime, timedelta
 
-from gateway.text.clusters import is_border
-
-__all__ = ["clean", "excerpt", "printable"]
+from gateway.text.splitting import is_border
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -29,3 +28,30 @@ def excerpt(text: str, width: int) -> str:
         return ""
     end = next(at for at in range(width - 1, -1, -1) if is_border(line, at))
     return line[:end].rstrip() + "…"
+
+
+_MINUTE = 60
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def duration(span: timedelta) -> str:
+    """Round `span` to the one unit that matters."""
+    seconds = max(int(span.total_seconds()), 0)
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def ago(then: datetime, now: datetime) -> str:
+    seconds = (now - then).total_seconds()
+    if seconds < _MINUTE:
+        return "just now"
+    if _DAY <= seconds < 2 * _DAY:
+        return "yesterday"
+    return f"{duration(now - then)} ago"

@@ -1,14 +1,56 @@
 """The tally: what has happened since the start, counted where it happens at the price of a dictionary's look-up."""
 
+import asyncio
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from time import time
 
 from gateway.contract import Address, Verdict
-from gateway.metrics.histogram import Histogram
 from gateway.spool import Spend
 
-__all__ = ["DEAD", "DELIVERED", "Tally"]
+
+class Histogram:
+    """Costs a search among a dozen numbers for each value, and stays as small as it is."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def cumulative(self) -> Iterator[tuple[float, int]]:
+        """Yield each bound with how many values were at most that; the last bound is infinite."""
+        return zip((*self._bounds, float("inf")), accumulate(self._counts), strict=True)
+
+    def bound_of(self, share: float) -> float:
+        """Return the least bound that this share of the values kept to; 0 when there are none."""
+        enough = share * self.count
+        return next((bound for bound, count in self.cumulative() if count >= enough), 0.0) if enough else 0.0
+
+
+_EVERY = 0.5
+"""Seconds between two looks; shorter hold-ups may fall between them, and hurt nobody."""
+
+
+async def watch_lag(note: Callable[[float], None], every: float = _EVERY) -> None:
+    """Call `note` with the seconds by which each awakening was late, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + every
+        await asyncio.sleep(every)
+        note(max(loop.time() - due, 0.0))
+
 
 DELIVERED = "delivered"
 DEAD = "dead"

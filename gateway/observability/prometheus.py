@@ -2,17 +2,89 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import product
 
+from aiohttp import web
+
 from gateway import __version__
-from gateway.contract import Verdict
-from gateway.metrics.exposition import Family, counter, gauge, histogram
-from gateway.metrics.tally import DEAD, DELIVERED, Tally
+from gateway.contract import Access, Caller, Route, Verdict
+from gateway.http.answers import Refusal
+from gateway.http.checks import IS_PROXIED
+from gateway.metrics import DEAD, DELIVERED, Histogram, Tally
 from gateway.sessions import TurnOutcome
 from gateway.spool import InboxState, OutboxState
-from gateway.watch.vitals import Reading
+from gateway.watch.vitals import Reading, Vitals
 
-__all__ = ["families"]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One metric: its name, what it says, and its lines without the name before them."""
+
+    name: str
+    kind: str
+    help: str
+    lines: tuple[str, ...]
+
+
+def gauge(name: str, help_: str, values: Mapping[Labels, float] | float, labels: Labels = ()) -> Family:
+    """`values` are by the values of `labels`, in their order; a number where there are none."""
+    return Family(name=name, kind="gauge", help=help_, lines=tuple(_lines(values, labels)))
+
+
+def counter(name: str, help_: str, values: Mapping[Labels, float] | float, labels: Labels = ()) -> Family:
+    return Family(name=name, kind="counter", help=help_, lines=tuple(_lines(values, labels)))
+
+
+def histogram(name: str, help_: str, values: Mapping[Labels, Histogram], labels: Labels = ()) -> Family:
+    lines = (
+        line for key, each in values.items() for line in _histogram_lines(each, tuple(zip(labels, key, strict=True)))
+    )
+    return Family(name=name, kind="histogram", help=help_, lines=tuple(lines))
+
+
+def render(families: Iterable[Family]) -> str:
+    return "".join(line for family in families for line in _rendered(family))
+
+
+def _rendered(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}\n"
+    yield f"# TYPE {family.name} {family.kind}\n"
+    for line in family.lines:
+        yield f"{family.name}{line}\n"
+
+
+def _lines(values: Mapping[Labels, float] | float, labels: Labels) -> Iterator[str]:
+    if not isinstance(values, Mapping):
+        values = {(): values}
+    for key, value in values.items():
+        yield f"{_braced(tuple(zip(labels, key, strict=True)))} {_number(value)}"
+
+
+def _histogram_lines(each: Histogram, labels: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    for bound, count in each.cumulative():
+        yield f"_bucket{_braced((*labels, ('le', _number(bound))))} {count}"
+    yield f"_sum{_braced(labels)} {_number(each.total)}"
+    yield f"_count{_braced(labels)} {each.count}"
+
+
+def _braced(labels: tuple[tuple[str, str], ...]) -> str:
+    inside = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
+    return f"{{{inside}}}" if inside else ""
+
+
+def _number(value: float) -> str:
+    if value == float("inf"):
+        return "+Inf"
+    return str(value) if isinstance(value, int) else repr(float(value))
+
 
 _Counted = Mapping[tuple[str, ...], float]
 
@@ -142,3 +214,24 @@ def _of_process(reading: Reading) -> Iterator[Family]:
 def _all(counted: Counter[tuple[str, ...]], channels: Iterable[str], outcomes: Iterable[str]) -> _Counted:
     """Also tell what has not happened yet: the first of its kind would otherwise be no increase."""
     return {**dict.fromkeys(product(channels, outcomes), 0), **counted}
+
+
+class Metrics:
+    def __init__(self, vitals: Vitals, tally: Tally, *, is_open: bool) -> None:
+        self._vitals = vitals
+        self._tally = tally
+        self._is_open = is_open
+
+    def routes(self) -> list[Route]:
+        access = Access.PUBLIC if self._is_open else Access.OWNER
+        return [Route(method="GET", path="/metrics", access=access, handle=self._answer)]
+
+    async def _answer(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        if request[IS_PROXIED] and not caller.is_owner:
+            raise Refusal(
+                HTTPStatus.UNAUTHORIZED,
+                "Through a proxy this needs the token: send the header `Authorization: Bearer <token>`.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        text = render(families(self._tally, await self._vitals.take()))
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,1 +1,0 @@
-"""Counting what happens, and telling it in the way that Prometheus reads."""

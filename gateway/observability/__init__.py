@@ -1,0 +1,1 @@
+"""Logs, metrics, status, and the periodic work that keeps the daemon healthy."""
