@@ -17,11 +17,11 @@ from gateway.course import Course
 from gateway.delivery import Delivery
 from gateway.drafting import Draft
 from gateway.errors import Refused
-from gateway.insisting import insist
 from gateway.meanwhile import Meanwhile
 from gateway.questions import worded
 from gateway.sessions import Entry, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle
+from gateway.spool.spool import insist
 from gateway.text.clean import duration
 
 __all__ = ["Asking"]

@@ -17,11 +17,11 @@ from gateway.contract.abilities import abilities_of
 from gateway.courier import Courier
 from gateway.drafting import Draft, Easel, Memory
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
-from gateway.insisting import insist
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Tally
 from gateway.sketches import Sketches
 from gateway.spool import Bury, Delivered, Operation, OutboxRow, OutboxState, Postpone, Send, Sending, Spool
+from gateway.spool.spool import insist
 
 __all__ = ["Delivery"]
 

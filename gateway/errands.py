@@ -10,12 +10,12 @@ from gateway.aio import whole
 from gateway.commands import Answer, Call, Command, Desk
 from gateway.delivery import Delivery
 from gateway.errors import OUR_FAULT, Refused
-from gateway.insisting import insist
 from gateway.job import Job
 from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed
 from gateway.spool import Begin, InboxState, Settle
+from gateway.spool.spool import insist
 
 __all__ = ["Errands"]
 

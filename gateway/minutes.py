@@ -12,11 +12,11 @@ from gateway.conversation import ToolCall, ToolOutcome
 from gateway.course import Course
 from gateway.drafting import Draft
 from gateway.files.outgoing import enclosure, sent_file
-from gateway.insisting import insist
 from gateway.job import Job
 from gateway.preparing import Preparing
 from gateway.sessions import Entry, SessionManager, entries, interrupted, said, sent_files, step_at_hand
 from gateway.spool import Begin, InboxState, Operation, Settle
+from gateway.spool.spool import insist
 
 __all__ = ["Minutes"]
 

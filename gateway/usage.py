@@ -10,10 +10,10 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Usage
 from gateway.contract import Inbound
 from gateway.errors import Refused
-from gateway.insisting import insist
 from gateway.metrics import Tally
 from gateway.sessions import entries
 from gateway.spool import Spend, Spent, Spool
+from gateway.spool.spool import insist
 
 __all__ = ["Bill", "Spending", "day_of", "person_of"]
 

@@ -1,6 +1,6 @@
 import asyncio
 
-from gateway.hatch import Hatch
+from gateway.spool.writer import Hatch
 
 
 async def test_what_is_put_in_during_one_round_comes_out_at_once_and_in_order() -> None:

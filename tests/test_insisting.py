@@ -1,8 +1,8 @@
 import pytest
 
 from gateway.errors import Refused
-from gateway.insisting import insist
 from gateway.spool import SpoolFull
+from gateway.spool.spool import insist
 
 
 class Disk:

@@ -24,9 +24,19 @@ from gateway.spool.operations import (
     Spend,
     Take,
 )
-from gateway.spool.rows import About, Found, InboxRow, Listing, OutboxRow, ReminderRow, Spent, Stats
+from gateway.spool.rows import (
+    About,
+    Found,
+    InboxRow,
+    InboxState,
+    Listing,
+    OutboxRow,
+    OutboxState,
+    ReminderRow,
+    Spent,
+    Stats,
+)
 from gateway.spool.spool import Spool
-from gateway.spool.states import InboxState, OutboxState
 from gateway.spool.writer import Settled
 
 __all__ = [

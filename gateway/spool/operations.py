@@ -5,8 +5,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from gateway.contract import Inbound, Outbound, Receipt
-from gateway.spool.rows import About
-from gateway.spool.states import InboxState
+from gateway.spool.rows import About, InboxState
 
 __all__ = [
     "Accept",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,16 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from gateway.aio import backoff
 from gateway.contract import Address
-from gateway.spool import reading, reminding, tidying
-from gateway.spool.applying import apply
+from gateway.spool import queries, reminders, retention
+from gateway.spool.apply import apply
+from gateway.spool.database import copy
 from gateway.spool.errors import SpoolBroken, SpoolFull
-from gateway.spool.file import copy
 from gateway.spool.operations import Accept, Operation, Take
 from gateway.spool.rows import Found, InboxRow, Listing, ReminderRow, Spent, Stats
 from gateway.spool.writer import Job, Settled, Writer
-
-__all__ = ["Spool"]
 
 _QUEUE_LIMIT = 2_048
 """Calls that may wait for the writer; whoever comes then waits for a place in the queue."""
@@ -108,7 +107,7 @@ class Spool:
 
     async def recover(self) -> Found:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
-        return replace(await self._do(reading.recover), set_aside=self.set_aside)
+        return replace(await self._do(queries.recover), set_aside=self.set_aside)
 
     async def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield the transcript entries that no flush has made durable yet, by session and seq.
@@ -116,7 +115,7 @@ class Spool:
         A session with many entries comes in several parts, one after the other.
         """
         session, after = "", -1
-        while part := await self._do(partial(reading.noted, session=session, after=after, limit=_NOTED_AT_ONCE)):
+        while part := await self._do(partial(queries.noted, session=session, after=after, limit=_NOTED_AT_ONCE)):
             yield part
             session, after = part[0], part[1][-1][0]
 
@@ -128,61 +127,61 @@ class Spool:
         sessions = list(upto.items())
         while sessions:
             at_once = sessions[:_FORGOTTEN_AT_ONCE]
-            done = await self._do(partial(reading.forget, upto=at_once, limit=_FORGOTTEN_AT_ONCE))
+            done = await self._do(partial(queries.forget, upto=at_once, limit=_FORGOTTEN_AT_ONCE))
             del sessions[:done]
 
     async def tidy(self, now: datetime, *, keep: timedelta = timedelta(hours=48), at_most: int = 200_000) -> None:
         """Drop old events and finished rows, and give their room back, in steps between which commits go on."""
-        limits = tidying.Limits(now=now, keep=keep, at_most=at_most)
-        for step in tidying.STEPS:
+        limits = retention.Limits(now=now, keep=keep, at_most=at_most)
+        for step in retention.STEPS:
             while await self._do(partial(_tidy, step=step, limits=limits)):
                 pass
 
     async def was_taken(self, event: Take) -> bool:
         """Tell whether that event was taken before."""
-        return await self._do(partial(reading.was_taken, event=event))
+        return await self._do(partial(queries.was_taken, event=event))
 
     async def accepted(self, address: Address, event_id: str) -> InboxRow | None:
         """Return the message of that event, if it was accepted in the last days."""
-        return await self._do(partial(reading.accepted, address=address, event_id=event_id))
+        return await self._do(partial(queries.accepted, address=address, event_id=event_id))
 
     async def receipts(self, since: datetime) -> set[str]:
         """Return the platforms' ids of the messages that were delivered since."""
-        return await self._do(partial(reading.receipts, since=since))
+        return await self._do(partial(queries.receipts, since=since))
 
     async def facts(self, prefix: str = "") -> dict[str, str]:
         """Return the facts that were remembered under names which begin with `prefix`."""
-        return await self._do(partial(reading.facts, prefix=prefix))
+        return await self._do(partial(queries.facts, prefix=prefix))
 
     async def listing(self, *, limit: int = _LISTED) -> Listing:
         """Return messages that were set aside and replies that were not delivered, oldest first."""
-        return await self._do(partial(reading.listing, limit=limit))
+        return await self._do(partial(queries.listing, limit=limit))
 
     async def spent(self, day: str, person: str | None = None) -> Spent:
         """Return what a person has used on a day; without one, what all have."""
-        return await self._do(partial(reading.spent, day=day, person=person))
+        return await self._do(partial(queries.spent, day=day, person=person))
 
     async def spenders(self, day: str, *, limit: int) -> list[tuple[str, Spent]]:
         """Return who has used most on a day, and how much."""
-        return await self._do(partial(reading.spenders, day=day, limit=limit))
+        return await self._do(partial(queries.spenders, day=day, limit=limit))
 
     async def reminders(self, scope: str) -> list[ReminderRow]:
         """Return those of a scope that are not over, by number."""
-        return await self._do(partial(reminding.of_scope, scope=scope))
+        return await self._do(partial(reminders.of_scope, scope=scope))
 
     async def due_reminders(self, now: datetime, *, limit: int) -> list[ReminderRow]:
         """Return those that are due, the earliest first. Rows that cannot be read are ended on the way."""
-        return await self._do(partial(reminding.due, now=now, limit=limit))
+        return await self._do(partial(reminders.due, now=now, limit=limit))
 
     async def recurring_reminders(self) -> list[ReminderRow]:
-        return await self._do(reminding.recurring)
+        return await self._do(reminders.recurring)
 
     async def next_reminder(self) -> datetime | None:
         """Return when the next one is due, if there is any."""
-        return await self._do(reminding.next_due)
+        return await self._do(reminders.next_due)
 
     async def stats(self) -> Stats:
-        return await self._do(partial(reading.stats, path=self.path))
+        return await self._do(partial(queries.stats, path=self.path))
 
     async def copy_to(self, path: Path) -> None:
         """Write all that was committed up to now to a new file, private from birth.
@@ -227,5 +226,15 @@ class Spool:
             self._places.release()
 
 
-def _tidy(connection: sqlite3.Connection, *, step: tidying.Step, limits: tidying.Limits) -> bool:
+def _tidy(connection: sqlite3.Connection, *, step: retention.Step, limits: retention.Limits) -> bool:
     return step(connection, limits)
+
+
+async def insist(work: Callable[[], Awaitable[_T]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> _T:
+    """Do `work`, again and again while the spool is full: then nothing of it has happened."""
+    waits = backoff()
+    while True:
+        try:
+            return await work()
+        except SpoolFull:
+            await sleep(next(waits))

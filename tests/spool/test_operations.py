@@ -27,7 +27,7 @@ from gateway.spool import (
     Spool,
     WrongState,
 )
-from gateway.spool.states import INBOX_MOVES, OUTBOX_MOVES
+from gateway.spool.rows import INBOX_MOVES, OUTBOX_MOVES
 from tests.spool.conftest import Crash
 from tests.spool.samples import HOUR, NOW, RECEIPT, accept, inbound, outbound, send, take
 

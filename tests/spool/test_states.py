@@ -1,14 +1,6 @@
 import pytest
 
-from gateway.spool.states import (
-    INBOX_MOVES,
-    INBOX_OPEN,
-    OUTBOX_MOVES,
-    OUTBOX_OPEN,
-    InboxState,
-    OutboxState,
-    sources,
-)
+from gateway.spool.rows import INBOX_MOVES, INBOX_OPEN, OUTBOX_MOVES, OUTBOX_OPEN, InboxState, OutboxState, sources
 
 
 def test_every_state_has_its_line_in_the_table() -> None:

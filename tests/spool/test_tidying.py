@@ -15,7 +15,7 @@ from gateway.spool import (
     Settle,
     Spool,
 )
-from gateway.spool.tidying import ALWAYS_SEEN, DEAD_KEPT, DEAD_LIMIT, FINISHED_LIMIT
+from gateway.spool.retention import ALWAYS_SEEN, DEAD_KEPT, DEAD_LIMIT, FINISHED_LIMIT
 from tests.spool.samples import HOUR, NOW, RECEIPT, accept, send, take
 
 LATER = NOW + 49 * HOUR

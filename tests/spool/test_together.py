@@ -1,7 +1,7 @@
 import asyncio
 
 from gateway.spool import Begin, Delivered, Duplicate, InboxState, Note, Operation, Settle, Spool, Take
-from gateway.spool.together import moves
+from gateway.spool.apply import moves
 from tests.spool.harness import held
 from tests.spool.samples import NOW, RECEIPT, accept, send, take
 

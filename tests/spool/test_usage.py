@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.spool import Duplicate, Spend, Spent, Spool
-from gateway.spool.tidying import USAGE_KEPT
+from gateway.spool.retention import USAGE_KEPT
 from tests.spool.conftest import Crash
 from tests.spool.samples import NOW, take
 

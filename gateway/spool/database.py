@@ -13,7 +13,7 @@ import structlog
 from config.files import fsync_directory
 from gateway.errors import CannotStart
 from gateway.spool import schema
-from gateway.spool.trouble import Kind, kind_of, sentence
+from gateway.spool.errors import Kind, kind_of, sentence
 
 __all__ = ["LOG_LENGTH", "Opened", "copy", "lengthen_log", "log_of", "open_file"]
 

@@ -9,8 +9,7 @@ import msgspec
 
 from gateway.spool.errors import Duplicate, TooMany, WrongState
 from gateway.spool.operations import Appoint, Cancel, Reschedule
-from gateway.spool.rows import ReminderRow, about_of, encode, from_micros, to_micros
-from gateway.spool.states import OutboxState
+from gateway.spool.rows import OutboxState, ReminderRow, about_of, encode, from_micros, to_micros
 
 __all__ = ["appoint", "cancel", "due", "next_due", "of_scope", "recurring", "reschedule"]
 

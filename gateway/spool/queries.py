@@ -9,13 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.contract import Address, Receipt
-from gateway.spool.file import LOG_LENGTH, log_of
+from gateway.spool.apply import listed
+from gateway.spool.database import LOG_LENGTH, log_of
 from gateway.spool.operations import Take
 from gateway.spool.rows import (
+    INBOX_OPEN,
+    OUTBOX_OPEN,
     Found,
     InboxRow,
+    InboxState,
     Listing,
     OutboxRow,
+    OutboxState,
     Spent,
     Stats,
     draft_of,
@@ -25,8 +30,6 @@ from gateway.spool.rows import (
     receipt_of,
     to_micros,
 )
-from gateway.spool.states import INBOX_OPEN, OUTBOX_OPEN, InboxState, OutboxState
-from gateway.spool.together import listed
 
 __all__ = ["accepted", "facts", "forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
 
