@@ -15,12 +15,12 @@ import structlog
 
 from bench.table import Row
 from config import SessionSettings, Settings
+from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
 from gateway.agent.provider import Chunk, Prompt
 from gateway.briefing import brief
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
-from gateway.live import Live
 from gateway.meter import Meter
 from gateway.roster import Agent, Roster
 from gateway.sessions import SessionManager, entries

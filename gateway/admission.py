@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from gateway.access import is_owner, may_talk, rules_for
+from gateway.access.guests import Person
+from gateway.access.live import Live
+from gateway.access.pairing import Strangers, Told
+from gateway.access.rate_limit import FloodGate, Pace
+from gateway.access.rules import is_owner, may_talk, rules_for
 from gateway.contract import Inbound, PeerKind, Verdict
-from gateway.flood import FloodGate, Pace
-from gateway.live import Live
-from gateway.pairing import Told
-from gateway.pairing.guests import Person
-from gateway.pairing.strangers import Strangers
 from gateway.takeup import TOO_OLD
 
 __all__ = ["Admission"]

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import uuid4
 
-from gateway.access import are_same_person
+from gateway.access.live import Live
+from gateway.access.rules import are_same_person
 from gateway.aio import whole
 from gateway.contract import Button, Inbound, Outbound, Sender
 from gateway.conversation import ToolCall
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.live import Live
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Operation
 

@@ -1,11 +1,11 @@
 """What a channel may show of the sessions of the chat it is talking to."""
 
-from gateway.access import may_talk
+from gateway.access.live import Live
+from gateway.access.rules import may_talk
 from gateway.approvals import Approvals
 from gateway.commands import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.files.outgoing import enclosure
-from gateway.live import Live
 from gateway.routing import route
 from gateway.sessions import SessionManager
 

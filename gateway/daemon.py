@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from config import Settings
+from gateway.access.guests import FACTS
+from gateway.access.live import MOVES, Live
 from gateway.aio import Stopping
 from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.backup.create import Backup
@@ -25,12 +27,9 @@ from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.live import Live
 from gateway.logs import also_hide
 from gateway.metrics import Tally, watch_lag
-from gateway.moves import MOVES
 from gateway.operator import Operator
-from gateway.pairing.guests import FACTS
 from gateway.pairing.routes import pairing_routes
 from gateway.reminders import Alarm
 from gateway.roster import Roster

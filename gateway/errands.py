@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from gateway.access import check_still_welcome, is_owner
+from gateway.access.live import Live
+from gateway.access.rules import check_still_welcome, is_owner
 from gateway.aio import whole
 from gateway.commands import Answer, Call, Command, Desk
 from gateway.delivery import Delivery
 from gateway.errors import OUR_FAULT, Refused
 from gateway.job import Job
-from gateway.live import Live
 from gateway.replies import Reply
 from gateway.routing import Routed
 from gateway.spool import Begin, InboxState, Settle

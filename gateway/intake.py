@@ -8,7 +8,8 @@ from weakref import WeakValueDictionary
 import structlog
 from msgspec.structs import replace
 
-from gateway.access import is_owner, may_talk
+from gateway.access.live import Live
+from gateway.access.rules import is_owner, may_talk
 from gateway.admission import Admission
 from gateway.aio import whole
 from gateway.approvals import Decision, spoken_decision
@@ -17,7 +18,6 @@ from gateway.contract import Inbound, Quote, Verdict
 from gateway.delivery import Delivery
 from gateway.edits import Edits
 from gateway.errors import ChannelError, GatehouseError, Refused, Transient
-from gateway.live import Live
 from gateway.queueing import Queueing, taken
 from gateway.replies import Reply
 from gateway.routing import Routed, route

@@ -3,10 +3,10 @@
 from contextlib import AbstractContextManager
 
 from config import BusyMode
-from gateway.access import may_talk
+from gateway.access.live import Live
+from gateway.access.rules import may_talk
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.live import Live
 from gateway.signs import Signs
 
 __all__ = ["Meanwhile"]

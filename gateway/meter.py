@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from gateway.access.live import Live
 from gateway.agent.tokens import Calibrations, measure_frame, measure_message
 from gateway.conversation import Message
-from gateway.live import Live
 from gateway.metered import Metered, Shorten, budget_of
 from gateway.metrics import Tally
 from gateway.roster import Agent

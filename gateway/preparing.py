@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from config import DmScope, Settings
+from gateway.access.live import Live
 from gateway.agent.provider import Prompt
 from gateway.briefing import brief
 from gateway.compaction import CONVERSATION, OVERFLOW, Compactions, Keep, Order
@@ -19,7 +20,6 @@ from gateway.errors import Refused
 from gateway.files.room import FileRoom
 from gateway.job import Job
 from gateway.jottings import Jottings
-from gateway.live import Live
 from gateway.meter import Meter
 from gateway.metered import Metered
 from gateway.roster import Agent, Roster

@@ -9,7 +9,8 @@ from time import time_ns
 from uuid import uuid4
 
 from config import BusyMode, WaitingSign
-from gateway.access import rules_for
+from gateway.access.live import Live
+from gateway.access.rules import rules_for
 from gateway.commands import Asked, Desk
 from gateway.contract import Inbound, Outbound
 from gateway.course import as_asked
@@ -18,7 +19,6 @@ from gateway.errors import Refused
 from gateway.files.reception import Reception
 from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
-from gateway.live import Live
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
 from gateway.signs import Signs

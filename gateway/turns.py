@@ -7,7 +7,8 @@ from functools import partial
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from gateway.access import check_still_welcome
+from gateway.access.live import Live
+from gateway.access.rules import check_still_welcome
 from gateway.agent.loop import converse
 from gateway.agent.tools import ToolContext
 from gateway.agent.using import use
@@ -21,7 +22,6 @@ from gateway.drafting import Draft
 from gateway.ending import Ending
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.job import Job
-from gateway.live import Live
 from gateway.meanwhile import Meanwhile
 from gateway.minutes import Minutes
 from gateway.preparing import Preparing

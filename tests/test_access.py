@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from config import ChannelSettings, DmPolicy, GatewaySettings, GroupPolicy, Settings
-from gateway.access import are_same_person, is_owner, may_talk
+from gateway.access.guests import Guest, Person
+from gateway.access.live import Live
+from gateway.access.rules import are_same_person, is_owner, may_talk
 from gateway.contract import Address, PeerKind, Sender
-from gateway.live import Live
-from gateway.pairing.guests import Guest, Person
 
 DIRECT = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
 GROUP = Address(channel="telegram", kind=PeerKind.GROUP, peer="-5")

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import Settings
+from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
 from gateway.compaction import CONVERSATION, Compactions, Order
-from gateway.live import Live
 from gateway.meter import Meter
 from gateway.roster import Roster
 from gateway.sessions import SessionManager

@@ -1,5 +1,5 @@
-from gateway.flood import MINUTE, REMEMBERED, RESERVE, FloodGate, Pace
-from gateway.pairing.guests import Person
+from gateway.access.guests import Person
+from gateway.access.rate_limit import MINUTE, REMEMBERED, RESERVE, FloodGate, Pace
 
 
 def person(name: str = "ada") -> Person:

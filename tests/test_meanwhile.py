@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from config import Settings
+from gateway.access.live import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.live import Live
 from gateway.meanwhile import Meanwhile
 from gateway.signs import Signs
 

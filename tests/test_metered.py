@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from config import LimitSettings, Settings
+from gateway.access.live import Live
 from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.tokens import Calibrations
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
-from gateway.live import Live
 from gateway.meter import Meter
 from gateway.metered import Metered
 from gateway.metrics import Tally

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gateway.access.pairing import Strangers
 from gateway.admission import Admission
 from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
@@ -10,7 +11,6 @@ from gateway.commands import Desk
 from gateway.errands import Errands
 from gateway.intake import Intake
 from gateway.meanwhile import Meanwhile
-from gateway.pairing.strangers import Strangers
 from gateway.preparing import Preparing
 from gateway.queueing import Queueing
 from gateway.reminders import Alarm

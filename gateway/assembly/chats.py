@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.access.live import Moves
 from gateway.approvals import Approvals
 from gateway.assembly.ground import Ground
 from gateway.browsing import SessionBrowser
@@ -10,7 +11,6 @@ from gateway.channels import Channels
 from gateway.delivery import Delivery
 from gateway.files.room import FileRoom
 from gateway.files.uploads import FileRoutes
-from gateway.moves import Moves
 from gateway.notebook import SpoolNotebook
 from gateway.signs import Signs
 

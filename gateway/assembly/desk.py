@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+from gateway.access.pairing import Pairing
 from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
 from gateway.commands import COMMANDS, Desk
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.pairing import Pairing
 from gateway.reminders import Reminders
 
 __all__ = ["open_desk"]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.access.live import Live
 from gateway.files.store import FileStore
-from gateway.live import Live
 from gateway.metrics import Tally
 from gateway.sessions import SessionManager
 from gateway.spool import Spool

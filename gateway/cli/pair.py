@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gateway.access.guests import FACTS, GuestBook
+from gateway.access.pairing import Pairing
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
 from gateway.control import Control, is_running
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
-from gateway.pairing import Pairing
-from gateway.pairing.guests import FACTS, GuestBook
 from gateway.pairing.listing import ACTIONS, listing
 from gateway.spool import Spool
 from gateway.text import printable

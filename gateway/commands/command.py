@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gateway.access.live import Live
+from gateway.access.pairing import Pairing
 from gateway.approvals import Approvals
 from gateway.compaction import Compactions
 from gateway.contract import Button, Inbound, Outbound
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.live import Live
 from gateway.mcp.servers import McpServers
 from gateway.meter import Meter
-from gateway.pairing import Pairing
 from gateway.reminders.reminders import Reminders
 from gateway.roster import Roster
 from gateway.routing import Routed

@@ -1,9 +1,9 @@
 """Commands for the owner about who may talk. Making another owner is left to the command line."""
 
+from gateway.access.guests import Applicant, Guest
 from gateway.commands.command import Answer, Call, Command
 from gateway.contract import PeerKind
 from gateway.errors import Refused
-from gateway.pairing.guests import Applicant, Guest
 from gateway.text.clean import ago
 
 __all__ = ["PAIR", "PAIR_APPROVE", "PAIR_DENY", "PAIR_REVOKE"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from gateway.access.live import Live
 from gateway.aio import backoff
 from gateway.contract import Attachment, AttachmentKind, Channel, FetchesFiles
 from gateway.contract.abilities import abilities_of
@@ -18,7 +19,6 @@ from gateway.files.reading import Reader, Transcribe, missing
 from gateway.files.store import FileStore, Stored, TooLarge, folder_of
 from gateway.files.uploads import UPLOADS
 from gateway.job import Job
-from gateway.live import Live
 from gateway.sessions import entries
 
 __all__ = ["Reception"]

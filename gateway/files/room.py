@@ -6,6 +6,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
+from gateway.access.live import Live
 from gateway.contract import Channel, Enclosure
 from gateway.conversation import Message
 from gateway.files.outgoing import Outgoing
@@ -16,7 +17,6 @@ from gateway.files.store import FileStore, folder_of
 from gateway.files.transcription import Transcriber
 from gateway.files.uploads import UPLOADS
 from gateway.job import Job
-from gateway.live import Live
 from gateway.sessions import Leaving, SessionManager, SessionMeta
 
 __all__ = ["FileRoom", "forget_orphans", "remover", "transcriber"]

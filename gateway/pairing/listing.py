@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
+from gateway.access.guests import Applicant, Guest
+from gateway.access.pairing import Pairing
 from gateway.conversation import Json
 from gateway.errors import Refused
-from gateway.pairing.guests import Applicant, Guest
-from gateway.pairing.pairing import Pairing
 
 __all__ = ["ACTIONS", "listing"]
 

@@ -4,9 +4,9 @@ from functools import partial
 
 from aiohttp import web
 
+from gateway.access.pairing import Pairing
 from gateway.contract import Access, Caller, Route
 from gateway.pairing.listing import ACTIONS, listing
-from gateway.pairing.pairing import Pairing
 
 __all__ = ["pairing_routes"]
 

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta, tzinfo
 
 import structlog
 
-from gateway.access import may_talk
+from gateway.access.live import Live
+from gateway.access.rules import may_talk
 from gateway.agent.voices import plain_name
 from gateway.aio import whole
 from gateway.contract import Outbound, PeerKind
 from gateway.delivery import Delivery
-from gateway.live import Live
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.times import in_words, next_time
 from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, SpoolFull, WrongState

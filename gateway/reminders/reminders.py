@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.access import are_same_person
+from gateway.access.live import Live
+from gateway.access.rules import are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.live import Live
 from gateway.reminders.times import in_words, read_when
 from gateway.spool import About, Appoint, ReminderRow, Spool, SpoolFull, TooMany
 from gateway.text import clean

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
+from gateway.access.live import Live
 from gateway.files.uploads import FileRoutes
 from gateway.garbage import give_back
-from gateway.live import Live
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
 from gateway.watch.flushes import Flushes

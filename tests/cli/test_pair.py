@@ -3,7 +3,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.pairing.guests import Applicant, Person, kept
+from gateway.access.guests import Applicant, Person, kept
 from gateway.spool import OutboxState, Spool
 from tests.running import gatehouse, running, write_config
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.access import SHUT_OUT
+from gateway.access.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
+from gateway.access.rules import SHUT_OUT
 from gateway.contract import (
     Address,
     Attachment,
@@ -23,7 +24,6 @@ from gateway.contract import (
     Sender,
     Verdict,
 )
-from gateway.pairing.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
 from tests.agent.scripted import PatientProvider
 from tests.daemon.harness import gateway, settings
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.access.guests import CODE_LIFE, FACTS, GuestBook, Person
+from gateway.access.pairing import MAX_WAITING, Pairing
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
-from gateway.pairing.guests import CODE_LIFE, FACTS, GuestBook, Person
-from gateway.pairing.pairing import MAX_WAITING, Pairing
 from gateway.spool import Operation, Spool, SpoolFull
 
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from config import Settings
+from gateway.access.live import Live
 from gateway.contract import Sender
 from gateway.errors import Undeliverable
-from gateway.live import Live
 from gateway.reminders import Alarm, Reminders
 from gateway.spool import About, Appoint
 from tests.outbound.harness import ADDRESS, Post, Time, Wire, posting

@@ -1,14 +1,18 @@
 """What holds now: the settings in force, which a reload replaces, the guest book, and chats that have moved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+import structlog
 from msgspec.structs import replace
 
 from config import ChannelSettings, Settings
+from gateway.access.guests import GuestBook
 from gateway.contract import Address
-from gateway.pairing.guests import GuestBook
+from gateway.spool import Remember, Spool
 
-__all__ = ["Live"]
+log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -43,3 +47,30 @@ class Live:
         home = replace(self.home(address), thread=None)
         moved = [new for new, before in self.homes.items() if before == home]
         return replace(moved[-1], thread=address.thread) if moved else address
+
+
+MOVES = "moved/"
+"""What the names of these facts begin with."""
+REMEMBERED = 10_000
+
+
+class Moves:
+    def __init__(self, live: Live, spool: Spool) -> None:
+        self._live = live
+        self._spool = spool
+
+    def read(self, facts: Mapping[str, str]) -> None:
+        for value in facts.values():
+            new, home = msgspec.json.decode(value, type=tuple[Address, Address])
+            self._live.homes[new] = home
+
+    async def record(self, old: Address, new: Address) -> None:
+        """Remember that `new` is what `old` was. The platform has said so, not somebody in the chat."""
+        old, new = replace(old, thread=None), replace(new, thread=None)
+        home = self._live.home(old)
+        if new in self._live.homes or new == home or len(self._live.homes) >= REMEMBERED:
+            return
+        value = msgspec.json.encode((new, home)).decode()
+        await self._spool.commit(Remember(name=f"{MOVES}{new.channel}/{new.account}/{new.peer}", value=value))
+        self._live.homes[new] = home
+        log.info("chat_moved", channel=new.channel, account=new.account, before=old.peer, chat=new.peer)

@@ -1,9 +1,9 @@
 """Who may talk: a function of settings, guest book, and what the channel has proven about the sender."""
 
 from config import ChannelSettings, DmPolicy, GroupPolicy
+from gateway.access.live import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
-from gateway.live import Live
 
 __all__ = ["SHUT_OUT", "are_same_person", "check_still_welcome", "is_owner", "may_talk", "rules_for"]
 

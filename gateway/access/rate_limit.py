@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.pairing.guests import Person
+from gateway.access.guests import Person
 
 __all__ = ["FloodGate", "Pace"]
 

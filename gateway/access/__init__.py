@@ -1,0 +1,1 @@
+"""Access: who may talk to the gateway, how fast, and how strangers get in."""
