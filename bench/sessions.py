@@ -22,10 +22,10 @@ from config.files import make_private_directory
 from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.encoding import encode
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import advance, fold
-from gateway.sessions.names import file_name, session_key
+from gateway.sessions.keys import file_name, session_key
+from gateway.sessions.session import advance, fold
+from gateway.sessions.storage.codec import encode
 
 __all__ = ["rows"]
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
-from gateway.sessions.names import parse_key
+from gateway.sessions.keys import parse_key
 
 __all__ = ["BLOCK", "Archive", "Listed", "ManagerArchive", "closing", "in_blocks", "in_lines"]
 

@@ -12,7 +12,7 @@ from gateway.meanwhile import Meanwhile
 from gateway.minutes import Minutes
 from gateway.preparing import Preparing
 from gateway.sessions import Entry, TurnOutcome, entries
-from gateway.sessions.at_hand import INTERRUPTED
+from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import Begin, InboxState, Operation, Send, Settle
 
 __all__ = ["Ending"]

@@ -24,7 +24,7 @@ from gateway.meter import Meter
 from gateway.metered import Metered
 from gateway.roster import Agent, Roster
 from gateway.sessions import SessionManager
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from gateway.spool import Operation
 from gateway.usage import Bill, person_of
 

@@ -33,7 +33,7 @@ from gateway.sessions import (
     entries,
     last_turn,
 )
-from gateway.sessions.messages import as_messages
+from gateway.sessions.history import as_messages
 
 __all__ = ["Turns"]
 

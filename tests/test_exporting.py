@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.exporting import Export, JsonExport, MarkdownExport, Statements, exported, undone_in, written
 from gateway.sessions import Entry, SessionMeta
 from gateway.sessions import entries as e
-from gateway.sessions.fold import fold
-from gateway.sessions.meta import meta_of
+from gateway.sessions.export import Export, JsonExport, MarkdownExport, Statements, exported, undone_in, written
+from gateway.sessions.session import fold, meta_of
 from gateway.text import printable
 from tests.sessions.samples import SCOPE, START, conversation, dialogue, header, marks, sealed
 

@@ -8,7 +8,7 @@ from config import Binding, DmScope, GroupScope, SessionSettings, Settings
 from gateway.contract import Address, PeerKind, Sender
 from gateway.errors import Refused
 from gateway.routing import route
-from gateway.sessions.names import parse_key
+from gateway.sessions.keys import parse_key
 
 ALICE = Sender(id="alice-1")
 

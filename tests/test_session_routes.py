@@ -17,7 +17,7 @@ from gateway.data_dir import DataDirLock
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, Clock
 from tests.sessions.samples import dialogue, encoded, header
 

@@ -22,8 +22,8 @@ from gateway.importing.place import Destination, find_destination
 from gateway.logs import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
 from gateway.sessions import entries
-from gateway.sessions.encoding import Damaged, decode
-from gateway.sessions.names import parse_key
+from gateway.sessions.keys import parse_key
+from gateway.sessions.storage.codec import Damaged, decode
 from gateway.text import clean, printable
 from gateway.text.clean import count
 

@@ -6,8 +6,8 @@ from gateway.commands.numbers import is_number, read_number
 from gateway.commands.wording import NO_SESSION
 from gateway.contract import PeerKind
 from gateway.errors import Refused
-from gateway.exporting import MarkdownExport, exported, undone_in
 from gateway.sessions import Hit, SessionMeta, SessionStatus
+from gateway.sessions.export import MarkdownExport, exported, undone_in
 from gateway.text import excerpt
 from gateway.text.clean import ago, count
 

@@ -19,7 +19,7 @@ from config.files import fsync_directory, make_private_directory
 from gateway.aio import whole
 from gateway.errors import CannotStart, Refused
 from gateway.files.names import in_bytes
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 
 __all__ = ["FileStore", "Stored", "TooLarge", "folder_of"]
 

@@ -8,8 +8,8 @@ from gateway.importing.parse import ForeignSession, ImportedText, ImportedToolUs
 from gateway.importing.place import Destination
 from gateway.sessions import SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
-from gateway.sessions.encoding import seal
-from gateway.sessions.names import session_key
+from gateway.sessions.keys import session_key
+from gateway.sessions.storage.codec import seal
 
 
 def session_id(session: ForeignSession) -> str:

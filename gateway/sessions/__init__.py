@@ -4,19 +4,17 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 """
 
 from gateway.sessions import entries
-from gateway.sessions.at_hand import interrupted, plan_at_hand, said, sent_files, step_at_hand
-from gateway.sessions.counting import last_turn
 from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry, TurnOutcome
+from gateway.sessions.history import Spoken, history_for_model, last_turn, lines, shown
 from gateway.sessions.manager import SessionManager
-from gateway.sessions.messages import history
-from gateway.sessions.meta import Session, SessionMeta, Undone
 from gateway.sessions.recovery import RecoveryReport
-from gateway.sessions.search import Hit, SearchResult
-from gateway.sessions.spoken import Spoken, lines, shown
+from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, SweepReport
+from gateway.sessions.session import Session, SessionMeta, Undone
 from gateway.sessions.state import SessionStatus
-from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
-from gateway.sessions.verification import Problem, VerifyReport
+from gateway.sessions.storage.search import Hit, SearchResult
+from gateway.sessions.storage.verify import Problem, VerifyReport
+from gateway.sessions.turn_progress import interrupted, plan_at_hand, said, sent_files, step_at_hand
 
 __all__ = [
     "Entry",
@@ -38,7 +36,7 @@ __all__ = [
     "Undone",
     "VerifyReport",
     "entries",
-    "history",
+    "history_for_model",
     "interrupted",
     "is_still",
     "last_turn",

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from gateway.conversation import Message
 from gateway.sessions import entries as e
-from gateway.sessions.counting import counted, is_spoken, standing_summary
 from gateway.sessions.entries import Entry
-from gateway.sessions.messages import as_messages
+from gateway.sessions.history import as_messages, counted, is_spoken, standing_summary
 
 __all__ = ["Older", "is_still", "older_part"]
 

@@ -10,10 +10,9 @@ from typing import Protocol
 
 import structlog
 
-from gateway.sessions.disk import Disk
-from gateway.sessions.encoding import Damaged, decode
-from gateway.sessions.line_reading import end_of, lines_backwards
-from gateway.sessions.mending import keep_aside
+from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.transcript import end_of, keep_aside, lines_backwards
 from gateway.spool import Operation, Settled
 
 __all__ = ["Journal", "catch_up"]

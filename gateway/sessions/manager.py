@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import structlog
 
@@ -16,29 +17,53 @@ from gateway.contract import Address
 from gateway.conversation import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
-from gateway.sessions import upkeep
-from gateway.sessions.beginning import first_entries
-from gateway.sessions.counting import last_turn
-from gateway.sessions.disk import Disk
-from gateway.sessions.encoding import Damaged, decode
+from gateway.sessions import retention
 from gateway.sessions.entries import Entry
+from gateway.sessions.history import Spoken, last_turn
 from gateway.sessions.journal import Journal
-from gateway.sessions.ledger import Also, Ledger, Then, nothing_else, nothing_more
-from gateway.sessions.meta import Session, SessionMeta, Undone, meta_of
-from gateway.sessions.names import session_key
-from gateway.sessions.reader import Reader
+from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.recovery import RecoveryReport
-from gateway.sessions.removal import Removal
-from gateway.sessions.search import Patience, Searched, SearchResult, search
-from gateway.sessions.spoken import Spoken
+from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, Removal, Sweeping, SweepReport
+from gateway.sessions.session import Session, SessionMeta, Undone, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
-from gateway.sessions.sweeping import Sweeping
+from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.search import Patience, Searched, SearchResult, search
+from gateway.sessions.storage.threads import Reader
+from gateway.sessions.storage.verify import VerifyReport, verify
+from gateway.sessions.store import Also, Ledger, Then, nothing_else, nothing_more
 from gateway.sessions.transfer import Transfer
-from gateway.sessions.upkeep import IsBusy, Leaving, OnLeaving, SweepReport
-from gateway.sessions.verification import VerifyReport, verify
 from gateway.spool import Operation
 
-__all__ = ["SessionManager"]
+
+def first_entries(key: str, *, epoch: int, agent: str, origin: Address, created: datetime, title: str) -> list[Entry]:
+    """Return the first entries of a session that becomes the active one of its scope."""
+    scope, number = parse_key(key)
+    header = e.Header(
+        version=e.FORMAT,
+        id=str(uuid4()),
+        key=key,
+        scope=scope,
+        number=number,
+        created=created,
+        agent=agent,
+        origin=_origin(origin),
+        epoch=epoch,
+        highest_number=number,
+    )
+    named = [e.Title(value=title)] if title.strip() else []
+    return [header, e.Activated(key=key, epoch=epoch, highest_number=number), *named]
+
+
+def _origin(address: Address) -> e.Origin:
+    return e.Origin(
+        channel=address.channel,
+        account=address.account,
+        chat_id=address.peer,
+        kind=address.kind.value,
+        thread=address.thread,
+    )
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -58,8 +83,8 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        is_busy: IsBusy = upkeep.never_busy,
-        on_leaving: OnLeaving = upkeep.nobody_takes,
+        is_busy: IsBusy = retention.never_busy,
+        on_leaving: OnLeaving = retention.nobody_takes,
         journal: Journal | None = None,
     ) -> None:
         self.settings = settings
@@ -80,8 +105,8 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        is_busy: IsBusy = upkeep.never_busy,
-        on_leaving: OnLeaving = upkeep.nobody_takes,
+        is_busy: IsBusy = retention.never_busy,
+        on_leaving: OnLeaving = retention.nobody_takes,
         journal: Journal | None = None,
     ) -> SessionManager:
         """Make the folders. `CannotStart` when they cannot be used.

@@ -17,17 +17,18 @@ import msgspec
 import structlog
 
 from gateway.private_files import OPEN_TO_OTHERS, PRIVATE
-from gateway.sessions import index, transcript
-from gateway.sessions.disk import Disk
+from gateway.sessions import index
 from gateway.sessions.entries import Checkpoint
-from gateway.sessions.fold import advance, fold
-from gateway.sessions.identity import Newer, Outline, Unreadable
 from gateway.sessions.index import Member, Scope, newest_first
-from gateway.sessions.mending import REBUILT, set_aside
-from gateway.sessions.names import file_name, parse_key
-from gateway.sessions.portable import ARRIVING
+from gateway.sessions.keys import file_name, parse_key
+from gateway.sessions.session import advance, fold
 from gateway.sessions.state import SessionState
-from gateway.sessions.tail import ForState
+from gateway.sessions.storage import transcript
+from gateway.sessions.storage.codec import Newer, Outline, Unreadable
+from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.tail import ForState
+from gateway.sessions.storage.transcript import REBUILT, set_aside
+from gateway.sessions.storage.transfer_files import ARRIVING
 
 __all__ = ["Recovered", "RecoveryReport", "recover", "summed_up"]
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterable, AsyncIterator
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions.index import Scope
-from gateway.sessions.ledger import Ledger
-from gateway.sessions.meta import SessionMeta, meta_of
-from gateway.sessions.names import parse_key
-from gateway.sessions.portable import BLOCK, Arrival, Departure
-from gateway.sessions.reader import Reader
+from gateway.sessions.keys import parse_key
+from gateway.sessions.session import SessionMeta, meta_of
+from gateway.sessions.storage.threads import Reader
+from gateway.sessions.storage.transfer_files import BLOCK, Arrival, Departure
+from gateway.sessions.store import Ledger
 
 __all__ = ["Transfer"]
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gateway.agent.shapes import from_anthropic, from_openai, to_anthropic, to_openai
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions.entries import Entry, User
-from gateway.sessions.messages import history
+from gateway.sessions.history import history_for_model
 from tests.agent.wire.legal import anthropic_complaints, openai_complaints
 from tests.sessions.samples import conversation, header, marks, sealed
 
@@ -42,7 +42,7 @@ def test_every_transcript_cut_anywhere_is_a_legal_request(entries: list[Entry], 
     cut = data.draw(st.integers(0, len(entries)))
     written = sealed([header(), *entries[:cut], User(content="And now?", turn="t9")])
     size = data.draw(st.integers(1, 20))
-    messages = history(written, size, turn="t9")
+    messages = history_for_model(written, size, turn="t9")
     assert list(openai_complaints({"messages": to_openai(messages)})) == []
     assert list(anthropic_complaints({"messages": to_anthropic(messages), "max_tokens": 1})) == []
 

@@ -21,7 +21,7 @@ from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from gateway.text import printable
 from tests.channels.terminal.pseudo import in_terminal
 from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config

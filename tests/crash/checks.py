@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.composing import POSSIBLY_REPEATED
-from gateway.sessions.verification import verify
+from gateway.sessions.storage.verify import verify
 from tests.crash.far_side import FarSide, Shown
 from tests.crash.order import Order
 

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from tests.crash.daemons import daemons
 from tests.crash.order import CHANNEL
 from tests.crash.scenarios import said

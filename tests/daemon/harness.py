@@ -17,8 +17,8 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, Outbound, OutboundKind, PeerKind, Sender
 from gateway.conversation import UserMessage
 from gateway.daemon import Daemon, opened
-from gateway.sessions.encoding import decode
 from gateway.sessions.entries import Entry
+from gateway.sessions.storage.codec import decode
 from gateway.spool import Accept, Begin, Settle, Spool
 from tests.polling import until
 

@@ -13,8 +13,8 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.conversation import ToolCall, ToolMessage
 from gateway.daemon import Daemon
-from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.entries import Approval, ToolResult, TurnEnd
+from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import Begin, InboxState, Spool
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import accepted, begin_a_session, gateway, leave, settings, transcript_entries

@@ -16,7 +16,7 @@ from gateway.agent.provider import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
 from gateway.daemon import Daemon
-from gateway.sessions.at_hand import INTERRUPTED
+from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import Begin, InboxState, Settle, Spool
 from tests.daemon.harness import SCOPE, accepted, begin_a_session, gateway, leave, settings
 

@@ -16,7 +16,7 @@ from gateway.http.checks import control_users
 from gateway.importing.convert import to_transcript
 from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedToolUse, UnknownFormat, parse_session
 from gateway.importing.place import find_destination
-from gateway.sessions.encoding import decode
+from gateway.sessions.storage.codec import decode
 from tests.daemon.harness import gateway, settings
 from tests.running import gatehouse, write_config
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gateway.conversation import Message, ToolMessage
 from gateway.sessions import entries as e
-from gateway.sessions.encoding import encode, seal
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.state import SessionState, SessionStatus
+from gateway.sessions.storage.codec import encode, seal
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 SCOPE = "agent:main:web:direct:ann"

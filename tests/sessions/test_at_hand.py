@@ -1,8 +1,8 @@
 """A turn that was cut short knows how far it had come."""
 
 from gateway.sessions import entries as e
-from gateway.sessions.at_hand import step_at_hand
 from gateway.sessions.entries import Entry
+from gateway.sessions.turn_progress import step_at_hand
 
 
 def test_the_step_at_hand_has_its_own_calls_and_what_was_asked_about_them() -> None:

@@ -8,8 +8,8 @@ import pytest
 from config import SessionSettings
 from gateway.sessions import RecoveryReport, SessionManager, SessionMeta
 from gateway.sessions import entries as e
-from gateway.sessions.encoding import encode, seal
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.codec import encode, seal
 from tests.sessions.conftest import ANN, SCOPE, Clock
 
 BOB = "agent:main:web:direct:bob"

@@ -4,18 +4,16 @@ import pytest
 
 from gateway.conversation import UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.counting import last_turn
-from gateway.sessions.encoding import seal
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import fold
-from gateway.sessions.messages import history
-from gateway.sessions.spoken import lines
+from gateway.sessions.history import history_for_model, last_turn, lines
+from gateway.sessions.session import fold
+from gateway.sessions.storage.codec import seal
 from tests.sessions.samples import START, dialogue, sealed, texts_of
 
 
 def test_history_starts_after_the_last_clear() -> None:
     entries = sealed([*dialogue(2), e.Clear(), e.User(content="afresh")])
-    assert history(entries, 50) == [UserMessage(text="afresh")]
+    assert history_for_model(entries, 50) == [UserMessage(text="afresh")]
     assert [line.text for line in lines(entries, 9)] == ["afresh"]
     assert fold(entries).messages == 1
 
@@ -24,7 +22,7 @@ def test_an_undone_turn_does_not_count() -> None:
     undo = last_turn(sealed(dialogue(2)))
     assert undo == e.Undo(undone="t2", first=8, messages=2)
     entries = sealed([*dialogue(2), undo])
-    assert "question of t2" not in texts_of(history(entries, 50))
+    assert "question of t2" not in texts_of(history_for_model(entries, 50))
     assert [line.text for line in lines(entries, 9)] == ["question of t1", "answer of t1"]
     assert (fold(entries).messages, fold(entries).turns) == (2, 1)
 
@@ -37,12 +35,12 @@ def test_undoing_goes_back_turn_by_turn_until_nothing_is_left() -> None:
         assert undo.undone == turn
         entries = [*entries, seal(undo, seq=len(entries) + 1, now=START)[0]]
     assert last_turn(entries) is None
-    assert history(entries, 50) == []
+    assert history_for_model(entries, 50) == []
 
 
 def test_a_summary_stands_in_place_of_what_it_covers() -> None:
     entries = sealed([*dialogue(3), e.Summary(content="they talked", from_seq=1, covers=12)])
-    messages = history(entries, 50)
+    messages = history_for_model(entries, 50)
     assert texts_of(messages)[0].endswith("they talked")
     assert texts_of(messages)[1] == "question of t3"
     assert isinstance(messages[0], UserMessage)
@@ -51,7 +49,7 @@ def test_a_summary_stands_in_place_of_what_it_covers() -> None:
 def test_a_summary_stays_however_much_is_said_after_it() -> None:
     before = dialogue(1)
     after = [*before, e.Summary(content="they talked", from_seq=1, covers=len(before)), *dialogue(9)[7:]]
-    messages = history(sealed(after), 10)
+    messages = history_for_model(sealed(after), 10)
     assert len(messages) <= 10
     assert texts_of(messages)[0].endswith("they talked")
     assert texts_of(messages)[-1] == "answer of t9"
@@ -60,7 +58,7 @@ def test_a_summary_stays_however_much_is_said_after_it() -> None:
 def test_the_newest_summary_counts() -> None:
     older = e.Summary(content="older", from_seq=1, covers=7)
     newer = e.Summary(content="newer", from_seq=1, covers=12)
-    messages = history(sealed([*dialogue(2), older, newer, e.User(content="go on")]), 50)
+    messages = history_for_model(sealed([*dialogue(2), older, newer, e.User(content="go on")]), 50)
     assert texts_of(messages) == ["[Summary of the earlier conversation]\n\nnewer", "go on"]
 
 
@@ -75,10 +73,12 @@ def test_the_newest_summary_counts() -> None:
 )
 def test_a_summary_that_does_not_hold_is_passed_over(afterwards: list[Entry]) -> None:
     valid = e.Summary(content="valid", from_seq=1, covers=7)
-    messages = history(sealed([*dialogue(2), valid, *afterwards, e.User(content="go on")]), 50)
+    messages = history_for_model(sealed([*dialogue(2), valid, *afterwards, e.User(content="go on")]), 50)
     assert texts_of(messages)[0].endswith("valid")
 
 
 def test_a_summary_of_what_was_cleared_is_passed_over() -> None:
     late = e.Summary(content="tells what was cleared", from_seq=1, covers=12)
-    assert history(sealed([*dialogue(2), e.Clear(), late, e.User(content="go on")]), 50) == [UserMessage(text="go on")]
+    assert history_for_model(sealed([*dialogue(2), e.Clear(), late, e.User(content="go on")]), 50) == [
+        UserMessage(text="go on")
+    ]

@@ -4,11 +4,10 @@ from hypothesis import strategies as st
 
 from gateway.conversation import Message, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.counting import standing_summary
 from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import fold
-from gateway.sessions.messages import history
+from gateway.sessions.history import history_for_model, standing_summary
+from gateway.sessions.session import fold
 from tests.sessions.samples import conversation, header, marks, sealed
 
 
@@ -107,4 +106,7 @@ def test_a_summary_of_the_older_part_stands_and_leaves_the_rest_as_it_was(turns:
     summary = e.Summary(content="so far", from_seq=older.from_seq, covers=older.covers, seq=entries[-1].seq + 1)
     after = [*entries, summary]
     assert standing_summary(after) == summary
-    assert history(after, 1_000)[1:] == history(entries, 1_000)[len(history(entries, 1_000)) - older.kept :]
+    assert (
+        history_for_model(after, 1_000)[1:]
+        == history_for_model(entries, 1_000)[len(history_for_model(entries, 1_000)) - older.kept :]
+    )

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 
 from gateway.sessions import entries as e
-from gateway.sessions.encoding import Damaged, decode, seal
 from gateway.sessions.entries import Entry
+from gateway.sessions.storage.codec import Damaged, decode, seal
 from tests.sessions.samples import START, conversation, header, marks
 
 

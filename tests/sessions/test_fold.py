@@ -7,7 +7,7 @@ from hypothesis import given
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.fold import fold
+from gateway.sessions.session import fold
 from gateway.sessions.state import SessionStatus
 from tests.sessions.samples import START, dialogue, header, sealed, transcripts
 

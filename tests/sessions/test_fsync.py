@@ -13,8 +13,8 @@ import pytest
 from config import SessionSettings
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.disk import Disk
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.disk import Disk
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 
 

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.disk import Disk
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.disk import Disk
 from tests.disks import small_disk
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
 from tests.sessions.samples import encoded, header, sealed

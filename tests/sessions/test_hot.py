@@ -1,5 +1,5 @@
 from gateway.sessions import entries as e
-from gateway.sessions.hot import HotSessions
+from gateway.sessions.cache import HotSessions
 
 LONG: list[e.Entry] = [e.Clear()] * 100
 

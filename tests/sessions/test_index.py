@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gateway.sessions import index
-from gateway.sessions.fold import fold
 from gateway.sessions.index import EMPTY, Contents, Scope
-from gateway.sessions.names import session_key
+from gateway.sessions.keys import session_key
+from gateway.sessions.session import fold
 from tests.sessions.samples import SCOPE, START, dialogue, header, sealed
 
 

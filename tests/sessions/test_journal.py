@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.sessions import entries as e
-from gateway.sessions.disk import Disk
-from gateway.sessions.encoding import seal
 from gateway.sessions.journal import catch_up
+from gateway.sessions.storage.codec import seal
+from gateway.sessions.storage.disk import Disk
 from tests.sessions.conftest import SCOPE
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from gateway.conversation import AssistantMessage, UserMessage
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import Session, SessionManager, SessionStatus
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 
 BOB = "agent:main:web:direct:bob"

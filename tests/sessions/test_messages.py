@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.at_hand import INTERRUPTED
 from gateway.sessions.entries import Entry
-from gateway.sessions.messages import history
+from gateway.sessions.history import history_for_model
+from gateway.sessions.turn_progress import INTERRUPTED
 from tests.sessions.samples import dialogue, header, sealed, texts_of, transcripts
 
 sizes = st.integers(min_value=1, max_value=12)
@@ -29,7 +29,7 @@ def assert_legal(messages: list[Message]) -> None:
 
 @given(transcripts, sizes)
 def test_any_history_is_legal_and_within_the_window(entries: list[Entry], size: int) -> None:
-    messages = history(entries, size)
+    messages = history_for_model(entries, size)
     assert_legal(messages)
     assert len(messages) <= size
 
@@ -38,16 +38,16 @@ def test_any_history_is_legal_and_within_the_window(entries: list[Entry], size: 
 def test_the_current_turn_is_always_whole(entries: list[Entry], size: int) -> None:
     """It cannot start with anything but its user message, as long as its entries were written in order."""
     current = [e.User(content="now", turn="now"), e.ToolUse(tool_use_id="z", name="x", input={}, turn="now")]
-    messages = history([*entries, *current], size, turn="now")
+    messages = history_for_model([*entries, *current], size, turn="now")
     assert_legal(messages)
     assert texts_of(messages)[-2:] == ["now", ""]
     assert len(messages) <= size + 3
 
 
 def test_a_dialogue_is_shown_to_the_model_in_full() -> None:
-    assert history(sealed(dialogue(1)), 50) == [
+    assert history_for_model(sealed(dialogue(1)), 50) == [
         UserMessage(text="question of t1"),
-        AssistantMessage(text="", tool_calls=history(sealed(dialogue(1)), 50)[1].tool_calls),  # type: ignore[union-attr]  # The next line says what it is.
+        AssistantMessage(text="", tool_calls=history_for_model(sealed(dialogue(1)), 50)[1].tool_calls),  # type: ignore[union-attr]  # The next line says what it is.
         ToolMessage(outcomes=(ToolOutcome(id="call", output="noon"),)),
         AssistantMessage(text="answer of t1"),
     ]
@@ -63,7 +63,7 @@ def test_consecutive_tool_calls_are_one_message_with_the_text_before_them() -> N
         e.ToolResult(tool_use_id="b", output="second"),
         e.ToolResult(tool_use_id="a", output="first"),
     ]
-    _, step, outcomes = history(sealed(entries), 50)
+    _, step, outcomes = history_for_model(sealed(entries), 50)
     assert isinstance(step, AssistantMessage)
     assert (step.text, [call.id for call in step.tool_calls]) == ("I look.", ["a", "b"])
     assert outcomes == ToolMessage(outcomes=(ToolOutcome(id="a", output="first"), ToolOutcome(id="b", output="second")))
@@ -73,16 +73,19 @@ def test_a_call_cut_short_says_that_it_may_have_taken_effect() -> None:
     entries: list[Entry] = [header(), e.User(content="go"), e.ToolUse(tool_use_id="a", name="x", input={})]
     after_a_crash = [*entries, e.User(content="and now?")]
     outcome = ToolOutcome(id="a", output=INTERRUPTED, is_error=True)
-    assert history(sealed(after_a_crash), 50)[2:] == [ToolMessage(outcomes=(outcome,)), UserMessage(text="and now?")]
+    assert history_for_model(sealed(after_a_crash), 50)[2:] == [
+        ToolMessage(outcomes=(outcome,)),
+        UserMessage(text="and now?"),
+    ]
 
 
 def test_a_result_whose_call_was_lost_is_left_out() -> None:
     entries: list[Entry] = [header(), e.User(content="go"), e.ToolResult(tool_use_id="a", output="done")]
-    assert history(sealed(entries), 50) == [UserMessage(text="go")]
+    assert history_for_model(sealed(entries), 50) == [UserMessage(text="go")]
 
 
 def test_the_window_drops_the_oldest_whole_turns() -> None:
-    messages = history(sealed(dialogue(5)), 10)
+    messages = history_for_model(sealed(dialogue(5)), 10)
     assert texts_of(messages)[0] == "question of t4"
     assert len(messages) == 8
 
@@ -94,7 +97,7 @@ def test_a_turn_longer_than_the_window_keeps_its_question() -> None:
             e.ToolUse(tool_use_id=str(number), name="x", input={}),
             e.ToolResult(tool_use_id=str(number), output="ok"),
         ]
-    messages = history(sealed([header(), e.User(content="long"), *steps, e.Assistant(content="done")]), 10)
+    messages = history_for_model(sealed([header(), e.User(content="long"), *steps, e.Assistant(content="done")]), 10)
     assert_legal(messages)
     assert texts_of(messages)[0] == "long"
     assert texts_of(messages)[-1] == "done"
@@ -102,6 +105,6 @@ def test_a_turn_longer_than_the_window_keeps_its_question() -> None:
 
 
 def test_earlier_messages_can_be_shortened_but_not_the_current_turn() -> None:
-    messages = history(sealed(dialogue(2)), 50, turn="t2", max_chars=4)
+    messages = history_for_model(sealed(dialogue(2)), 50, turn="t2", max_chars=4)
     assert texts_of(messages) == ["que…", "", "ans…", "question of t2", "", "answer of t2"]
     assert messages[2] == ToolMessage(outcomes=(ToolOutcome(id="call", output="noon"),))

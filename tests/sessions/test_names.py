@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sessions.names import file_name, parse_key, session_key
+from gateway.sessions.keys import file_name, parse_key, session_key
 
 scopes = st.text(min_size=1).filter(lambda text: "#" not in text)
 keys = st.text(min_size=1) | st.sampled_from(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gateway.sessions import SessionManager, SessionStatus, TurnOutcome, Undone
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
 
 

@@ -12,7 +12,7 @@ from config import SessionSettings
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.names import session_key
+from gateway.sessions.keys import session_key
 from tests.sessions.conftest import ANN, Clock
 
 SCOPES = ("agent:main:web:direct:ann", "agent:main:web:direct:Ann")

@@ -7,7 +7,7 @@ from config import SessionSettings
 from gateway.errors import Refused
 from gateway.sessions import RecoveryReport, SessionManager, SessionMeta
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 from tests.sessions.samples import encoded, header
 

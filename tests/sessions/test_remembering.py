@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.sessions import entries as e
+from gateway.sessions.cache import Remembered
 from gateway.sessions.entries import Entry
-from gateway.sessions.messages import divided
-from gateway.sessions.remembering import Remembered
+from gateway.sessions.history import divided
 from tests.sessions.samples import conversation, dialogue, header, marks, sealed
 
 bodies = st.lists(conversation | conversation | marks, max_size=6)

@@ -11,7 +11,7 @@ from config import SessionSettings
 from gateway.errors import Refused
 from gateway.sessions import Leaving, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name, session_key
+from gateway.sessions.keys import file_name, session_key
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 from tests.sessions.samples import encoded, header
 

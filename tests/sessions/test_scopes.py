@@ -1,7 +1,6 @@
 from gateway.sessions import index
-from gateway.sessions.fold import fold
-from gateway.sessions.index import EMPTY, Scope
-from gateway.sessions.scopes import Scopes
+from gateway.sessions.index import EMPTY, Scope, Scopes
+from gateway.sessions.session import fold
 from tests.sessions.samples import SCOPE, header, sealed
 
 

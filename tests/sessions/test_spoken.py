@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.spoken import lines
+from gateway.sessions.history import lines
 from tests.sessions.samples import transcripts
 
 

@@ -15,8 +15,8 @@ from config import SessionSettings
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
-from gateway.sessions.disk import Disk
-from gateway.sessions.names import session_key
+from gateway.sessions.keys import session_key
+from gateway.sessions.storage.disk import Disk
 from tests.sessions.conftest import ANN, Clock
 
 T = TypeVar("T")

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from gateway.conversation import ToolMessage
 from gateway.sessions import entries as e
-from gateway.sessions import transcript
-from gateway.sessions.counting import last_turn, standing_summary
-from gateway.sessions.encoding import encode, seal
 from gateway.sessions.entries import Entry, TurnOutcome
-from gateway.sessions.fold import fold
-from gateway.sessions.messages import history
-from gateway.sessions.names import file_name
+from gateway.sessions.history import history_for_model, last_turn, lines, standing_summary
+from gateway.sessions.keys import file_name
 from gateway.sessions.recovery import summed_up
-from gateway.sessions.spoken import lines
-from gateway.sessions.tail import ForHistory, ForLines, ForState, Sufficiency
+from gateway.sessions.session import fold
+from gateway.sessions.storage import transcript
+from gateway.sessions.storage.codec import encode, seal
+from gateway.sessions.storage.tail import ForHistory, ForLines, ForState, Sufficiency
 from tests.sessions.samples import SCOPE, START, header
 
 Step = tuple[str, int]
@@ -124,7 +122,7 @@ def tail(entries: Sequence[Entry], enough: Sufficiency) -> list[Entry]:
 @given(steps)
 def test_history_is_what_a_naive_model_tells(made: list[Step]) -> None:
     telling = told(made)
-    messages = history(telling.entries, 10_000)
+    messages = history_for_model(telling.entries, 10_000)
     texts = [message.text for message in messages if not isinstance(message, ToolMessage)]
     assert [text for text in texts if text] == telling.texts()
     assert [line.text for line in lines(telling.entries, 10_000)] == [entry.content for entry in telling.spoken()]
@@ -136,9 +134,9 @@ def test_history_is_what_a_naive_model_tells(made: list[Step]) -> None:
 def test_the_end_is_enough_for_the_history(made: list[Step], size: int) -> None:
     entries = told(made).entries
     end = tail(entries, ForHistory(size, fold(entries)))
-    assert history(end, size) == history(entries, size)
+    assert history_for_model(end, size) == history_for_model(entries, size)
     turn = next((entry.turn for entry in reversed(entries) if entry.turn), None)
-    assert history(end, size, turn=turn) == history(entries, size, turn=turn)
+    assert history_for_model(end, size, turn=turn) == history_for_model(entries, size, turn=turn)
     assert last_turn(end) == last_turn(entries)
 
 

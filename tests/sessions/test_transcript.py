@@ -8,10 +8,9 @@ import pytest
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.identity import Newer, Unreadable
-from gateway.sessions.mending import set_aside
-from gateway.sessions.names import file_name
-from gateway.sessions.transcript import Writer, read
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.codec import Newer, Unreadable
+from gateway.sessions.storage.transcript import Writer, read, set_aside
 from tests.sessions.samples import SCOPE, dialogue, encoded, header, sealed
 
 HI = e.User(content="hi 👋\u2028 é")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from gateway.sessions.names import file_name
-from gateway.sessions.verification import verify
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.verify import verify
 from tests.sessions.conftest import ANN, SCOPE
 from tests.sessions.samples import encoded, header
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from gateway.sessions.worker import Worker
+from gateway.sessions.storage.threads import Worker
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 
 from gateway.archive import Archive, Listed
 from gateway.errors import Refused
-from gateway.sessions.names import parse_key
+from gateway.sessions.keys import parse_key
 from gateway.text import clean, printable
 
 _MAX_COMPARED = 5000

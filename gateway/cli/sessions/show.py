@@ -22,9 +22,9 @@ from gateway.cli.sessions_archives import opened_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import Spoken, entries, shown
-from gateway.sessions.encoding import Damaged, decode
-from gateway.sessions.line_reading import end_of_lines
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.transcript import end_of_lines
 from gateway.text import clean, excerpt, printable
 from gateway.text.clean import ago, count
 

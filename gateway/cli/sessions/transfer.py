@@ -15,10 +15,10 @@ from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions_archives import opened_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
-from gateway.exporting import Export, JsonExport, MarkdownExport, exported, undone_in
 from gateway.sessions import Entry, SessionMeta
-from gateway.sessions.encoding import Damaged, decode
-from gateway.sessions.names import file_name
+from gateway.sessions.export import Export, JsonExport, MarkdownExport, exported, undone_in
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.codec import Damaged, decode
 from gateway.text import printable
 from gateway.text.clean import count
 

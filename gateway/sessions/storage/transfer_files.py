@@ -7,12 +7,12 @@ from tempfile import mkstemp
 import msgspec
 
 from gateway.errors import Refused
-from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import FORMAT, Header
-from gateway.sessions.fold import advance, begin
-from gateway.sessions.line_reading import lines_forwards
-from gateway.sessions.names import parse_key
+from gateway.sessions.keys import parse_key
+from gateway.sessions.session import advance, begin
 from gateway.sessions.state import SessionState
+from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.transcript import lines_forwards
 
 __all__ = ["ARRIVING", "BLOCK", "Arrival", "Departure"]
 

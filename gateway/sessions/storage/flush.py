@@ -1,22 +1,122 @@
 """Durability: brings what the journal holds to a disk that keeps it, lists it in the index, and lets go of files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import structlog
 
-from gateway.sessions import flushing
-from gateway.sessions.books import Books
-from gateway.sessions.disk import Disk
+from config.files import fsync_directory
+from gateway.sessions import index
+from gateway.sessions.index import Books, Member, Scope
 from gateway.sessions.journal import Journal
-from gateway.sessions.worker import Worker
+from gateway.sessions.storage import transcript
+from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.threads import Worker
 from gateway.spool import SpoolFull
 
-__all__ = ["Durability"]
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_T = TypeVar("_T")
+
+
+class InDiskThread(Protocol):
+    """Has a short piece of work done by the thread that owns the files, and waits for it."""
+
+    def __call__(self, work: Callable[[], _T], /) -> _T: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """`encoded` has the scopes that had changed, as they are now in the index, if that `is_written`."""
+
+    encoded: Mapping[str, Member]
+    is_written: bool
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What the index is to say: `members` with what has `changed`, and without what was `dropped`."""
+
+    members: Mapping[str, Member]
+    changed: Mapping[str, Scope]
+    dropped: frozenset[str]
+    doomed: frozenset[str]
+
+
+def flush(disk: Disk, in_disk_thread: InDiskThread, listing: Listing | None) -> Flushed:
+    """Make the transcripts durable, then write the index, unless there is nothing to say."""
+    before = disk.trouble
+    failed = _sync(in_disk_thread(disk.begin_sync), disk)
+    names = in_disk_thread(partial(disk.end_sync, failed))
+    _sync_names(disk, in_disk_thread, names)
+    encoded = {} if listing is None else {name: index.encode_scope(scope) for name, scope in listing.changed.items()}
+    is_written = listing is not None and _write_index(disk, in_disk_thread, listing, encoded)
+    if before and not disk.trouble:
+        log.info("flush_recovered")
+    return Flushed(encoded=encoded, is_written=is_written, trouble=disk.trouble)
+
+
+def mark_clean(disk: Disk, sessions: int) -> None:
+    """Let the next start believe the index without a look at the transcripts. Only after a flush that worked."""
+    if disk.is_marked_clean or disk.trouble:
+        return
+    try:
+        index.mark_clean(disk.index_path, disk.transcripts, sessions)
+    except OSError as trouble:
+        log.warning("clean_end_not_noted", reason=str(trouble))
+
+
+def sync_heir(disk: Disk, heir: str) -> None:
+    """Make durable what a session knows of another that is about to be deleted; the next flush tells of trouble."""
+    try:
+        transcript.sync(disk.path(heir), disk.fsync)
+    except OSError as trouble:
+        log.warning("number_not_passed_on", session=heir, reason=str(trouble))
+
+
+def _sync(paths: Mapping[str, Path], disk: Disk) -> dict[str, OSError]:
+    failed: dict[str, OSError] = {}
+    for key, path in paths.items():
+        try:
+            transcript.sync(path, disk.fsync)
+        except FileNotFoundError:
+            continue  # It was deleted meanwhile, or has vanished: whoever wants it next finds out.
+        except OSError as trouble:
+            failed[key] = trouble
+    return failed
+
+
+def _sync_names(disk: Disk, in_disk_thread: InDiskThread, names: frozenset[str]) -> None:
+    if not names:
+        return
+    try:
+        fsync_directory(disk.transcripts, disk.fsync)
+    except OSError as trouble:
+        in_disk_thread(partial(disk.distrust, names, trouble))
+
+
+def _write_index(disk: Disk, in_disk_thread: InDiskThread, listing: Listing, encoded: Mapping[str, Member]) -> bool:
+    try:
+        index.write(disk.index_path, _listed(listing, encoded), listing.doomed, disk.fsync)
+    except OSError as trouble:
+        in_disk_thread(partial(disk.flush_failed, trouble, disk.index_path))
+        return False
+    return True
+
+
+def _listed(listing: Listing, encoded: Mapping[str, Member]) -> Iterator[tuple[str, Member]]:
+    """Yield what the index is to list, one by one: copying it all at once would keep other threads waiting."""
+    for name, member in listing.members.items():
+        if name not in encoded and name not in listing.dropped:
+            yield name, member
+    yield from encoded.items()
+
 
 _ALL = 2**62
 """More than any seq."""
@@ -55,7 +155,7 @@ class Durability:
             journaled, self._journaled = self._journaled, {}
             self._index_is_behind |= self._books.scopes.is_changed
             listing = self._listing() if self._index_is_behind else None
-            flushed = await self._syncing.submit(partial(flushing.flush, self._disk, self._writing.call, listing))
+            flushed = await self._syncing.submit(partial(flush, self._disk, self._writing.call, listing))
             if listing is not None:
                 self._books.scopes.settle(flushed.encoded, listing.changed, listing.dropped)
             self._index_is_behind &= not flushed.is_written
@@ -66,7 +166,7 @@ class Durability:
         """Flush for the last time; where nothing is missing, let the next start believe the index."""
         await self.flush()
         if not self._books.scopes.is_changed and not self._index_is_behind:
-            await self._syncing.submit(partial(flushing.mark_clean, self._disk, self._books.scopes.sessions))
+            await self._syncing.submit(partial(mark_clean, self._disk, self._books.scopes.sessions))
 
     def stop(self) -> None:
         """End the thread once it has done what it was asked for."""
@@ -94,7 +194,7 @@ class Durability:
 
     def _delete_file(self, key: str, heir: str | None) -> None:
         if heir is not None:
-            flushing.sync_heir(self._disk, heir)
+            sync_heir(self._disk, heir)
         self._writing.call(partial(self._disk.delete, key))
 
     async def _forget_journaled(self, journaled: dict[str, int], *, is_durable: bool) -> None:
@@ -109,8 +209,8 @@ class Durability:
             log.debug("journal_not_shortened", sessions=len(journaled))
         self._journaled = {**journaled, **self._journaled}
 
-    def _listing(self) -> flushing.Listing:
-        return flushing.Listing(
+    def _listing(self) -> Listing:
+        return Listing(
             members=self._books.scopes.members(),
             changed=self._books.scopes.changed(),
             dropped=self._books.scopes.dropped(),

@@ -9,10 +9,10 @@ import msgspec
 
 from gateway.private_files import OPEN_TO_OTHERS
 from gateway.sessions import index
-from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import FORMAT, Header, Unknown
-from gateway.sessions.line_reading import lines_forwards
-from gateway.sessions.names import file_name
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.transcript import lines_forwards
 
 __all__ = ["Problem", "VerifyReport", "verify"]
 

@@ -1,32 +1,177 @@
 """What the model is shown of a session: its entries put together to messages, and as many of them as fit. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
+import msgspec
 from msgspec.structs import replace
 
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.at_hand import INTERRUPTED, call_of
-from gateway.sessions.counting import counted, standing_summary
-from gateway.sessions.editing import edited
 from gateway.sessions.entries import Entry, TurnOutcome
+from gateway.sessions.turn_progress import INTERRUPTED, call_of
 
-__all__ = [
-    "SUMMARY",
-    "as_head",
-    "as_messages",
-    "divided",
-    "history",
-    "shortened",
-    "window",
-]
+_CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
+
+
+def counted(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
+    """Return the entries after the last `clear`, without those of turns that were undone later.
+
+    With `enough`, what lies before that many messages may be left out; those of `turn` are not among them.
+    """
+    counting: list[Entry] = []
+    undone: set[str | None] = set()
+    said = 0
+    for entry in reversed(entries):
+        if isinstance(entry, e.Clear):
+            break
+        if isinstance(entry, e.Undo):
+            undone.add(entry.undone)
+        if undone and entry.turn in undone:
+            continue
+        counting.append(entry)
+        if enough is not None and (turn is None or entry.turn != turn) and is_visible(entry):
+            said += 1
+            if said > enough and isinstance(entry, e.User):
+                break
+    return counting[::-1]
+
+
+def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
+    """Return the entry that undoes the newest turn which still counts, or None when there is none."""
+    counting = counted(entries)
+    turn = next((entry.turn for entry in reversed(counting) if isinstance(entry, e.User) and entry.turn), None)
+    if turn is None:
+        return None
+    of_turn = [entry for entry in counting if entry.turn == turn]
+    return e.Undo(undone=turn, first=of_turn[0].seq, messages=sum(map(is_visible, of_turn)))
+
+
+def standing_summary(entries: Sequence[Entry]) -> e.Summary | None:
+    """Return the newest valid summary. The entries may be a tail, from a checkpoint or from before the summary on."""
+    if not any(type(entry) is e.Summary or (type(entry) is e.Checkpoint and entry.summary) for entry in entries):
+        return None
+    cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
+    counting = counted(entries)
+    undos = [entry for entry in counting if isinstance(entry, e.Undo)]
+    for entry in reversed(counting):
+        summary = entry.summary if isinstance(entry, e.Checkpoint) else entry
+        if isinstance(summary, e.Summary) and cleared < summary.from_seq and holds(summary, undos):
+            before = next((x for x in reversed(counting) if is_spoken(x) and x.seq <= summary.covers), None)
+            after = next((x for x in counting if is_spoken(x) and x.seq > summary.covers), None)
+            if is_border(before, after):
+                return summary
+    return None
+
+
+def holds(summary: e.Summary, undos: Iterable[e.Undo]) -> bool:
+    """Tell whether `summary` speaks of the past only, and of nothing that was undone since."""
+    if not summary.from_seq <= summary.covers < summary.seq:
+        return False
+    return not any(undo.seq > summary.seq and summary.from_seq <= undo.first <= summary.covers for undo in undos)
+
+
+def is_spoken(entry: Entry) -> bool:
+    """Tell whether it is part of the conversation."""
+    return isinstance(entry, _CONVERSATION)
+
+
+def is_visible(entry: Entry) -> bool:
+    """Tell whether a person sees it: an assistant entry without text only carries tool calls."""
+    return isinstance(entry, e.User) or (isinstance(entry, e.Assistant) and entry.content != "")
+
+
+def is_border(before: Entry | None, after: Entry | None) -> bool:
+    """Tell whether no turn goes on from `before` to `after`, between which a summary ends."""
+    return before is None or after is None or before.turn is None or before.turn != after.turn
+
+
+_EDITED = "[I have changed an earlier message of mine. It now reads:]\n"
+
+
+def edited(entries: list[Entry]) -> list[Entry]:
+    """Let edits take effect. One that came before its message was written down changes it.
+
+    Any other is shown for itself, as something said before the next message, so that it splits no step of a turn.
+    """
+    if not any(type(entry) is e.Edit for entry in entries):
+        return entries
+    said = {entry.event_id: at for at, entry in enumerate(entries) if isinstance(entry, e.User) and entry.event_id}
+    early = {
+        entry.event_id: entry.content
+        for at, entry in enumerate(entries)
+        if isinstance(entry, e.Edit) and _is_early(entry, at, said)
+    }
+    shown: list[Entry] = []
+    held: list[Entry] = []
+    for at, entry in enumerate(entries):
+        match entry:
+            case e.Edit():
+                held += [] if _is_early(entry, at, said) else [_note(entry)]
+            case e.User():
+                shown += [*held, msgspec.structs.replace(entry, content=early.get(entry.event_id or "", entry.content))]
+                held = []
+            case _:
+                shown.append(entry)
+    return [*shown, *held]
+
+
+def _is_early(edit: e.Edit, at: int, said: Mapping[str, int]) -> bool:
+    return said.get(edit.event_id, -1) > at
+
+
+def _note(edit: e.Edit) -> e.User:
+    return e.User(content=f"{_EDITED}{edit.content}", sender_name=edit.sender_name, turn=edit.turn)
+
+
+# Made once: a union in each `isinstance` would be made anew for each entry.
+_SEEN = (e.User, e.Assistant, e.SentFile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """One visible line of a session; `role` is `user` or `assistant`."""
+
+    role: str
+    text: str
+    ts: datetime
+    file: e.SentFile | None = None
+
+
+def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:
+    """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
+    if limit < 1:
+        return []
+    spoken = [_spoken(entry) for entry in counted(entries) if isinstance(entry, _SEEN)]
+    return [line for line in spoken if line.text][-limit:]
+
+
+def _spoken(entry: e.User | e.Assistant | e.SentFile) -> Spoken:
+    match entry:
+        case e.User():
+            return Spoken(role="user", text=shown(entry), ts=entry.ts)
+        case e.Assistant():
+            return Spoken(role="assistant", text=entry.content, ts=entry.ts)
+        case e.SentFile():
+            return Spoken(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts, file=entry)
+
+
+def shown(entry: e.User) -> str:
+    """Return what a person sees of a message: its text, and a label for each file."""
+    return "\n".join(filter(None, [entry.content, *map(_label, entry.attachments)]))
+
+
+def _label(file: e.Attached) -> str:
+    return f"[{file.kind}: “{file.said}”]" if file.said else f"[{file.kind}: {file.name}]"
+
 
 SUMMARY = "[Summary of the earlier conversation]\n\n"
 
 _NOT_AGAIN = "[Its images are not shown again, since the answer to them failed. They can be sent again.]"
 
 
-def history(
+def history_for_model(
     entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
 ) -> list[Message]:
     """Return what the model is shown: at most `max_messages` messages, and all of the turn `turn` after them.

@@ -6,9 +6,8 @@ Nothing that was written earlier than what is enough can change what `fold` make
 from typing import Protocol
 
 from gateway.sessions import entries as e
-from gateway.sessions.counting import holds, is_border, is_spoken
 from gateway.sessions.entries import Entry
-from gateway.sessions.messages import as_messages
+from gateway.sessions.history import as_messages, holds, is_border, is_spoken
 from gateway.sessions.state import SessionState
 
 __all__ = ["Everything", "ForHistory", "ForLines", "ForState", "Sufficiency"]

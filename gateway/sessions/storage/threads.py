@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Worker"]
-
 _T = TypeVar("_T")
+
+
+class Reader:
+    """Does one thing after the other."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions-reader")
+
+    async def do(self, work: Callable[..., _T], *arguments: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
+
+    async def close(self) -> None:
+        """Return once nothing is being read any more."""
+        await asyncio.to_thread(self._threads.shutdown)
+
 
 _PATIENCE = 0.002
 """Seconds for which finished work is held back, so that one wake-up of the event loop tells of much."""

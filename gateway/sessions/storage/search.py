@@ -7,9 +7,9 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
-from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Assistant, Entry, User
-from gateway.sessions.line_reading import lines_backwards
+from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.transcript import lines_backwards
 from gateway.text import excerpt
 
 __all__ = ["Hit", "Patience", "SearchResult", "Searched", "search"]

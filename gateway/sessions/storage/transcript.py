@@ -4,27 +4,156 @@ Everything here blocks, so it runs in the disk thread of `SessionManager`.
 """
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import structlog
+
 from config.files import Fsync
 from gateway.private_files import APPENDING, PRIVATE, close_to_others, opened, read_from, write
-from gateway.sessions.encoding import Damaged, decode
 from gateway.sessions.entries import Checkpoint, Entry, Header
-from gateway.sessions.identity import is_named, refuse_newer, with_header
-from gateway.sessions.line_reading import BLOCK, lines_before
-from gateway.sessions.mending import is_entry, mend, repair_tail, set_aside
-from gateway.sessions.tail import Everything, Sufficiency
+from gateway.sessions.storage.codec import Damaged, decode, is_named, refuse_newer, with_header
+from gateway.sessions.storage.tail import Everything, Sufficiency
 
-__all__ = [
-    "Reading",
-    "Writer",
-    "read",
-    "sync",
-]
+BLOCK = 64 * 1024
+
+
+def lines_forwards(path: Path) -> Iterator[bytes]:
+    """Yield every line as it is, newline included; the last may lack it. Nothing is mended."""
+    with path.open("rb") as file:
+        yield from file
+
+
+def lines_backwards(path: Path) -> Iterator[bytes]:
+    """Yield every line without its newline, the last one first."""
+    with opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        yield from lines_before(descriptor, size, read_from(descriptor, max(0, size - BLOCK), size))
+
+
+def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
+    """Yield the lines of the first `end` bytes, the last one first, reading block by block before the last `block`."""
+    rest: list[bytes] = []
+    while end > 0:
+        end -= len(block)
+        head, *lines = block.split(b"\n")
+        if lines:
+            lines[-1] += b"".join(reversed(rest))
+            rest = []
+            yield from reversed(lines)
+        rest.append(head)
+        if end > 0:
+            block = read_from(descriptor, max(0, end - BLOCK), end)
+    yield b"".join(reversed(rest))
+
+
+def end_of_lines(descriptor: int, size: int) -> int:
+    """Return where the last whole line of the first `size` bytes ends."""
+    end = size
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        newline = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0
+
+
+def end_of(path: Path, begin: int) -> bytes:
+    """Return everything from the offset `begin` on."""
+    with opened(path) as descriptor:
+        return read_from(descriptor, begin, os.fstat(descriptor).st_size)
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+REBUILT = ".rebuilt"
+"""How the names of unfinished files end that are to take the place of distrusted ones."""
+
+_COPIED = 1024 * 1024
+
+
+def mend(path: Path) -> int:
+    """Repair the tail of a file that was opened for reading, and return its size."""
+    with opened(path, APPENDING) as descriptor:
+        return repair_tail(path, descriptor)
+
+
+def repair_tail(path: Path, descriptor: int) -> int:
+    """Make the file end on a whole line, and return its size.
+
+    A last line that lacks nothing but its newline gets it. One that was cut is copied to `<name>.corrupt` first.
+    """
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return size
+    start = end_of_lines(descriptor, size)
+    torn = read_from(descriptor, start, size)
+    if is_entry(torn):
+        write(descriptor, b"\n")
+        return size + 1
+    keep_aside(path, torn)
+    os.ftruncate(descriptor, start)
+    log.warning("torn_line_cut_off", file=path.name, size=len(torn))
+    return start
+
+
+def is_entry(line: bytes) -> bool:
+    try:
+        decode(line)
+    except Damaged:
+        return False
+    return True
+
+
+def keep_aside(path: Path, data: bytes) -> None:
+    """Keep a piece of a transcript that does not belong to it, in `<name>.corrupt` beside it."""
+    with opened(path.with_name(f"{path.name}.corrupt"), APPENDING | os.O_CREAT) as descriptor:
+        write(descriptor, data + b"\n")
+        os.fsync(descriptor)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an unreadable file, over no other, and say so. What it holds is kept for a person to look at."""
+    target = path.with_name(f"{path.name}.corrupted")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.corrupted-{number}")
+    path.rename(target)
+    log.error("transcript_set_aside", file=str(target))
+    return target
+
+
+def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync) -> None:
+    """Put a new file in place of one that cannot be trusted: its first `keep` bytes and `rest`, durable before it is.
+
+    The folder has to be synced afterwards.
+    """
+    temporary = path.with_name(f".{path.name}{REBUILT}")
+    temporary.unlink(missing_ok=True)
+    try:
+        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+            if keep:
+                with opened(path) as source:
+                    _copy(source, target, keep)
+            write(target, rest)
+            fsync(target)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    log.warning("transcript_rebuilt", file=path.name)
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    for begin in range(0, size, _COPIED):
+        write(target, read_from(source, begin, min(begin + _COPIED, size)))
+
 
 _HEAD = 2048
 
@@ -186,3 +315,32 @@ def sync(path: Path, fsync: Fsync) -> None:
     """Make what was appended durable."""
     with opened(path) as descriptor:
         fsync(descriptor)
+
+
+_OPEN_LIMIT = 256
+
+
+class OpenWriters:
+    def __init__(self) -> None:
+        self._writers: OrderedDict[str, Writer] = OrderedDict()
+
+    def get(self, key: str, path: Path, *, is_new: bool) -> Writer:
+        """Return the writer of `key`; a file that somebody else has changed is opened anew, and its tail mended."""
+        writer = self._writers.get(key)
+        if writer is not None and writer.is_current():
+            self._writers.move_to_end(key)
+            return writer
+        self.close(key)
+        writer = self._writers[key] = Writer(path, is_new=is_new)
+        if len(self._writers) > _OPEN_LIMIT:
+            self._writers.popitem(last=False)[1].close()
+        return writer
+
+    def close(self, key: str) -> None:
+        writer = self._writers.pop(key, None)
+        if writer is not None:
+            writer.close()
+
+    def close_all(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()

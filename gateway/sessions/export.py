@@ -11,7 +11,10 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gateway.conversation import Json, ToolCall
-from gateway.sessions import Entry, SessionMeta, entries, shown
+from gateway.sessions import entries
+from gateway.sessions.entries import Entry
+from gateway.sessions.history import shown
+from gateway.sessions.session import SessionMeta
 from gateway.text import excerpt, printable
 
 __all__ = ["Export", "JsonExport", "MarkdownExport", "Statement", "Statements", "exported", "undone_in", "written"]

@@ -4,28 +4,88 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from config.files import Fsync
 from gateway.private_files import OPEN_TO_OTHERS, PRIVATE, make_private_folder
-from gateway.sessions import index, transcript
-from gateway.sessions.encoding import decode
+from gateway.sessions import index
 from gateway.sessions.entries import Entry
-from gateway.sessions.identity import Newer, Unreadable
-from gateway.sessions.mending import rebuild, set_aside
-from gateway.sessions.names import file_name
-from gateway.sessions.open_writers import OpenWriters
-from gateway.sessions.portable import Arrival
-from gateway.sessions.tail import Everything, Sufficiency
-from gateway.sessions.transcript import Reading
-from gateway.sessions.unsynced import Unsynced
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage import transcript
+from gateway.sessions.storage.codec import Newer, Unreadable, decode
+from gateway.sessions.storage.tail import Everything, Sufficiency
+from gateway.sessions.storage.transcript import OpenWriters, Reading, rebuild, set_aside
+from gateway.sessions.storage.transfer_files import Arrival
 
-__all__ = ["Disk"]
+_LIMIT = 32 * 1024 * 1024
+"""Bytes kept in all; beyond that, what the file holds has to do."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written since the first `durable` bytes of a transcript were last known to be on the disk."""
+
+    durable: int
+    parts: list[bytes] = field(default_factory=list)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.parts)
+
+
+class Unsynced:
+    """By session: what waits for the next sync, what the one at hand is about, and what could not be synced."""
+
+    def __init__(self) -> None:
+        self.poisoned: dict[str, Written] = {}
+        """Files that are not to be trusted, until they have been built anew."""
+        self._waiting: dict[str, Written] = {}
+        self._syncing: dict[str, Written] = {}
+        self._kept = 0
+
+    def keep(self, key: str, durable: int, data: bytes) -> None:
+        """Note that `data` was written behind the first `durable` bytes, or behind what was noted before."""
+        written = self._waiting.get(key)
+        if written is None:
+            written = self._waiting[key] = Written(durable)
+        written.parts.append(data)
+        self._kept += len(data)
+        if self._kept > _LIMIT:
+            self._kept -= sum(map(len, written.parts))
+            self._waiting[key] = Written(durable + len(data))
+
+    def begin(self) -> Iterable[str]:
+        """Return the keys of what is to be synced now; what is written from here on waits for the next time."""
+        self._syncing, self._waiting = self._waiting, {}
+        return self._syncing
+
+    def end(self, failed: Iterable[str]) -> list[str]:
+        """Forget what is durable now, and poison what has `failed`, but for what was deleted meanwhile; return that."""
+        poisoned = [key for key in failed if key in self._syncing]
+        for key in poisoned:
+            self._poison(key)
+        self._syncing = {}
+        self._kept = sum(len(part) for written in self._waiting.values() for part in written.parts)
+        return poisoned
+
+    def _poison(self, key: str) -> None:
+        before, after = self._syncing.pop(key, None), self._waiting.pop(key, None)
+        known = [written for written in (before, after) if written is not None]
+        self.poisoned[key] = Written(known[0].durable, [part for written in known for part in written.parts])
+
+    def distrust(self, key: str, size: int) -> None:
+        """Poison a file of `size` bytes, all of which are on the disk but for what is known not to be."""
+        self.poisoned[key] = self._waiting.pop(key, Written(size))
+
+    def forget(self, key: str) -> None:
+        for known in (self._waiting, self._syncing, self.poisoned):
+            known.pop(key, None)
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

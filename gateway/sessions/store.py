@@ -15,21 +15,19 @@ import structlog
 
 from gateway.errors import Refused
 from gateway.sessions import entries as e
-from gateway.sessions import fold, recovery
-from gateway.sessions.books import Books
-from gateway.sessions.counting import standing_summary
-from gateway.sessions.disk import Disk
-from gateway.sessions.durability import Durability
-from gateway.sessions.encoding import seal
-from gateway.sessions.ends import Ends, too_new
+from gateway.sessions import recovery, session
+from gateway.sessions.cache import Ends, too_new
 from gateway.sessions.entries import Entry
-from gateway.sessions.identity import Newer
+from gateway.sessions.history import standing_summary
+from gateway.sessions.index import Books, Scopes
 from gateway.sessions.journal import Journal, catch_up
-from gateway.sessions.meta import SessionMeta, meta_of
 from gateway.sessions.recovery import RecoveryReport
-from gateway.sessions.scopes import Scopes
+from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState
-from gateway.sessions.worker import Worker
+from gateway.sessions.storage.codec import Newer, seal
+from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.flush import Durability
+from gateway.sessions.storage.threads import Worker
 from gateway.spool import Note, Operation, SpoolBroken, SpoolFull
 
 __all__ = ["Also", "Ledger", "Then", "nothing_else", "nothing_more"]
@@ -111,7 +109,7 @@ class Ledger:
         self._insist_on_room()
         sealed, lines = self._seal(entries, after=0)
         data = b"".join(lines)
-        state = msgspec.structs.replace(fold.fold(sealed), size=len(data))
+        state = msgspec.structs.replace(session.fold(sealed), size=len(data))
         operations = also(meta_of(key, state))
         if self._journal is None:
             self._found(key, sealed, state)
@@ -244,7 +242,7 @@ class Ledger:
     ) -> None:
         """Take entries into memory, which have come since the session had that `state`."""
         for entry in sealed:
-            state = fold.advance(state, entry)
+            state = session.advance(state, entry)
         self.books.update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
         self.ends.extend(key, sealed, len(data))
 
