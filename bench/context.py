@@ -17,7 +17,7 @@ from bench.table import Row
 from config import SessionSettings, Settings
 from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, Prompt
+from gateway.agent.protocol import Chunk, Prompt
 from gateway.briefing import brief
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job

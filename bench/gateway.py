@@ -22,7 +22,7 @@ from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import Settings
 from gateway import garbage
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
 from gateway.files.store import FileStore
 from gateway.sessions import SessionManager

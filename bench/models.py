@@ -18,12 +18,11 @@ from bench.model_server import CHUNKS, CHUNKS_A_SECOND, STEPS, served
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import ProviderSettings, Settings
-from gateway.agent.events import Done
 from gateway.agent.loop import converse
-from gateway.agent.openai import ChatCompletions
-from gateway.agent.provider import Prompt
-from gateway.agent.providers import Providers
-from gateway.agent.shapes import to_openai
+from gateway.agent.protocol import Done, Prompt
+from gateway.agent.providers.openai import ChatCompletions
+from gateway.agent.providers.registry import Providers
+from gateway.agent.providers.wire import to_openai
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage

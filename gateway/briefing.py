@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from gateway.agent.provider import Prompt
-from gateway.agent.voices import plain_name
+from gateway.agent.protocol import Prompt
+from gateway.agent.senders import plain_name
 from gateway.contract import PeerKind
 from gateway.job import Job
 from gateway.roster import Agent

@@ -14,11 +14,10 @@ import structlog
 from msgspec import Struct
 
 from gateway.agent.condensing import MAX_SUMMARY_CHARS, condensing_prompt
-from gateway.agent.events import StepDone
-from gateway.agent.provider import Prompt
-from gateway.agent.step import Step
+from gateway.agent.loop import Step
+from gateway.agent.protocol import Prompt, StepDone
+from gateway.agent.senders import escaped
 from gateway.agent.tokens import Calibration, measure, measure_message
-from gateway.agent.voices import escaped
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.meter import Meter
 from gateway.metered import Metered

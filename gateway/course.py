@@ -7,7 +7,7 @@ from typing import Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.agent.voices import plain_name
+from gateway.agent.senders import plain_name
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.conversation import ToolCall
 from gateway.files.outgoing import Outgoing

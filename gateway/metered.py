@@ -12,9 +12,9 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.agent.fitting import fit
+from gateway.agent.fit import fit
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, Usage
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, Usage
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
 from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed

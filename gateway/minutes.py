@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from gateway.agent.events import Done, Event, PlanMade, StepDone, TextDelta, ToolFinished, ToolStarted
+from gateway.agent.protocol import Done, Event, PlanMade, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.aio import whole
 from gateway.conversation import ToolCall, ToolOutcome
 from gateway.course import Course

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from config import DmScope, Settings
 from gateway.access.live import Live
-from gateway.agent.provider import Prompt
+from gateway.agent.protocol import Prompt
 from gateway.briefing import brief
 from gateway.compaction import CONVERSATION, OVERFLOW, Compactions, Keep, Order
 from gateway.contract import PeerKind

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from config import AgentSettings, Backend, Settings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Provider
-from gateway.agent.providers import Providers
+from gateway.agent.protocol import Provider
+from gateway.agent.providers.registry import Providers
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart, Refused
 from gateway.mcp.servers import McpServers

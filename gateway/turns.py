@@ -9,9 +9,8 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome
-from gateway.agent.loop import converse
+from gateway.agent.loop import converse, use
 from gateway.agent.tools import ToolContext
-from gateway.agent.using import use
 from gateway.aio import Allowance, whole
 from gateway.approvals import Approvals
 from gateway.asking import Asking

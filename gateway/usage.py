@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 from config import LimitSettings, Settings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Usage
+from gateway.agent.protocol import Usage
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.metrics import Tally

@@ -14,7 +14,7 @@ import pytest
 from config import LimitSettings, Settings
 from gateway.access.live import Live
 from gateway.agent.models import ModelInfo, Prices
-from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.tokens import Calibrations
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused

@@ -6,7 +6,7 @@ The conversation comes as JSON in one message, so that nothing in it can be take
 import json
 from collections.abc import Callable, Sequence
 
-from gateway.agent.provider import Prompt
+from gateway.agent.protocol import Prompt
 from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, UserMessage
 
 __all__ = ["MAX_SUMMARY_CHARS", "condensing_prompt"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from config import ModelSettings, ProviderKind, ProviderSettings
-from gateway.agent.provider import Usage
+from gateway.agent.protocol import Usage
 
 __all__ = ["ModelInfo", "Prices", "describe"]
 

@@ -11,7 +11,7 @@ from time import monotonic
 
 import msgspec
 
-from gateway.agent.provider import ToolSpec
+from gateway.agent.protocol import ToolSpec
 from gateway.conversation import AssistantMessage, Message, ToolMessage
 
 _LETTERS_AND_BLANKS = ascii_letters.encode() + b" \t\n\r\v\f"

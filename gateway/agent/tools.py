@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.agent.provider import ToolSpec
+from gateway.agent.protocol import ToolSpec
 from gateway.conversation import Json, ToolCall, ToolOutcome
 from gateway.errors import Refused
 from gateway.text import clean, excerpt

@@ -1,6 +1,6 @@
 """The command that shows what an agent can use."""
 
-from gateway.agent.provider import ToolSpec
+from gateway.agent.protocol import ToolSpec
 from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.models import answering
 from gateway.text import excerpt

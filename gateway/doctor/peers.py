@@ -9,8 +9,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 from config import Backend, ProviderKind, ProviderSettings, Settings
-from gateway.agent.provider import Closes, Prompt
-from gateway.agent.providers import open_provider
+from gateway.agent.protocol import Closes, Prompt
+from gateway.agent.providers.registry import open_provider
 from gateway.agent.toolbox.shell import guarded, script_for
 from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage

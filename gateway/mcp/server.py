@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from config import McpSettings
-from gateway.agent.provider import ToolSpec
+from gateway.agent.protocol import ToolSpec
 from gateway.agent.tools import Tool, ToolContext, ToolFailed
 from gateway.aio import backoff
 from gateway.conversation import Json

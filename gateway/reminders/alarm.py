@@ -8,7 +8,7 @@ import structlog
 
 from gateway.access.live import Live
 from gateway.access.rules import may_talk
-from gateway.agent.voices import plain_name
+from gateway.agent.senders import plain_name
 from gateway.aio import whole
 from gateway.contract import Outbound, PeerKind
 from gateway.delivery import Delivery

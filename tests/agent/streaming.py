@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config import ProviderSettings
-from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta, ToolSpec, Usage
-from gateway.agent.providers import Providers
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, ToolSpec, Usage
+from gateway.agent.providers.registry import Providers
 from gateway.conversation import Message, Thought, ToolCall, UserMessage
 from tests.agent.wire import Dialect, Reply, WireServer, serving
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.agent.provider import Provider
+from gateway.agent.protocol import Provider
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome
 from gateway.errors import ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, Said, model, step

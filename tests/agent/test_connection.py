@@ -1,7 +1,7 @@
 import asyncio
 import threading
 
-from gateway.agent.connection import Connection
+from gateway.agent.providers.sdk_client import Connection
 
 
 class Client:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.agent.provider import Prompt, Usage
+from gateway.agent.protocol import Prompt, Usage
 from gateway.conversation import AssistantMessage, Picture, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, Said, model, step

@@ -7,7 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.agent.failures import Fault, failure, span, translated
+from gateway.agent.providers.errors import Fault, failure, span, translated
 from gateway.errors import ProviderBusy, ProviderFailed
 
 SDKS = [openai, anthropic]

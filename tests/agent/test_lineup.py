@@ -1,11 +1,11 @@
 import pytest
 
 from config import ProviderSettings
-from gateway.agent.lineup import REST, Candidate, Lineup
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.providers import Providers
-from gateway.agent.retrying import Retrying
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.providers.fallback import REST, Candidate, Lineup
+from gateway.agent.providers.registry import Providers
+from gateway.agent.providers.retry import Retrying
 from gateway.conversation import AssistantMessage, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.scripted import ScriptedProvider

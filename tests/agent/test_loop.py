@@ -5,9 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.agent.events import Done, Event, PlanMade, PlanStep, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.agent.loop import converse
-from gateway.agent.provider import Chunk, Prompt, Usage
+from gateway.agent.protocol import (
+    Chunk,
+    Done,
+    Event,
+    PlanMade,
+    PlanStep,
+    Prompt,
+    StepDone,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    Usage,
+)
 from gateway.agent.toolbox import plan
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
 from gateway.conversation import AssistantMessage, Json, ToolCall, ToolMessage, ToolOutcome, UserMessage

@@ -2,7 +2,7 @@ import pytest
 
 from config import ProviderSettings
 from gateway.agent.models import describe
-from gateway.agent.provider import Usage
+from gateway.agent.protocol import Usage
 
 
 def settings(kind: str = "openai", **models: dict[str, object]) -> ProviderSettings:

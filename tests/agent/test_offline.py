@@ -1,10 +1,9 @@
 import asyncio
 from contextlib import aclosing
 
-from gateway.agent.events import Done, Event, ToolFinished
 from gateway.agent.loop import converse
-from gateway.agent.offline import OfflineProvider
-from gateway.agent.provider import Prompt, TextDelta
+from gateway.agent.protocol import Done, Event, Prompt, TextDelta, ToolFinished
+from gateway.agent.providers.offline import OfflineProvider
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.conversation import ToolCall, UserMessage

@@ -5,9 +5,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from config import ProviderKind, ProviderSettings
-from gateway.agent.offline import OfflineProvider
-from gateway.agent.provider import Closes
-from gateway.agent.providers import Providers, open_provider
+from gateway.agent.protocol import Closes
+from gateway.agent.providers.offline import OfflineProvider
+from gateway.agent.providers.registry import Providers, open_provider
 
 
 def test_the_offline_provider_is_opened_by_its_kind() -> None:
@@ -33,7 +33,7 @@ def test_a_model_is_found_by_its_full_name_or_at_the_agents_own_provider() -> No
 def test_no_sdk_is_imported_before_it_is_used() -> None:
     """Also not where a provider of that kind is configured: the start of the daemon does not wait for it."""
     program = (
-        "import sys; from config import ProviderSettings as S; from gateway.agent.providers import Providers; "
+        "import sys; from config import ProviderSettings as S; from gateway.agent.providers.registry import Providers; "
         "import gateway.agent.loop, gateway.agent.toolbox; "
         "Providers({kind: S.model_validate({'kind': kind, 'api_key': 'k'}) for kind in ('openai', 'anthropic')}); "
         "sys.exit(bool({'openai', 'anthropic', 'httpx2', 'aiohttp', 'markdown_it'} & set(sys.modules)))"

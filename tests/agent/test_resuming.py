@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.resuming import Resumption
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.providers.retry import Resumption
 from gateway.conversation import AssistantMessage, UserMessage
 
 PROMPT = Prompt(system="", messages=(UserMessage(text="hello"),))

@@ -2,8 +2,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from gateway.agent.provider import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.retrying import MAX_CUTS, Retrying
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.providers.retry import MAX_CUTS, Retrying
 from gateway.conversation import ToolCall, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.scripted import ScriptedProvider

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it.common.utils import escapeHtml
 
-from gateway.agent.rules import Ask, decide
+from gateway.agent.providers.offline import Ask, decide
 from gateway.agent.toolbox import BUILT_IN
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.text.markdown import render_html

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.shapes import from_anthropic, from_openai, to_anthropic, to_openai
+from gateway.agent.providers.wire import from_anthropic, from_openai, to_anthropic, to_openai
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions.entries import Entry, User
 from gateway.sessions.history import history_for_model

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.provider import ToolSpec
+from gateway.agent.protocol import ToolSpec
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
 from gateway.conversation import AssistantMessage, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 

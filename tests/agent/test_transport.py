@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from gateway.agent.transport import AiohttpTransport
+from gateway.agent.providers.aiohttp_transport import AiohttpTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
 WHOLE = HEAD + b"\r\n2\r\nhi\r\n0\r\n\r\n"

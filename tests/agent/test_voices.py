@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.shapes import to_anthropic, to_openai
-from gateway.agent.voices import voiced
+from gateway.agent.providers.wire import to_anthropic, to_openai
+from gateway.agent.senders import voiced
 from gateway.conversation import UserMessage
 from gateway.sessions.history import SUMMARY
 

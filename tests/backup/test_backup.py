@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from channels.loopback import LoopbackChannel
-from gateway.agent.offline import OfflineProvider
+from gateway.agent.providers.offline import OfflineProvider
 from gateway.backup.restore import Restored, restore_backup
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused

@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Tool, ToolContext, tool
 from gateway.conversation import Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.crash.points import reach, whole_write

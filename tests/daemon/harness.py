@@ -13,7 +13,7 @@ from msgspec import structs
 
 from channels.loopback import LoopbackChannel
 from config import GatewaySettings, HttpSettings, Settings
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, Outbound, OutboundKind, PeerKind, Sender
 from gateway.conversation import UserMessage
 from gateway.daemon import Daemon, opened

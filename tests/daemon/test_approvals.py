@@ -8,7 +8,7 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.agent.provider import TextDelta
+from gateway.agent.protocol import TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.conversation import ToolCall, ToolMessage

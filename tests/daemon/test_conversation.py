@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from channels.loopback import Heard
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
 from gateway.errors import Transient
 from gateway.spool import Spool

@@ -9,7 +9,7 @@ import pytest
 
 from config import GatewaySettings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, Prompt, Provider, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
 from gateway.daemon import Daemon
 from gateway.errors import ProviderFailed
 from gateway.spool import SpoolFull

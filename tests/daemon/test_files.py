@@ -12,7 +12,7 @@ from msgspec import structs
 from channels.loopback import Heard, LoopbackChannel
 from config import Settings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.contract import Attachment, AttachmentKind
 from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import Daemon

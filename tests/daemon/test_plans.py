@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.agent.provider import TextDelta
+from gateway.agent.protocol import TextDelta
 from gateway.agent.toolbox import plan
 from gateway.agent.tools import Toolbox
 from gateway.conversation import Json, ToolCall

@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from config import DmScope, SessionSettings, Settings
-from gateway.agent.events import TextDelta
-from gateway.agent.provider import Chunk, Prompt
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.contract import OutboundKind
 from gateway.conversation import UserMessage
 from gateway.sessions import TurnOutcome

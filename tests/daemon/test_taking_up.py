@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.agent.provider import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
 from gateway.daemon import Daemon

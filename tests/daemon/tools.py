@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gateway.agent.provider import Chunk, TextDelta
+from gateway.agent.protocol import Chunk, TextDelta
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall
 from gateway.daemon import Daemon

@@ -11,7 +11,7 @@ from playwright.async_api import FilePayload, Page, expect
 
 from config import Settings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import TextDelta
+from gateway.agent.protocol import TextDelta
 from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import opened
 from tests.agent.scripted import ScriptedProvider

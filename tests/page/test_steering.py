@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from config import Settings
-from gateway.agent.provider import TextDelta
+from gateway.agent.protocol import TextDelta
 from gateway.daemon import opened
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.tools import Gate, agent, call

@@ -1,16 +1,11 @@
 """The built-in tools, one small module for each thing they touch."""
 
 from config import ToolSettings
-from gateway.agent.toolbox.clock import current_time
-from gateway.agent.toolbox.editing import edit_file, write_file
-from gateway.agent.toolbox.fetching import make_fetch
-from gateway.agent.toolbox.files import list_files, read_file
+from gateway.agent.toolbox.chat import current_time, plan, remind, send_file
+from gateway.agent.toolbox.files import edit_file, list_files, read_file, search_files, write_file
 from gateway.agent.toolbox.notes import recall, remember
-from gateway.agent.toolbox.planning import plan
-from gateway.agent.toolbox.reminding import remind
-from gateway.agent.toolbox.searching import search_files
-from gateway.agent.toolbox.sending import send_file
 from gateway.agent.toolbox.shell import make_shell
+from gateway.agent.toolbox.web import make_fetch
 from gateway.agent.tools import Tool
 
 __all__ = [

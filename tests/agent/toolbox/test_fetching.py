@@ -6,7 +6,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from config import FetchSettings
-from gateway.agent.toolbox.fetching import make_fetch
+from gateway.agent.toolbox.web import make_fetch
 from gateway.agent.tools import ToolContext, ToolFailed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config import FileSettings
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import TextDelta
+from gateway.agent.protocol import TextDelta
 from gateway.conversation import UserMessage
 from tests.agent.scripted import PatientProvider, ScriptedProvider
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TEST_TIMEOUT, TOKEN, Call, FakeBotApi, refusal

@@ -8,19 +8,19 @@ from typing import cast
 import structlog
 
 from config import ProviderSettings
-from gateway.agent.lineup import Candidate, Lineup
 from gateway.agent.models import describe
-from gateway.agent.provider import Closes, Provider
-from gateway.agent.retrying import Retrying
+from gateway.agent.protocol import Closes, Provider
+from gateway.agent.providers.fallback import Candidate, Lineup
+from gateway.agent.providers.retry import Retrying
 
 __all__ = ["Providers", "open_provider"]
 
 log = structlog.get_logger()
 
 _KINDS = {
-    "offline": "gateway.agent.offline:open_offline",
-    "openai": "gateway.agent.openai:open_openai",
-    "anthropic": "gateway.agent.anthropic:open_anthropic",
+    "offline": "gateway.agent.providers.offline:open_offline",
+    "openai": "gateway.agent.providers.openai:open_openai",
+    "anthropic": "gateway.agent.providers.anthropic:open_anthropic",
 }
 """Import paths, so that an adapter costs something only where it is used."""
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.agent.voices import voiced
+from gateway.agent.senders import voiced
 from gateway.conversation import (
     AssistantMessage,
     Json,

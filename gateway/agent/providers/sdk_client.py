@@ -71,7 +71,7 @@ def http_client(settings: ProviderSettings) -> AsyncClient:
     """
     import httpx2  # noqa: PLC0415 - it comes with the SDKs, and is as heavy.
 
-    from gateway.agent.transport import AiohttpTransport  # noqa: PLC0415 - as above
+    from gateway.agent.providers.aiohttp_transport import AiohttpTransport  # noqa: PLC0415 - as above
 
     return httpx2.AsyncClient(
         transport=AiohttpTransport(),

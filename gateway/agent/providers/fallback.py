@@ -8,11 +8,10 @@ from time import monotonic
 import structlog
 from msgspec.structs import replace
 
-from gateway.agent.failures import CUT_OFF
 from gateway.agent.models import ModelInfo
-from gateway.agent.provider import Chunk, Prompt
-from gateway.agent.resuming import Resumption
-from gateway.agent.retrying import Retrying
+from gateway.agent.protocol import Chunk, Prompt
+from gateway.agent.providers.errors import CUT_OFF
+from gateway.agent.providers.retry import Resumption, Retrying
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 
 __all__ = ["Candidate", "Lineup"]

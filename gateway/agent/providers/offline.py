@@ -1,13 +1,15 @@
 """What the offline provider says: rules over the conversation, and nothing that is not in it."""
 
+import asyncio
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, ToolOutcome, UserMessage
+from config import ProviderSettings
+from gateway.agent.loop import new_call_id
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
+from gateway.conversation import AssistantMessage, Json, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.text import excerpt
-
-__all__ = ["Ask", "decide"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,3 +272,35 @@ def _block(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{text}\n{fence}"
+
+
+_MAX_DELTAS = 250
+
+
+class OfflineProvider:
+    """Answers by rules, word by word, with `pace` seconds between two words."""
+
+    def __init__(self, pace: float = 0.012) -> None:
+        self._pace = pace
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        decision = decide(prompt.messages, offered={spec.name for spec in prompt.tools})
+        if isinstance(decision, Ask):
+            yield ToolCall(id=new_call_id(), name=decision.tool, input=decision.input)
+            return
+        for number, piece in enumerate(_pieces(decision)):
+            if number:
+                await asyncio.sleep(self._pace)
+            yield TextDelta(text=piece)
+
+
+def open_offline(_settings: ProviderSettings, _name: str) -> Provider:
+    return OfflineProvider()
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut into words; into runs of words where there are so many that a reader would wait for the pace alone."""
+    words = re.findall(r"\s*\S+\s*", text)
+    run = -(-len(words) // _MAX_DELTAS) or 1
+    for start in range(0, len(words), run):
+        yield "".join(words[start : start + run])

@@ -1,16 +1,81 @@
 """A model's endpoint as a provider: one request and its stream, by whichever official SDK speaks the API's dialect."""
 
+import asyncio
+import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from config import ProviderSettings
-from gateway.agent.connection import Connection, IsClosable
-from gateway.agent.failures import translated
-from gateway.agent.provider import Chunk, Prompt, TextDelta
-from gateway.agent.punctual import punctual
+from gateway.agent.loop import MAX_CALL_BYTES, TOO_MUCH_TO_CALL, new_call_id
+from gateway.agent.protocol import Chunk, Prompt, TextDelta
+from gateway.agent.providers.errors import translated
+from gateway.agent.providers.sdk_client import Connection, IsClosable
+from gateway.conversation import Json, ToolCall
+from gateway.errors import ProviderFailed
 
-__all__ = ["NO_KEY", "Answer", "Body", "Dialect", "Endpoint", "Events"]
+_USABLE_ID = re.compile(r"[A-Za-z0-9_-]{16,40}")
+"""Shorter ones are counters that begin anew with each step; others are not taken by every API."""
+_NO_JSON = "The arguments were not one whole JSON object. Send the call again, with arguments that are."
+
+
+@dataclass(slots=True, kw_only=True)
+class Pieces:
+    """One call whose arguments come as pieces of JSON text."""
+
+    id: str = ""
+    name: str = ""
+    _texts: list[str] = field(default_factory=list)
+    _size: int = 0
+
+    def add(self, text: str) -> None:
+        self._size += len(text)
+        if self._size > MAX_CALL_BYTES:
+            raise ProviderFailed(TOO_MUCH_TO_CALL)
+        self._texts.append(text)
+
+    def whole(self) -> ToolCall:
+        return call_of(self.id, self.name, "".join(self._texts))
+
+
+def call_of(call_id: str, name: str, arguments: str) -> ToolCall:
+    usable_id = call_id if _USABLE_ID.fullmatch(call_id) else new_call_id()
+    try:
+        parsed: Json = json.loads(arguments, parse_constant=_refuse) if arguments.strip() else {}
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        return ToolCall(id=usable_id, name=name, input={}, fault=_NO_JSON)
+    return ToolCall(id=usable_id, name=name, input=parsed)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
+
+
+CUT_SHORT = "\n\n*(It ends here because the model has reached its limit for one answer.)*"
+DECLINED = "The model declined to answer that."
+THOUGHT_ONLY = (
+    "The model has used up its limit for one answer without having said anything. "
+    "Its operator can raise max_output_tokens."
+)
+
+
+T = TypeVar("T")
+
+
+async def punctual(stream: AsyncIterator[T], idle: float) -> AsyncGenerator[T, None]:
+    """Pass a stream on; raise TimeoutError when an item takes longer than `idle` seconds, however many bytes come."""
+    while True:
+        try:
+            async with asyncio.timeout(idle):
+                item = await anext(stream)
+        except StopAsyncIteration:
+            return
+        yield item
+
 
 Client = TypeVar("Client", bound=IsClosable)
 

@@ -1,0 +1,1 @@
+"""Model providers: how each API is called, retried and translated."""

@@ -1,0 +1,66 @@
+"""Sending a file of the workspace to the chat."""
+
+import asyncio
+import os
+import stat
+from pathlib import PurePath
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.agent.toolbox.workspace import opened
+from gateway.agent.tools import ToolContext, ToolFailed, tool
+from gateway.errors import Refused
+
+
+@tool(concurrent=True)
+async def current_time(context: ToolContext) -> str:
+    """Tell the current date and time."""
+    return f"{context.now():%A, %d %B %Y, %H:%M:%S %Z}".rstrip()
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    content: Annotated[str, msgspec.Meta(max_length=500)]
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+
+
+@tool(concurrent=True)
+async def plan(_context: ToolContext, steps: Annotated[list[Step], msgspec.Meta(max_length=50)]) -> str:
+    """Tell the person the steps of a longer task and how far each is. Give all of them each time."""
+    return f"Noted, {sum(step.status == 'completed' for step in steps)} of {len(steps)} completed."
+
+
+@tool
+async def remind(
+    context: ToolContext,
+    text: str,
+    when: Annotated[str, Meta(description="ISO 8601 time or duration (PT20M), or a cron line to repeat it.")],
+) -> str:
+    """Send a text to this chat later."""
+    try:
+        return await context.remind(text, when)
+    except Refused as reason:
+        raise ToolFailed(f"No reminder was set: {reason}.") from reason
+
+
+@tool
+async def send_file(context: ToolContext, path: str) -> str:
+    """Send a file of the workspace to the person, along with your answer."""
+    descriptor = await asyncio.to_thread(_open, context, path)
+    try:
+        await context.send_file(descriptor, PurePath(path).name)
+    except Refused as reason:
+        raise ToolFailed(f"{path!r} was not sent: {reason}.") from reason
+    except OSError as trouble:
+        raise ToolFailed(f"{path!r} was not sent: {trouble.strerror or 'the disk refused'}.") from trouble
+    finally:
+        os.close(descriptor)
+    return f"{PurePath(path).name} goes to the person with your answer."
+
+
+def _open(context: ToolContext, path: str) -> int:
+    with opened(context.workspace, path) as file:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ToolFailed(f"{path!r} is not a file.")
+        return os.dup(file)
