@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gateway.contract import Button, Channel, Enclosure, Outbound
 from gateway.contract.abilities import abilities_of
-from gateway.files.names import in_bytes
+from gateway.files.identify import in_bytes
 from gateway.spool import Send
 from gateway.text import split
 

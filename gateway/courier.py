@@ -12,7 +12,7 @@ from gateway.composing import possibly_repeated
 from gateway.contract import Channel, Enclosure, Outbound, Receipt
 from gateway.contract.abilities import abilities_of
 from gateway.errors import Refused, Undeliverable
-from gateway.files.names import in_bytes
+from gateway.files.identify import in_bytes
 from gateway.sketches import Sketches
 from gateway.spool import OutboxRow, Spool
 

@@ -11,7 +11,7 @@ from gateway.agent.senders import plain_name
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.conversation import ToolCall
 from gateway.files.outgoing import Outgoing
-from gateway.files.reading import missing
+from gateway.files.to_text import missing
 from gateway.job import Job
 from gateway.preparing import Prepared
 from gateway.sessions import Entry, TurnOutcome, entries

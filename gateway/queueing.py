@@ -16,7 +16,7 @@ from gateway.contract import Inbound, Outbound
 from gateway.course import as_asked
 from gateway.delivery import Delivery
 from gateway.errors import Refused
-from gateway.files.reception import Reception
+from gateway.files.download import Reception
 from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
 from gateway.routing import Routed

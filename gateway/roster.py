@@ -11,7 +11,7 @@ from gateway.agent.protocol import Provider
 from gateway.agent.providers.registry import Providers
 from gateway.agent.tools import Toolbox
 from gateway.errors import CannotStart, Refused
-from gateway.mcp.servers import McpServers
+from gateway.mcp.registry import McpServers
 from gateway.sessions import SessionMeta
 from gateway.toolboxes import MoreTools, open_toolbox
 

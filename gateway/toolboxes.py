@@ -8,7 +8,7 @@ from config import AgentSettings, Settings
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.errors import CannotStart
-from gateway.mcp.naming import server_of
+from gateway.mcp.server import server_of
 
 __all__ = ["MoreTools", "open_toolbox"]
 

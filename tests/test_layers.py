@@ -66,13 +66,13 @@ def test_every_module_opens_with_what_it_is_for(file: Path) -> None:
 
 
 CLIENTS = {
-    "gateway/publicweb/client.py": "the guarded one, for addresses that somebody else has named",
+    "gateway/safe_http/client.py": "the guarded one, for addresses that somebody else has named",
     "gateway/control.py": "the control socket",
     "gateway/install/setup.py": "a model server of this machine, at its usual address",
     "gateway/agent/providers/sdk_client.py": "providers, at the address in the configuration",
     "gateway/agent/providers/aiohttp_transport.py": "the same, underneath",
-    "gateway/mcp/opening.py": "an MCP server, at the address in the configuration",
-    "gateway/files/transcription.py": "a provider's endpoint, at the address in the configuration",
+    "gateway/mcp/client.py": "an MCP server, at the address in the configuration",
+    "gateway/files/to_text.py": "a provider's endpoint, at the address in the configuration",
     "channels/discord/api.py": "files of a message, at the address that the platform's own API gives",
 }
 """Where we go out by HTTP ourselves, and why that address is not of somebody's choosing."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.assembly.ground import Ground
 from gateway.compaction import Compactions
-from gateway.mcp.servers import McpServers
+from gateway.mcp.registry import McpServers
 from gateway.meter import Meter
 from gateway.roster import Roster
 

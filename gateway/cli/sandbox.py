@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.cli.common import EXIT_CONFIG, EXIT_OK, command_parser, fail
-from gateway.sandbox.host import host
+from gateway.sandbox.remote import host
 
 _NETWORK = "GATEHOUSE_SANDBOX_NETWORK"
 """Set by the drop-in that gives the service network access."""

@@ -16,7 +16,7 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_d
 from gateway.cli.remote import ask_daemon
 from gateway.control import Control, NotRunning
 from gateway.errors import Refused
-from gateway.files.names import in_bytes
+from gateway.files.identify import in_bytes
 from gateway.text import excerpt, printable
 from gateway.text.clean import ago, count, duration
 from gateway.watch.facts import ChannelFacts, Facts, SpoolFacts

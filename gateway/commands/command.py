@@ -12,7 +12,7 @@ from gateway.compaction import Compactions
 from gateway.contract import Button, Inbound, Outbound
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.mcp.servers import McpServers
+from gateway.mcp.registry import McpServers
 from gateway.meter import Meter
 from gateway.reminders.reminders import Reminders
 from gateway.roster import Roster

@@ -16,7 +16,7 @@ from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
-from gateway.sandbox.walls import NoSandbox
+from gateway.sandbox.bubblewrap import NoSandbox
 
 DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""

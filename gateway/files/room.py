@@ -9,12 +9,10 @@ from config import Settings
 from gateway.access.live import Live
 from gateway.contract import Channel, Enclosure
 from gateway.conversation import Message
-from gateway.files.outgoing import Outgoing
-from gateway.files.pictures import shown
-from gateway.files.reading import Transcribe
-from gateway.files.reception import Reception
+from gateway.files.download import Reception
+from gateway.files.outgoing import Outgoing, shown
 from gateway.files.store import FileStore, folder_of
-from gateway.files.transcription import Transcriber
+from gateway.files.to_text import Transcribe, Transcriber
 from gateway.files.uploads import UPLOADS
 from gateway.job import Job
 from gateway.sessions import Leaving, SessionManager, SessionMeta

@@ -18,7 +18,7 @@ import structlog
 from config.files import fsync_directory, make_private_directory
 from gateway.aio import whole
 from gateway.errors import CannotStart, Refused
-from gateway.files.names import in_bytes
+from gateway.files.identify import in_bytes
 from gateway.sessions.keys import file_name
 
 __all__ = ["FileStore", "Stored", "TooLarge", "folder_of"]

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from gateway.contract import Access, AttachmentKind, Caller, Route
 from gateway.errors import Refused
-from gateway.files.names import in_bytes, safe_name
-from gateway.files.sniffing import HEAD, PICTURES, media_type
+from gateway.files.identify import HEAD, PICTURES, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, TooLarge
 from gateway.http.answers import Refusal
 

@@ -1,12 +1,16 @@
 """One MCP server: kept connected, its tools made ours. While it is away, they say so."""
 
 import asyncio
+import os
+import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+import msgspec
 import structlog
 
 from config import McpSettings
@@ -14,17 +18,100 @@ from gateway.agent.protocol import ToolSpec
 from gateway.agent.tools import Tool, ToolContext, ToolFailed
 from gateway.aio import backoff
 from gateway.conversation import Json
-from gateway.mcp.last_words import LastWords
-from gateway.mcp.naming import tool_name
-from gateway.mcp.results import as_text
 from gateway.text import clean, excerpt
+
+log = structlog.get_logger()
+
+_MAX_LINE_BYTES = 8_192
+_WIDTH = 200
+
+
+class LastWords:
+    """The newest line; `listening` gives the file to write to."""
+
+    def __init__(self, server: str) -> None:
+        self.line = ""
+        self._server = server
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[TextIO]:
+        """While inside, hear what is written to the file. What goes wrong there comes in a group of exceptions."""
+        ours, theirs = os.pipe()
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
+        pipe = os.fdopen(ours, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        with os.fdopen(theirs, "w") as file, closing(transport):
+            async with asyncio.TaskGroup() as tasks:
+                listener = tasks.create_task(self._listen(reader), name=f"mcp:{self._server}:stderr")
+                yield file
+                listener.cancel()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Take lines as they come; one that is too long comes in pieces."""
+        while True:
+            try:
+                line = await reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError as long:
+                line = await reader.readexactly(long.consumed)
+            except asyncio.IncompleteReadError as end:
+                line = end.partial
+                if not line:
+                    return
+            if words := clean(line.decode(errors="replace")).strip():
+                self.line = excerpt(words, _WIDTH)
+                log.debug("mcp_server_said", server=self._server, line=words)
+
+
+def as_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which this module does not load
+    """Put the parts of a `CallToolResult` together; raise `ToolFailed` where it says that it is an error."""
+    parts = [_part(block) for block in result.content]
+    if not parts and result.structured_content is not None:
+        parts = [msgspec.json.encode(result.structured_content).decode()]
+    text = "\n\n".join(parts) or "(nothing)"
+    if result.is_error:
+        raise ToolFailed(text)
+    return text
+
+
+def _part(block: Any) -> str:  # noqa: ANN401 - as above
+    match block.type:
+        case "text":
+            return str(block.text)
+        case "resource" if hasattr(block.resource, "text"):
+            return str(block.resource.text)
+        case "resource_link":
+            return f"[{block.name}: {block.uri}]"
+        case kind:
+            mime = getattr(block, "mime_type", None) or getattr(getattr(block, "resource", None), "mime_type", None)
+            return f"[{kind} of type {mime or 'unknown'}, which cannot be shown here]"
+
+
+SEPARATOR = "__"
+_LONGEST = 64
+"""Neither of the two big APIs takes a longer name, or other characters than these."""
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def tool_name(server: str, tool: str) -> str:
+    """Return `server__tool`. Where that has to be changed to be a name, a part of a hash keeps it apart from others."""
+    plain = f"{server}{SEPARATOR}{tool}"
+    name = _FORBIDDEN.sub("_", plain)
+    if name == plain and len(name) <= _LONGEST:
+        return name
+    mark = sha256(plain.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{name[: _LONGEST - len(mark) - 1]}-{mark}"
+
+
+def server_of(name: str) -> str | None:
+    """Return the server that a tool's name begins with, or None where it is no server's."""
+    server, separator, _ = name.partition(SEPARATOR)
+    return server if separator else None
+
 
 if TYPE_CHECKING:
     from mcp import Client
 
-__all__ = ["McpServer"]
-
-log = structlog.get_logger()
 
 MAX_TOOLS = 200
 MAX_DESCRIPTION_CHARS = 2_000
@@ -69,7 +156,7 @@ class McpServer:
 
     async def _serve(self, words: LastWords) -> None:
         """Be connected until the connection is lost, which is an exception."""
-        opening = await asyncio.to_thread(import_module, "gateway.mcp.opening")
+        opening = await asyncio.to_thread(import_module, "gateway.mcp.client")
         self._lost.clear()
         async with AsyncExitStack() as closing:
             errors = await closing.enter_async_context(words.listening())

@@ -13,7 +13,7 @@ from gateway.access.rules import are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.reminders.times import in_words, read_when
+from gateway.reminders.schedule import in_words, read_when
 from gateway.spool import About, Appoint, ReminderRow, Spool, SpoolFull, TooMany
 from gateway.text import clean
 

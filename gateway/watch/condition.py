@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.files.names import in_bytes
+from gateway.files.identify import in_bytes
 from gateway.http.routes import Health
 from gateway.watch.organs import Organs
 

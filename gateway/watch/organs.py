@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.channels import Channels
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.mcp.servers import McpServers
+from gateway.mcp.registry import McpServers
 from gateway.metrics import Tally
 from gateway.roster import Roster
 from gateway.sessions import SessionManager

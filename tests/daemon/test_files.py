@@ -17,7 +17,7 @@ from gateway.contract import Attachment, AttachmentKind
 from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import Daemon
 from gateway.errors import AuthRejected, ProviderFailed
-from gateway.files.reception import AT_ONCE
+from gateway.files.download import AT_ONCE
 from gateway.sessions import shown
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.files.names import MAX_NAME_BYTES, in_bytes, safe_name
+from gateway.files.identify import MAX_NAME_BYTES, in_bytes, safe_name
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gateway.conversation import AssistantMessage, Message, Picture, UserMessage
-from gateway.files.pictures import MAX_PICTURE_BYTES, MAX_PICTURES, shown
+from gateway.files.outgoing import MAX_PICTURE_BYTES, MAX_PICTURES, shown
 from gateway.files.store import FileStore
 from tests.files.harness import chunks, opened
 from tests.files.samples import png

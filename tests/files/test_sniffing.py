@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.files.sniffing import as_text, dimensions, media_type
+from gateway.files.identify import as_text, dimensions, media_type
 from tests.files.samples import jpeg, png
 
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from config import Secret
 from gateway.errors import Refused
-from gateway.files.transcription import Transcriber
+from gateway.files.to_text import Transcriber
 from tests.files.harness import transcription_server
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.files.workspace import save
+from gateway.files.to_text import save
 
 
 @pytest.fixture

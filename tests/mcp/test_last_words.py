@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.mcp.last_words import LastWords
+from gateway.mcp.server import LastWords
 from tests.polling import until
 
 

@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mcp.naming import server_of, tool_name
+from gateway.mcp.server import server_of, tool_name
 
 SERVERS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,63}", fullmatch=True)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.publicweb.addresses import is_allowed, is_ours, is_public
+from gateway.safe_http.addresses import is_allowed, is_ours, is_public
 
 PRIVATE = [
     "0.0.0.0",  # noqa: S104 - nothing is bound.

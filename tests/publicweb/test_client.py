@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.publicweb.addresses import Address
-from gateway.publicweb.client import Page, WebFailed, fetch
-from gateway.publicweb.readable import readable
+from gateway.safe_http.addresses import Address
+from gateway.safe_http.client import Page, WebFailed, fetch
+from gateway.safe_http.html_to_text import readable
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Refused
-from gateway.reminders.times import FURTHEST, Appointment, next_time, read_when
+from gateway.reminders.schedule import FURTHEST, Appointment, next_time, read_when
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sandbox.walls import Limits, NoSandbox, sandboxed
+from gateway.sandbox.bubblewrap import Limits, NoSandbox, sandboxed
 
 try:
     SANDBOX_COMMAND = sandboxed(":", Path("/"), Limits(memory_bytes=1, processes=1), network=False)

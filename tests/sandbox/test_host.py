@@ -13,8 +13,7 @@ from config import ShellSettings, load
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.conversation import ToolCall, ToolOutcome
-from gateway.sandbox.host import host
-from gateway.sandbox.wire import MAX_LINE
+from gateway.sandbox.remote import MAX_LINE, host
 from tests.polling import until
 from tests.sandbox.harness import NAP, needs_sandbox, processes_with
 

@@ -14,10 +14,9 @@ import structlog
 
 from config import ShellSettings
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
-from gateway.sandbox.guest import hosted
+from gateway.sandbox.bubblewrap import Limits, NoSandbox, Script, confined, limited, surroundings
 from gateway.sandbox.processes import Bounds, Ended, kill_group, run
-from gateway.sandbox.script import Script, confined, surroundings
-from gateway.sandbox.walls import Limits, NoSandbox, limited
+from gateway.sandbox.remote import hosted
 
 __all__ = ["guarded", "make_shell", "script_for"]
 

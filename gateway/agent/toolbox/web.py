@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from config import FetchSettings
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
-from gateway.publicweb.addresses import Address, is_allowed
+from gateway.safe_http.addresses import Address, is_allowed
 
 __all__ = ["make_fetch"]
 
@@ -39,8 +39,8 @@ def make_fetch(settings: FetchSettings, *, is_allowed: Callable[[Address], bool]
 
 async def _read(url: str, max_bytes: int, is_allowed: Callable[[Address], bool]) -> str:
     # aiohttp costs a good part of a second; most turns fetch nothing.
-    from gateway.publicweb.client import WebFailed, fetch  # noqa: PLC0415
-    from gateway.publicweb.readable import readable  # noqa: PLC0415
+    from gateway.safe_http.client import WebFailed, fetch  # noqa: PLC0415
+    from gateway.safe_http.html_to_text import readable  # noqa: PLC0415
 
     try:
         page = await fetch(url, max_bytes=max_bytes, is_allowed=is_allowed)

@@ -1,4 +1,4 @@
-"""HTML to Markdown, run as a program of its own: `python -m gateway.publicweb.reader`, bytes in, text out.
+"""HTML to Markdown, run as a program of its own: `python -m gateway.safe_http.reader`, bytes in, text out.
 
 A page can be made so that any parser takes hours over it. A process can be limited and ended; a thread cannot.
 """

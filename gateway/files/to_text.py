@@ -1,23 +1,117 @@
 """What the model reads of a file in words: a text whole, a recording as what is heard, anything else by its name."""
 
 import asyncio
+import os
 import re
+import shutil
+import stat
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
+import structlog
+from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
 
+from config import Secret
 from gateway.contract import Attachment, AttachmentKind
 from gateway.errors import Refused
-from gateway.files.names import in_bytes, safe_name
-from gateway.files.sniffing import HEAD, PICTURES, as_text, media_type
+from gateway.files.identify import HEAD, PICTURES, as_text, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, Stored
-from gateway.files.workspace import save
 from gateway.sessions import entries
 from gateway.text import clean
 
-__all__ = ["Reader", "Transcribe", "missing"]
+log = structlog.get_logger()
+
+FOLDER = "attachments"
+_OURS = re.compile(r"[0-9a-f]{8}-\d+-.+")
+"""As a `Reader` names what it saves. A workspace may be somebody's own folder, with such a folder in it."""
+
+
+def save(workspace: Path, name: str, source: Path, budget: int) -> str:
+    """Copy `source` into the folder for attachments; return its path in the workspace. The oldest of ours make room.
+
+    The agent may have put a link in place of the folder or the file: none is followed.
+    """
+    with suppress(FileExistsError):
+        (workspace / FOLDER).mkdir(mode=0o700)
+    folder = os.open(workspace / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        with os.fdopen(target, "wb") as copy, source.open("rb") as original:
+            shutil.copyfileobj(original, copy, 1 << 20)
+        _make_room(folder, name, budget)
+    finally:
+        os.close(folder)
+    return f"{FOLDER}/{name}"
+
+
+def _make_room(folder: int, kept: str, budget: int) -> None:
+    files = []
+    for name in filter(_OURS.fullmatch, os.listdir(folder)):
+        with suppress(FileNotFoundError):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                files.append((found.st_mtime, found.st_size, name))
+    total = sum(size for _, size, _ in files)
+    for _, size, name in sorted(files):
+        if total <= budget:
+            return
+        if name != kept:
+            os.unlink(name, dir_fd=folder)
+            total -= size
+
+
+OPENAI = "https://api.openai.com/v1"
+TIMEOUT = 120.0
+MAX_ANSWER_BYTES = 1_000_000
+
+
+class _Answer(msgspec.Struct):
+    text: str
+
+
+class Transcriber:
+    """`base_url` is that of a provider, with its version, as for chat."""
+
+    def __init__(self, *, base_url: str | None, api_key: Secret | None, model: str) -> None:
+        self._url = f"{(base_url or OPENAI).rstrip('/')}/audio/transcriptions"
+        self._headers = {"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {}
+        self._model = model
+
+    async def transcribe(self, path: Path, name: str, media_type: str) -> str:
+        """Return what is said; `Refused` with a sentence that a person may read. The log has the rest."""
+        try:
+            return await self._ask(path, name, media_type)
+        except (ClientError, OSError) as trouble:  # A timeout is an OSError.
+            log.warning("transcription_failed", reason=type(trouble).__name__)
+            raise Refused("the transcription service cannot be reached") from None
+        except msgspec.DecodeError as trouble:
+            log.warning("transcription_failed", reason="its answer is not the JSON that was asked for")
+            raise Refused("the transcription service gave no readable answer") from trouble
+
+    async def _ask(self, path: Path, name: str, media_type: str) -> str:
+        with await asyncio.to_thread(path.open, "rb") as recording:
+            form = FormData({"model": self._model, "response_format": "json"})
+            form.add_field("file", recording, filename=name, content_type=media_type)
+            async with (
+                ClientSession(timeout=ClientTimeout(total=TIMEOUT)) as client,
+                client.post(self._url, data=form, headers=self._headers, allow_redirects=False) as answer,
+            ):
+                if answer.status != HTTPStatus.OK:
+                    log.warning("transcription_failed", status=answer.status)
+                    raise Refused(f"the transcription service answered {answer.status}")
+                body = b""
+                async for chunk in answer.content.iter_chunked(MAX_ANSWER_BYTES):
+                    body += chunk
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise Refused("the transcription service gave no readable answer")
+        return msgspec.json.decode(body, type=_Answer).text
+
 
 _BACKTICKS = re.compile("`+")
 _BYTES_PER_CHAR = 4

@@ -4,20 +4,101 @@ Who asks over the socket is told by the kernel: the gateway's own user and root 
 """
 
 import asyncio
+import json
 import os
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 
-from gateway.sandbox.script import Script, confined
-from gateway.sandbox.walls import NoSandbox
-from gateway.sandbox.wire import MAX_LINE, refusal, reply, script_of
+from gateway.aio import whole
+from gateway.sandbox.bubblewrap import Limits, NoSandbox, Script, confined
+from gateway.sandbox.processes import Bounds, Ended
 
-__all__ = ["IDLE", "host"]
+MAX_LINE = 4 * 1024 * 1024
+"""Bytes. The longest command and the longest output are much shorter, also with every character escaped."""
+
+
+def line_of(script: Script) -> bytes:
+    return _line({**asdict(script), "workspace": str(script.workspace)})
+
+
+def script_of(line: bytes) -> Script:
+    """Raise `ValueError` for what is no script."""
+    told = json.loads(line)
+    try:
+        return Script(
+            command=str(told["command"]),
+            workspace=Path(told["workspace"]),
+            limits=Limits(**told["limits"]),
+            bounds=Bounds(**told["bounds"]),
+            network=bool(told["network"]),
+        )
+    except (TypeError, KeyError) as misfit:
+        raise ValueError("that is no script") from misfit
+
+
+def reply(ended: Ended) -> bytes:
+    return _line({"ended": asdict(ended)})
+
+
+def refusal(reason: str) -> bytes:
+    return _line({"refused": reason})
+
+
+def answer_of(line: bytes) -> Ended:
+    """Raise `NoSandbox` where the far side had none, and `ValueError` for what is no answer."""
+    told = json.loads(line)
+    if "refused" in told:
+        raise NoSandbox(told["refused"])
+    return Ended(**told["ended"])
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+_PATIENCE = 10.0
+
+
+async def hosted(script: Script, service: Path) -> Ended:
+    """Have `script` run by whoever listens on the socket `service`; cancelled, it is ended there first."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            reader, writer = await asyncio.open_unix_connection(service, limit=MAX_LINE)
+    except OSError as trouble:
+        raise NoSandbox(_silent(service, trouble)) from trouble
+    try:
+        writer.write(line_of(script))
+        await writer.drain()
+        return answer_of(await reader.readline())
+    except (OSError, ValueError):  # Who asks must not run it once more elsewhere: a part of it was done.
+        return Ended(output="", exit_code=1, stopped_for="the service that runs commands has ended")
+    finally:
+        await whole(_hang_up(reader, writer), patience=_PATIENCE)
+
+
+async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Tell that nothing is waited for any more, and wait until all has ended there."""
+    with suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(_PATIENCE):
+            while await reader.read(MAX_LINE):
+                pass
+    writer.close()
+
+
+def _silent(service: Path, trouble: OSError) -> str:
+    reason = trouble.strerror or "no answer in time"
+    return (
+        f"The shell is not available: the service that runs commands cannot be reached on {service} ({reason}). "
+        "The operator can look at `systemctl status gatehouse-sandbox`."
+    )
+
 
 IDLE = 300.0
 """Seconds without work after which it ends. systemd keeps the socket, and starts it again for the next command."""
-_PATIENCE = 10.0
 _SIDE_BY_SIDE = 64
 _CREDENTIALS = struct.Struct("3i")
 

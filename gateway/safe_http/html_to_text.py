@@ -6,7 +6,7 @@ import re
 import sys
 
 from gateway.aio import whole
-from gateway.publicweb.client import Page, WebFailed
+from gateway.safe_http.client import Page, WebFailed
 
 __all__ = ["readable"]
 
@@ -29,7 +29,7 @@ async def readable(page: Page) -> str:
 
 async def _from_html(page: Page) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", "gateway.publicweb.reader", _known(page.charset)),
+        *(sys.executable, "-I", "-m", "gateway.safe_http.reader", _known(page.charset)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -1,10 +1,12 @@
 """What a file is, by its own bytes; what its sender claims counts for nothing where that can be told. Pure."""
 
 import codecs
+import re
 import struct
+import unicodedata
 from collections.abc import Iterator
 
-__all__ = ["HEAD", "PICTURES", "as_text", "dimensions", "media_type"]
+from gateway.text import clean, printable
 
 HEAD = 512
 """As many bytes as it takes to tell."""
@@ -105,3 +107,33 @@ def _jpeg(picture: bytes) -> tuple[int, int] | None:
             return width, height
         at += 1 if marker == 0xFF else 2 + int.from_bytes(picture[at + 2 : at + 4], "big")  # noqa: PLR2004 - a filler.
     return None
+
+
+MAX_NAME_BYTES = 120
+"""File systems end at 255; ours also has a turn and a number in it."""
+
+_LONGEST_SUFFIX = 20
+_FORBIDDEN = re.compile(r'[/\\:*?"<>|\r\n\t]+')
+_THOUSAND = 1000
+
+
+def safe_name(claimed: str, fallback: str = "file") -> str:
+    """Return a label that is one path component, never hidden, and has no character that a header or shell minds."""
+    text = unicodedata.normalize("NFC", printable(clean(claimed)))
+    text = " ".join(_FORBIDDEN.sub("_", text).split()).strip(". ")
+    stem, dot, suffix = text.rpartition(".")
+    if not dot or len(suffix.encode()) > _LONGEST_SUFFIX:
+        stem, suffix = text, ""
+    room = MAX_NAME_BYTES - len(suffix.encode()) - 1
+    stem = stem.encode()[:room].decode(errors="ignore").strip(". ") or fallback
+    return f"{stem}.{suffix}" if suffix else stem
+
+
+def in_bytes(size: int) -> str:
+    """Say a size as people do: 20 MB."""
+    amount = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < _THOUSAND or unit == "GB":
+            break
+        amount /= _THOUSAND
+    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "bytes" else f"{amount:.1f} {unit}"  # noqa: PLR2004 - two digits.

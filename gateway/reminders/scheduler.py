@@ -13,7 +13,7 @@ from gateway.aio import whole
 from gateway.contract import Outbound, PeerKind
 from gateway.delivery import Delivery
 from gateway.reminders.reminders import Reminders
-from gateway.reminders.times import in_words, next_time
+from gateway.reminders.schedule import in_words, next_time
 from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, SpoolFull, WrongState
 
 __all__ = ["Alarm"]

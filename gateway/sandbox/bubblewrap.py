@@ -1,13 +1,16 @@
 """The walls of the sandbox: bubblewrap, in which there is the workspace, the system's programs, and nothing else."""
 
+import asyncio
 import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-__all__ = ["WORKSPACE", "Limits", "NoSandbox", "limited", "sandboxed"]
+from gateway.sandbox.processes import Bounds, Ended, run
 
 WORKSPACE = "/workspace"
 
@@ -128,3 +131,75 @@ def _complaint(guard: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as trouble:
         return str(trouble)
     return "" if tried.returncode == 0 else tried.stderr.decode(errors="replace").strip()[:200] or "it does not start"
+
+
+_PAUSE = 0.05
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+async def excess(bwrap: int, limits: Limits) -> str:
+    """Return only when the sandbox that process `bwrap` started goes beyond its limits; say in which way."""
+    while True:
+        if reason := await asyncio.to_thread(_excess, bwrap, limits):
+            return reason
+        await asyncio.sleep(_PAUSE)
+
+
+def _excess(bwrap: int, limits: Limits) -> str:
+    with suppress(OSError, IndexError, ValueError):  # Not begun yet, or over by now.
+        inner = Path(f"/proc/{_first_inside(bwrap)}/root/proc")
+        if inner.stat().st_dev == Path("/proc").stat().st_dev:
+            return ""  # The sandbox is still being built, and this is our own /proc.
+        running = [name for name in os.listdir(inner) if name.isdigit()]  # noqa: PTH208 - names are all that is needed.
+        if len(running) > limits.processes:
+            return f"more than {limits.processes} processes"
+        if sum(_resident(inner / name) for name in running) > limits.memory_bytes:
+            return f"more than {limits.memory_bytes // 1024**2} MB of memory"
+    return ""
+
+
+def kill_sandbox(bwrap: int) -> None:
+    """Kill the first process inside, and with it, by the kernel, all others; `bwrap` ends once they are gone."""
+    with suppress(OSError, IndexError, ValueError):  # It has ended.
+        os.kill(_first_inside(bwrap), signal.SIGKILL)
+
+
+def _first_inside(bwrap: int) -> int:
+    return int(Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text().split()[0])
+
+
+def _resident(process: Path) -> int:
+    try:
+        return int((process / "statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):  # Over by now.
+        return 0
+
+
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    command: str
+    workspace: Path
+    limits: Limits
+    bounds: Bounds
+    network: bool = False
+
+
+async def confined(script: Script) -> Ended:
+    """Run `script` in a sandbox made by this process; `NoSandbox` says why it can make none."""
+    argv = await asyncio.to_thread(sandboxed, script.command, script.workspace, script.limits, network=script.network)
+    return await run(
+        argv,
+        env=surroundings(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
+        cwd=Path("/"),
+        bounds=script.bounds,
+        kill=kill_sandbox,
+        watch=partial(excess, limits=script.limits),
+    )
+
+
+def surroundings(workspace: str, home: str) -> dict[str, str]:
+    """Return all that a command sees: nothing of our own environment, which can hold keys."""
+    return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}

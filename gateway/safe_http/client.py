@@ -13,7 +13,7 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from gateway.errors import GatehouseError
-from gateway.publicweb.addresses import Address, is_allowed
+from gateway.safe_http.addresses import Address, is_allowed
 from gateway.text import excerpt
 
 __all__ = ["Page", "WebFailed", "fetch"]

@@ -14,9 +14,9 @@ from gateway.aio import backoff
 from gateway.contract import Attachment, AttachmentKind, Channel, FetchesFiles
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
-from gateway.files.names import in_bytes, safe_name
-from gateway.files.reading import Reader, Transcribe, missing
+from gateway.files.identify import in_bytes, safe_name
 from gateway.files.store import FileStore, Stored, TooLarge, folder_of
+from gateway.files.to_text import Reader, Transcribe, missing
 from gateway.files.uploads import UPLOADS
 from gateway.job import Job
 from gateway.sessions import entries

@@ -1,1 +1,0 @@
-"""The one way out to addresses that somebody else has named: the public web, and nothing of ours."""

@@ -1,0 +1,1 @@
+"""Fetches web pages that a model asks for, without reaching private addresses."""
