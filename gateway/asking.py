@@ -14,10 +14,10 @@ from gateway.approvals import Approvals, Decision, Question, new_question_id
 from gateway.contract import PeerKind
 from gateway.conversation import ToolCall
 from gateway.course import Course
-from gateway.delivery import Delivery
-from gateway.drafting import Draft
 from gateway.errors import Refused
 from gateway.meanwhile import Meanwhile
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.streaming import Draft
 from gateway.questions import worded
 from gateway.sessions import Entry, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle

@@ -5,11 +5,11 @@ import asyncio
 import structlog
 
 from gateway.course import Course, as_asked
-from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.meanwhile import Meanwhile
 from gateway.minutes import Minutes
+from gateway.outbound.delivery import Delivery
 from gateway.preparing import Preparing
 from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.sessions.turn_progress import INTERRUPTED

@@ -9,9 +9,9 @@ from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome, is_owner
 from gateway.aio import whole
 from gateway.commands import Answer, Call, Command, Desk
-from gateway.delivery import Delivery
 from gateway.errors import OUR_FAULT, Refused
 from gateway.job import Job
+from gateway.outbound.delivery import Delivery
 from gateway.replies import Reply
 from gateway.routing import Routed
 from gateway.spool import Begin, InboxState, Settle

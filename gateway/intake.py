@@ -15,9 +15,9 @@ from gateway.aio import whole
 from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
 from gateway.contract import Inbound, Quote, Verdict
-from gateway.delivery import Delivery
 from gateway.edits import Edits
 from gateway.errors import ChannelError, GatehouseError, Refused, Transient
+from gateway.outbound.delivery import Delivery
 from gateway.queueing import Queueing, taken
 from gateway.replies import Reply
 from gateway.routing import Routed, route

@@ -7,7 +7,7 @@ from gateway.access.live import Live
 from gateway.access.rules import may_talk
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.signs import Signs
+from gateway.outbound.reactions import Signs
 
 __all__ = ["Meanwhile"]
 

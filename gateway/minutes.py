@@ -10,9 +10,9 @@ from gateway.agent.protocol import Done, Event, PlanMade, StepDone, TextDelta, T
 from gateway.aio import whole
 from gateway.conversation import ToolCall, ToolOutcome
 from gateway.course import Course
-from gateway.drafting import Draft
 from gateway.files.outgoing import enclosure, sent_file
 from gateway.job import Job
+from gateway.outbound.streaming import Draft
 from gateway.preparing import Preparing
 from gateway.sessions import Entry, SessionManager, entries, interrupted, said, sent_files, step_at_hand
 from gateway.spool import Begin, InboxState, Operation, Settle

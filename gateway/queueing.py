@@ -14,14 +14,14 @@ from gateway.access.rules import rules_for
 from gateway.commands import Asked, Desk
 from gateway.contract import Inbound, Outbound
 from gateway.course import as_asked
-from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.files.download import Reception
 from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.reactions import Signs
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
-from gateway.signs import Signs
 from gateway.spool import Accept, Operation, Send, Spool, Take
 
 __all__ = ["Queueing", "taken"]

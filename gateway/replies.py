@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from gateway.commands import Answer
 from gateway.contract import Inbound, Outbound
-from gateway.delivery import Delivery
+from gateway.outbound.delivery import Delivery
 from gateway.spool import Operation, Send
 
 __all__ = ["Reply"]

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from gateway.contract import Access, Caller, Route
-from gateway.delivery import Delivery
+from gateway.outbound.delivery import Delivery
 from gateway.spool import Spool
 from gateway.spool_listing import as_json, revive
 

@@ -11,12 +11,12 @@ import structlog
 from gateway.approvals import Approvals, Question
 from gateway.commands import COMMANDS, RESTARTED_BY, RETRY, Asked, Kind, read
 from gateway.contract import Address, Outbound
-from gateway.delivery import Delivery
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.reactions import Signs
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
-from gateway.signs import Signs
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 
 __all__ = ["TOO_OLD", "TakingUp"]

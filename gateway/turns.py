@@ -16,13 +16,13 @@ from gateway.approvals import Approvals
 from gateway.asking import Asking
 from gateway.conversation import Message
 from gateway.course import Course
-from gateway.delivery import Delivery
-from gateway.drafting import Draft
 from gateway.ending import Ending
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.job import Job
 from gateway.meanwhile import Meanwhile
 from gateway.minutes import Minutes
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.streaming import Draft
 from gateway.preparing import Preparing
 from gateway.reminders.reminders import Reminders
 from gateway.sessions import (

@@ -7,7 +7,7 @@ from gateway.commands import COMMANDS, RETRY, Command
 from gateway.errands import Errands
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.signs import Signs
+from gateway.outbound.reactions import Signs
 from gateway.turns import Turns
 
 __all__ = ["Work"]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway import drafting
-from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Address, Button, Channel, Outbound, PeerKind, Receipt
-from gateway.delivery import GIVE_UP_AFTER
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
+from gateway.outbound import streaming
+from gateway.outbound.delivery import GIVE_UP_AFTER
+from gateway.outbound.parts import POSSIBLY_REPEATED
 from gateway.spool import OutboxState, Sending, Spool, SpoolFull
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until
@@ -470,8 +470,8 @@ async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same() -> 
             raise SpoolFull("The disk is full.")
 
     slate = Slate()
-    memory = drafting.Memory(keep=keep, lose=lambda: None, receipt=None)
-    easel = drafting.Easel(
+    memory = streaming.Memory(keep=keep, lose=lambda: None, receipt=None)
+    easel = streaming.Easel(
         channel=slate, template=HELLO, key="t", memory=memory, is_clear=lambda: True, sleep=lambda _: asyncio.sleep(0)
     )
     async with asyncio.timeout(60), easel as draft:
@@ -493,7 +493,7 @@ async def test_a_chat_must_be_clear_also_when_a_draft_is_tried_again(tmp_path: P
         await post.say(HELLO, "k")
         await slate.is_sending.wait()
         draft.show("hel")
-        while drafting.IN_LINE not in time.naps:
+        while streaming.IN_LINE not in time.naps:
             time.has_slept.clear()
             await time.has_slept.wait()
         assert slate.tried == ["t.draft", "k"]

@@ -10,7 +10,7 @@ from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.meanwhile import Meanwhile
-from gateway.signs import Signs
+from gateway.outbound.reactions import Signs
 
 
 async def nothing(_job: Job) -> None:

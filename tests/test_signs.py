@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 
 from gateway.contract import Address, Deliver, Inbound, Outbound, PeerKind, Receipt, Sender, TextLimit
 from gateway.errors import ChannelError, Transient, Undeliverable
-from gateway.signs import Signs
+from gateway.outbound.reactions import Signs
 
 QUESTION = Inbound(
     address=Address(channel="wire", kind=PeerKind.DIRECT, peer="ada"),

@@ -8,11 +8,11 @@ from gateway.approvals import Approvals
 from gateway.assembly.ground import Ground
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
-from gateway.delivery import Delivery
 from gateway.files.room import FileRoom
 from gateway.files.uploads import FileRoutes
 from gateway.notebook import SpoolNotebook
-from gateway.signs import Signs
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.reactions import Signs
 
 __all__ = ["Chats", "open_chats"]
 

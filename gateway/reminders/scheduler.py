@@ -11,7 +11,7 @@ from gateway.access.rules import may_talk
 from gateway.agent.senders import plain_name
 from gateway.aio import whole
 from gateway.contract import Outbound, PeerKind
-from gateway.delivery import Delivery
+from gateway.outbound.delivery import Delivery
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.schedule import in_words, next_time
 from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, SpoolFull, WrongState

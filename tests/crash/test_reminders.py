@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.composing import POSSIBLY_REPEATED
 from gateway.contract import Address, PeerKind, Sender
 from gateway.data_dir import prepare_data_dir
+from gateway.outbound.parts import POSSIBLY_REPEATED
 from gateway.spool import About, Appoint, Spool
 from tests.crash.checks import rows
 from tests.crash.daemons import Daemons, daemons

@@ -10,9 +10,9 @@ from msgspec import structs
 from channels.loopback import Heard, LoopbackChannel
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Sender, Verdict
 from gateway.errors import Transient
+from gateway.outbound.reactions import SEEN
 from gateway.queueing import OTHERS_FIRST
 from gateway.sessions import Leaving, SessionMeta
-from gateway.signs import SEEN
 from gateway.spool import WrongState
 from tests.daemon.harness import ADA, Parrot, gateway, message, replies, settings
 

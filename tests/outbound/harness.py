@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gateway.contract import Address, Channel, Deliver, Outbound, PeerKind, Receipt, TextLimit
-from gateway.delivery import Delivery
 from gateway.errors import ChannelError, Refused
+from gateway.outbound.delivery import Delivery
 from gateway.spool import OutboxState, Spool
 
 ADDRESS = Address(channel="wire", kind=PeerKind.DIRECT, peer="ada")

@@ -1,0 +1,1 @@
+"""The way out: replies are split, streamed and delivered with retries."""
