@@ -18,13 +18,13 @@ from config import SessionSettings, Settings
 from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt
-from gateway.briefing import brief
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
-from gateway.meter import Meter
-from gateway.roster import Agent, Roster
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Spool
+from gateway.turns.agents import Agent, Roster
+from gateway.turns.context import brief
+from gateway.turns.metering import Meter
 
 __all__ = ["rows"]
 

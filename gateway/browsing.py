@@ -2,12 +2,12 @@
 
 from gateway.access.live import Live
 from gateway.access.rules import may_talk
-from gateway.approvals import Approvals
 from gateway.commands import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.files.outgoing import enclosure
 from gateway.routing import route
 from gateway.sessions import SessionManager
+from gateway.turns.approvals import Approvals
 
 __all__ = ["SessionBrowser"]
 

@@ -32,12 +32,12 @@ from gateway.metrics import Tally, watch_lag
 from gateway.operator import Operator
 from gateway.pairing.routes import pairing_routes
 from gateway.reminders import Alarm
-from gateway.roster import Roster
 from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.spool_routes import spool_routes
 from gateway.takeup import TakingUp
+from gateway.turns.agents import Roster
 from gateway.watch.status import Status
 
 __all__ = ["Daemon", "opened"]

@@ -12,7 +12,6 @@ from gateway.access.live import Live
 from gateway.access.rules import is_owner, may_talk
 from gateway.admission import Admission
 from gateway.aio import whole
-from gateway.approvals import Decision, spoken_decision
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
 from gateway.contract import Inbound, Quote, Verdict
 from gateway.edits import Edits
@@ -23,6 +22,7 @@ from gateway.replies import Reply
 from gateway.routing import Routed, route
 from gateway.spool import Duplicate, Operation, Spool, SpoolBroken
 from gateway.text import clean, excerpt, split
+from gateway.turns.approvals import Decision, spoken_decision
 
 __all__ = ["Intake"]
 

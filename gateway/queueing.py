@@ -13,7 +13,6 @@ from gateway.access.live import Live
 from gateway.access.rules import rules_for
 from gateway.commands import Asked, Desk
 from gateway.contract import Inbound, Outbound
-from gateway.course import as_asked
 from gateway.errors import Refused
 from gateway.files.download import Reception
 from gateway.job import Job
@@ -23,6 +22,7 @@ from gateway.outbound.reactions import Signs
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
 from gateway.spool import Accept, Operation, Send, Spool, Take
+from gateway.turns.state import as_asked
 
 __all__ = ["Queueing", "taken"]
 

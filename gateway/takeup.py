@@ -8,7 +8,6 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from gateway.approvals import Approvals, Question
 from gateway.commands import COMMANDS, RESTARTED_BY, RETRY, Asked, Kind, read
 from gateway.contract import Address, Outbound
 from gateway.errors import Refused
@@ -18,6 +17,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import Signs
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
+from gateway.turns.approvals import Approvals, Question
 
 __all__ = ["TOO_OLD", "TakingUp"]
 

@@ -8,7 +8,7 @@ from gateway.errands import Errands
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.outbound.reactions import Signs
-from gateway.turns import Turns
+from gateway.turns.runner import Turns
 
 __all__ = ["Work"]
 

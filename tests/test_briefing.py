@@ -3,8 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.briefing import Facts, system_prompt
-from gateway.jottings import quoted
+from gateway.turns.context import Facts, quoted, system_prompt
 
 FACTS = Facts(
     agent="main",

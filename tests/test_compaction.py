@@ -6,11 +6,11 @@ from pathlib import Path
 from config import Settings
 from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
-from gateway.compaction import CONVERSATION, Compactions, Order
-from gateway.meter import Meter
-from gateway.roster import Roster
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
+from gateway.turns.agents import Roster
+from gateway.turns.compaction import CONVERSATION, Compactions, Order
+from gateway.turns.metering import Meter
 
 
 async def test_a_turn_that_ends_during_the_shutdown_begins_no_summary(tmp_path: Path) -> None:

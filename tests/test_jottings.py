@@ -7,7 +7,7 @@ import pytest
 
 from gateway.agent.toolbox.notes import remember
 from gateway.agent.tools import ToolContext
-from gateway.jottings import Jottings
+from gateway.turns.context import Jottings
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from gateway.access.live import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.meanwhile import Meanwhile
 from gateway.outbound.reactions import Signs
+from gateway.turns.busy import Meanwhile
 
 
 async def nothing(_job: Job) -> None:

@@ -18,11 +18,10 @@ from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
 from gateway.agent.tokens import Calibrations
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
-from gateway.meter import Meter
-from gateway.metered import Metered
 from gateway.metrics import Tally
 from gateway.spool import Remember, Spend, Spool, SpoolFull
-from gateway.usage import Bill, Spending, day_of
+from gateway.turns.metering import Meter, Metered
+from gateway.turns.usage import Bill, Spending, day_of
 from tests.agent.scripted import ScriptedProvider
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversation import Json, ToolCall
-from gateway.questions import worded
+from gateway.turns.approvals import worded
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

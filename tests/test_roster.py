@@ -7,7 +7,7 @@ import pytest
 from config import Settings
 from gateway.conversation import ToolCall
 from gateway.errors import CannotStart
-from gateway.roster import Roster
+from gateway.turns.agents import Roster
 
 MCP = {"box": {"command": ["x"]}}
 

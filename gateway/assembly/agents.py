@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from gateway.assembly.ground import Ground
-from gateway.compaction import Compactions
 from gateway.mcp.registry import McpServers
-from gateway.meter import Meter
-from gateway.roster import Roster
+from gateway.turns.agents import Roster
+from gateway.turns.compaction import Compactions
+from gateway.turns.metering import Meter
 
 __all__ = ["Agents", "open_agents"]
 

@@ -10,11 +10,11 @@ from gateway.assembly.ground import Ground
 from gateway.commands import Desk
 from gateway.errands import Errands
 from gateway.intake import Intake
-from gateway.meanwhile import Meanwhile
-from gateway.preparing import Preparing
 from gateway.queueing import Queueing
 from gateway.reminders import Alarm
-from gateway.turns import Turns
+from gateway.turns.busy import Meanwhile
+from gateway.turns.context import Preparing
+from gateway.turns.runner import Turns
 from gateway.work import Work
 
 __all__ = ["Answering", "open_answering"]

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.access.live import Moves
-from gateway.approvals import Approvals
 from gateway.assembly.ground import Ground
 from gateway.browsing import SessionBrowser
 from gateway.channels import Channels
@@ -13,6 +12,7 @@ from gateway.files.uploads import FileRoutes
 from gateway.notebook import SpoolNotebook
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import Signs
+from gateway.turns.approvals import Approvals
 
 __all__ = ["Chats", "open_chats"]
 

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from gateway.approvals import Decision
 from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.errors import Refused
+from gateway.turns.approvals import Decision
 
 __all__ = ["APPROVE", "DENY"]
 

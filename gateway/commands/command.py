@@ -7,18 +7,18 @@ from enum import StrEnum
 
 from gateway.access.live import Live
 from gateway.access.pairing import Pairing
-from gateway.approvals import Approvals
-from gateway.compaction import Compactions
 from gateway.contract import Button, Inbound, Outbound
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
-from gateway.meter import Meter
 from gateway.reminders.reminders import Reminders
-from gateway.roster import Roster
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
 from gateway.spool import Operation
+from gateway.turns.agents import Roster
+from gateway.turns.approvals import Approvals
+from gateway.turns.compaction import Compactions
+from gateway.turns.metering import Meter
 
 __all__ = ["Answer", "Call", "Command", "Desk", "Kind"]
 

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from gateway.commands.command import Answer, Call, Command, Kind
 from gateway.commands.wording import NO_SESSION
-from gateway.compaction import ON_REQUEST, Order
 from gateway.contract import PeerKind
 from gateway.errors import Refused
-from gateway.roster import Agent
 from gateway.sessions import SessionMeta
 from gateway.text.clean import count
-from gateway.usage import person_of
+from gateway.turns.agents import Agent
+from gateway.turns.compaction import ON_REQUEST, Order
+from gateway.turns.usage import person_of
 
 __all__ = ["AGENT", "COMPACT", "MODEL", "answering", "own_session"]
 

@@ -5,7 +5,7 @@ from gateway.commands.models import answering
 from gateway.commands.wording import spent_in_words
 from gateway.sessions import SessionMeta, plan_at_hand
 from gateway.text.clean import count
-from gateway.usage import person_of
+from gateway.turns.usage import person_of
 
 __all__ = ["STATUS", "USAGE"]
 

@@ -4,7 +4,6 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 """
 
 from gateway.sessions import entries
-from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.history import Spoken, history_for_model, last_turn, lines, shown
 from gateway.sessions.manager import SessionManager
@@ -21,7 +20,6 @@ __all__ = [
     "Hit",
     "IsBusy",
     "Leaving",
-    "Older",
     "OnLeaving",
     "Problem",
     "RecoveryReport",
@@ -38,10 +36,8 @@ __all__ = [
     "entries",
     "history_for_model",
     "interrupted",
-    "is_still",
     "last_turn",
     "lines",
-    "older_part",
     "plan_at_hand",
     "said",
     "sent_files",

@@ -8,9 +8,9 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
 from gateway.metrics import Tally
-from gateway.roster import Roster
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool
+from gateway.turns.agents import Roster
 from gateway.watch.at_work import AtWork
 from gateway.watch.flushes import Flushes
 from gateway.watch.free_space import FreeSpace

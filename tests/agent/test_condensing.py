@@ -3,8 +3,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.condensing import condensing_prompt
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.turns.compaction import condensing_prompt
 
 CALL = ToolCall(id="1", name="read_file", input={"path": "a.txt"})
 SAID: list[Message] = [

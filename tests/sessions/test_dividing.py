@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from gateway.conversation import Message, UserMessage
 from gateway.sessions import entries as e
-from gateway.sessions.dividing import Older, is_still, older_part
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import history_for_model, standing_summary
 from gateway.sessions.session import fold
+from gateway.turns.compaction import Older, is_still, older_part
 from tests.sessions.samples import conversation, header, marks, sealed
 
 

@@ -1,22 +1,35 @@
 """Approvals: the questions that are open, who may answer them, and the one answer that each gets."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from uuid import uuid4
+
+import structlog
+from msgspec import Struct
 
 from gateway.access.live import Live
 from gateway.access.rules import are_same_person
-from gateway.aio import whole
-from gateway.contract import Button, Inbound, Outbound, Sender
-from gateway.conversation import ToolCall
+from gateway.aio import Allowance, whole
+from gateway.contract import Button, Inbound, Outbound, PeerKind, Sender
+from gateway.conversation import Json, ToolCall
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.sessions import SessionManager, entries
-from gateway.spool import Operation
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.streaming import Draft
+from gateway.sessions import Entry, SessionManager, entries
+from gateway.spool import Forgive, InboxState, Operation, Settle
+from gateway.spool.spool import insist
+from gateway.text.clean import duration
+from gateway.turns.busy import Meanwhile
+from gateway.turns.state import Course
 
-__all__ = ["Approvals", "Decision", "Question", "new_question_id", "spoken_decision"]
+log = structlog.get_logger()
 
 REMEMBERED = 1_000
 """Questions whose end is remembered, so that a late press is told what has become of it."""
@@ -178,3 +191,139 @@ class Approvals:
     def _end_of(self, scope: str, name: str) -> str:
         where, decision = self._ended.get(name, ("", None))
         return _ENDS[decision] if where == scope and decision is not None else _NOT_OPEN
+
+
+_MAX_VALUE = 800
+_MAX_NAME = 60
+_MAX_ARGUMENTS = 12
+
+
+def worded(call: ToolCall, *, timeout: float, asker: str = "") -> str:
+    """Return the question as plain text. `asker` is named in a group, where not everybody may answer."""
+    who = f"{_shown(asker, _MAX_NAME)} or an owner, answer" if asker else "Answer"
+    return "\n".join(
+        [
+            f"May I use {_shown(call.name, _MAX_NAME)}?",
+            *_arguments(call.input),
+            f"{who} yes or no. Without an answer within {duration(timedelta(seconds=timeout))} it is not done.",
+        ]
+    )
+
+
+def _arguments(given: dict[str, Json]) -> list[str]:
+    lines = [
+        f"  {_shown(name, _MAX_NAME)}: {_shown(json.dumps(value, ensure_ascii=False), _MAX_VALUE)}"
+        for name, value in list(given.items())[:_MAX_ARGUMENTS]
+    ]
+    if len(given) > _MAX_ARGUMENTS:
+        lines.append(f"  ... and {len(given) - _MAX_ARGUMENTS} more arguments")
+    return lines
+
+
+def _shown(text: str, limit: int) -> str:
+    """Shorten in the middle, so that neither end can hide, and write out what would not be seen or changes the order.
+
+    A model may have been talked into a call that looks like another: no line breaks, no text that runs backwards.
+    """
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return f"\\u{ord(char):04x}"
+
+
+Write = Callable[[Sequence[Entry], Sequence[Operation]], Awaitable[None]]
+"""Appends to the transcript of the turn, with operations in the same commit."""
+
+_DENIED = "The person was asked and said no, so it was not run. Do not try it again unless you are asked to."
+_EXPIRED = "Nobody answered within {span} whether this may be run, so it was not run."
+
+
+class Asking(Struct, frozen=True, kw_only=True):
+    """How one turn asks. Meanwhile it keeps its lane, but has no place among those that run, and its time stands still.
+
+    The question, the state `waiting` and the message in the chat are one commit. From then on until the tools run, the
+    row is in that state, and nothing of the step has been done.
+    """
+
+    course: Course
+    allowance: Allowance
+    draft: Draft
+    approvals: Approvals
+    delivery: Delivery
+    meanwhile: Meanwhile
+    write: Write
+    timeout: float
+
+    async def permit(self, call: ToolCall) -> str | None:
+        """Return why `call` may not run, if so. What was asked or decided before a restart is not asked again."""
+        match await self._decision(call):
+            case Decision.APPROVED:
+                return None
+            case Decision.DENIED:
+                return _DENIED
+            case Decision.EXPIRED:
+                return _EXPIRED.format(span=duration(timedelta(seconds=self.timeout)))
+
+    async def _decision(self, call: ToolCall) -> Decision:
+        known = self.course.approvals.get(call.id)
+        if known is not None and known.decision is not None:
+            self.approvals.close(known.approval_id)
+            return Decision(known.decision)
+        question = self._question(call, known)
+        try:
+            if known is None:
+                await whole(self._pose(question))
+            else:
+                question = self.approvals.open(question)
+            async with self._resting(question.session):
+                return await self._answer(question)
+        finally:
+            self.approvals.close(question.id)
+
+    def _question(self, call: ToolCall, known: entries.Approval | None) -> Question:
+        job = self.course.jobs[0]
+        if known is not None:
+            return Question.about(call, job, id=known.approval_id, text=known.question)
+        sender = job.inbound.sender
+        asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
+        text = worded(call, timeout=self.timeout, asker=asker)
+        return Question.about(call, job, id=new_question_id(), text=text)
+
+    async def _pose(self, question: Question) -> None:
+        """Put the question: from the commit on it is open, and before its message is out somebody can answer it."""
+        parts = self.delivery.compose(question.message, key=question.key)
+        asked = entries.Approval(approval_id=question.id, tool_use_id=question.call.id, question=question.message.text)
+        waits = [] if self.course.is_waiting else [Settle(turn=question.turn, state=InboxState.WAITING)]
+        # A turn that has come this far is not what ends the daemon.
+        await self.write([asked], [*waits, Forgive(turn=question.turn), *parts])
+        self.course.is_waiting = True
+        self.approvals.open(question)
+        self.delivery.post(parts)
+        log.info("approval_asked", tool=question.call.name, question=question.id)
+
+    @asynccontextmanager
+    async def _resting(self, session: str) -> AsyncIterator[None]:
+        self.draft.is_resting = True
+        async with self.allowance.paused():
+            with self.meanwhile.parked(session):
+                yield
+        self.draft.is_resting = False
+
+    async def _answer(self, question: Question) -> Decision:
+        """Wait, by a clock that does not jump. After a restart the time starts anew."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                await question.decided.wait()
+        except TimeoutError:
+            await whole(self._expire(question))
+        decision = question.decision or Decision.EXPIRED  # Nothing could be written down: the session is gone.
+        log.info("approval_decided", tool=question.call.name, question=question.id, decision=decision)
+        return decision
+
+    async def _expire(self, question: Question) -> None:
+        with suppress(Refused):  # An answer came in the last moment.
+            await insist(partial(self.approvals.settle, question, Decision.EXPIRED))

@@ -12,18 +12,11 @@ from gateway.access.rules import check_still_welcome
 from gateway.agent.loop import converse, use
 from gateway.agent.tools import ToolContext
 from gateway.aio import Allowance, whole
-from gateway.approvals import Approvals
-from gateway.asking import Asking
 from gateway.conversation import Message
-from gateway.course import Course
-from gateway.ending import Ending
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.job import Job
-from gateway.meanwhile import Meanwhile
-from gateway.minutes import Minutes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.streaming import Draft
-from gateway.preparing import Preparing
 from gateway.reminders.reminders import Reminders
 from gateway.sessions import (
     Entry,
@@ -33,6 +26,11 @@ from gateway.sessions import (
     last_turn,
 )
 from gateway.sessions.history import as_messages
+from gateway.turns.approvals import Approvals, Asking
+from gateway.turns.busy import Meanwhile
+from gateway.turns.context import Preparing
+from gateway.turns.recorder import Ending, Minutes
+from gateway.turns.state import Course
 
 __all__ = ["Turns"]
 

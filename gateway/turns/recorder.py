@@ -1,24 +1,30 @@
 """Minutes: what a turn has settled is written down before it goes on, in its transcript and in the spool."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 
+import structlog
 from msgspec.structs import replace
 
 from gateway.agent.protocol import Done, Event, PlanMade, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.aio import whole
 from gateway.conversation import ToolCall, ToolOutcome
-from gateway.course import Course
+from gateway.errors import Refused
 from gateway.files.outgoing import enclosure, sent_file
 from gateway.job import Job
+from gateway.outbound.delivery import Delivery
 from gateway.outbound.streaming import Draft
-from gateway.preparing import Preparing
-from gateway.sessions import Entry, SessionManager, entries, interrupted, said, sent_files, step_at_hand
-from gateway.spool import Begin, InboxState, Operation, Settle
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, said, sent_files, step_at_hand
+from gateway.sessions.turn_progress import INTERRUPTED
+from gateway.spool import Begin, InboxState, Operation, Send, Settle
 from gateway.spool.spool import insist
+from gateway.turns.busy import Meanwhile
+from gateway.turns.context import Preparing
+from gateway.turns.state import Course, as_asked
 
-__all__ = ["Minutes"]
+log = structlog.get_logger()
 
 
 class Minutes:
@@ -123,3 +129,75 @@ def _use(call: ToolCall) -> entries.ToolUse:
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
     """Let the turn of `job` answer the messages of others as well."""
     return [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
+
+
+NOT_RUN = "This was not run: the turn ended while it waited to be allowed."
+
+
+class Ending:
+    def __init__(self, *, preparing: Preparing, delivery: Delivery, meanwhile: Meanwhile, minutes: Minutes) -> None:
+        self._preparing = preparing
+        self._delivery = delivery
+        self._meanwhile = meanwhile
+        self._minutes = minutes
+
+    async def finish(self, course: Course, *, may_go_on: bool) -> None:
+        """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered.
+
+        Where it `may_go_on`, the message that is next in the lane begins in that commit.
+        """
+        job = course.jobs[0]
+        parts = self._delivery.compose_all(course.replies(course.text), turn=job.turn, files=course.sent)
+        course.following = self._meanwhile.following(job) if may_go_on else None
+        await self._fix(course, parts)
+        if course.following is None:
+            self._meanwhile.answered(job)
+        self._delivery.post(parts)
+        await asyncio.sleep(0)  # Let the answer go out first: all that follows can wait.
+        self._tell(course)
+        if course.prepared is not None:
+            await self._preparing.follow_up(job, course.prepared)
+
+    async def _fix(self, course: Course, parts: list[Send]) -> None:
+        settled = [*_settled(course), *parts, *self._preparing.news()]
+        asked_next, begun = _opening(course.following)
+        try:
+            await self._minutes.write(course, _end(course), behind=asked_next, also=[*settled, *begun])
+        except Refused as gone:  # Deleted or unreadable by now; its sender gets the answer all the same.
+            log.warning("answer_not_in_transcript", reason=str(gone))
+            await self._delivery.record(*settled, *course.due)
+        else:
+            course.begin_following()
+
+    def _tell(self, course: Course) -> None:
+        took_ms = course.age_ms
+        self._delivery.tally.turned(course.channel, course.outcome, messages=len(course.jobs), took_ms=took_ms)
+        log.info(
+            "message_handled",
+            outcome=course.outcome,
+            messages=len(course.jobs),
+            tools=course.tools,
+            first_token_ms=course.first_token_ms,
+            took_ms=took_ms,
+        )
+
+
+def _settled(course: Course) -> list[Settle]:
+    state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
+    return [Settle(turn=each.turn, state=state, answered_by=course.jobs[0].turn) for each in course.jobs]
+
+
+def _end(course: Course) -> list[Entry]:
+    """Return what is missing in the transcript; a call without a result gets one that says why."""
+    why = NOT_RUN if course.is_waiting else INTERRUPTED
+    return [
+        *([] if course.has_begun else course.opening),
+        *(entries.ToolResult(tool_use_id=call, output=why, is_error=True) for call in course.calls),
+        entries.Assistant(content=course.unwritten, model=course.model, usage=course.usage),
+        entries.TurnEnd(outcome=course.outcome),
+    ]
+
+
+def _opening(job: Job | None) -> tuple[list[Entry], list[Operation]]:
+    """Return what the turn of `job` begins with: in the transcript and in the spool."""
+    return ([], []) if job is None else ([as_asked(job.inbound, turn=job.turn)], [Begin(turn=job.turn)])

@@ -13,9 +13,9 @@ from gateway.conversation import ToolCall
 from gateway.files.outgoing import Outgoing
 from gateway.files.to_text import missing
 from gateway.job import Job
-from gateway.preparing import Prepared
 from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.spool import Spend
+from gateway.turns.context import Prepared
 
 __all__ = ["Course", "as_asked"]
 

@@ -1,8 +1,9 @@
 """A provider as one turn uses it: every request is made to fit, is paid for, and teaches how long texts are."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -12,6 +13,7 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gateway.access.live import Live
 from gateway.agent.fit import fit
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, Usage
@@ -19,9 +21,9 @@ from gateway.agent.tokens import Calibration, Calibrations, measure, measure_fra
 from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed
 from gateway.metrics import Tally
-from gateway.usage import Bill
-
-__all__ = ["Metered", "Shorten", "budget_of"]
+from gateway.spool import Operation, Remember, Spool
+from gateway.turns.agents import Agent
+from gateway.turns.usage import Bill, Spending
 
 log = structlog.get_logger()
 
@@ -213,3 +215,58 @@ def _length(message: Message) -> int:
     if isinstance(message, ToolMessage):
         return sum(len(outcome.output) for outcome in message.outcomes)
     return len(message.text)
+
+
+_CALIBRATION_FACT = "token_weights"
+"""The fact in the spool that keeps the learned factors, under the name that earlier versions used."""
+
+
+class Meter:
+    def __init__(self, live: Live, spool: Spool, *, now: Callable[[], datetime], tally: Tally | None = None) -> None:
+        self._live = live
+        self._now = now
+        self._spool = spool
+        self._tally = tally or Tally()
+        self.spending = Spending(spool, now, self._tally)
+        self.calibrations = Calibrations()
+
+    async def read(self) -> None:
+        """Go on with what was learned before the last restart."""
+        facts = await self._spool.facts(_CALIBRATION_FACT)
+        self.calibrations = Calibrations(facts.get(_CALIBRATION_FACT))
+
+    def bill(self, person: str, agent: Agent) -> Bill:
+        limits = self._live.settings.limits
+        return Bill(person, spending=self.spending, limits=limits, about=agent.about, now=self._now)
+
+    def metered(
+        self,
+        agent: Agent,
+        bill: Bill,
+        *,
+        names_senders: bool = False,
+        shorten: Shorten | None = None,
+    ) -> Metered:
+        return Metered(
+            agent.provider,
+            info=agent.info,
+            calibrations=self.calibrations,
+            bill=bill,
+            names_senders=names_senders,
+            shorten=shorten,
+            tally=self._tally,
+        )
+
+    def budget(self, agent: Agent) -> int:
+        """Return how many tokens a request to the agent's model may have."""
+        return budget_of(agent.info, self.calibrations[agent.info.name])
+
+    def size(self, agent: Agent, messages: Iterable[Message]) -> int:
+        """Return about how many tokens the agent's next request has before anything is added."""
+        measured = measure_frame(agent.system, agent.toolbox.specs()) + sum(map(measure_message, messages))
+        return self.calibrations[agent.info.name].estimate(measured)
+
+    def news(self) -> list[Operation]:
+        """Return what there is to be kept of what was learned since the last time."""
+        news = self.calibrations.news()
+        return [] if news is None else [Remember(name=_CALIBRATION_FACT, value=news)]

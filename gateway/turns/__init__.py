@@ -1,0 +1,1 @@
+"""Turns: one agent run that answers accepted messages."""
