@@ -13,12 +13,12 @@ from gateway.access.rules import is_owner, may_talk
 from gateway.admission import Admission
 from gateway.aio import whole
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
+from gateway.commands.runner import Reply
 from gateway.contract import Inbound, Quote, Verdict
 from gateway.edits import Edits
 from gateway.errors import ChannelError, GatehouseError, Refused, Transient
 from gateway.outbound.delivery import Delivery
 from gateway.queueing import Queueing, taken
-from gateway.replies import Reply
 from gateway.routing import Routed, route
 from gateway.spool import Duplicate, Operation, Spool, SpoolBroken
 from gateway.text import clean, excerpt, split

@@ -4,7 +4,7 @@ import asyncio
 
 from gateway.aio import whole
 from gateway.commands import COMMANDS, RETRY, Command
-from gateway.errands import Errands
+from gateway.commands.runner import Errands
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.outbound.reactions import Signs

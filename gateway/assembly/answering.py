@@ -8,7 +8,7 @@ from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
 from gateway.commands import Desk
-from gateway.errands import Errands
+from gateway.commands.runner import Errands
 from gateway.intake import Intake
 from gateway.queueing import Queueing
 from gateway.reminders import Alarm

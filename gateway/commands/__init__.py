@@ -1,18 +1,14 @@
 """The commands people can send in a chat: one registry feeds the parser, `/help` and every platform's menu."""
 
+from gateway.commands.agents import AGENT, COMPACT, MODEL, TOOLS, WORKSPACE
 from gateway.commands.approvals import APPROVE, DENY
 from gateway.commands.command import Answer, Call, Command, Desk, Kind
-from gateway.commands.general import HELP, RESTART, RESTARTED_BY, STOP, WHOAMI
-from gateway.commands.grammar import Asked, Mistyped, Said, read
 from gateway.commands.history import CLEAR, HISTORY, RETRY, UNDO
-from gateway.commands.models import AGENT, COMPACT, MODEL
+from gateway.commands.info import HELP, RESTART, RESTARTED_BY, STATUS, STOP, USAGE, WHOAMI
 from gateway.commands.pairing import PAIR, PAIR_APPROVE, PAIR_DENY, PAIR_REVOKE
+from gateway.commands.parser import Asked, Mistyped, Said, read
 from gateway.commands.reminders import REMINDERS, REMINDERS_CANCEL
-from gateway.commands.sessions import LIST, NEW, RESUME
-from gateway.commands.tools import TOOLS
-from gateway.commands.upkeep import CLOSE, DELETE, EXPORT, INFO, RENAME, SEARCH
-from gateway.commands.usage import STATUS, USAGE
-from gateway.commands.workspaces import WORKSPACE
+from gateway.commands.sessions import CLOSE, DELETE, EXPORT, INFO, LIST, NEW, RENAME, RESUME, SEARCH
 
 __all__ = [
     "APPROVE",

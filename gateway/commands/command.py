@@ -8,19 +8,18 @@ from enum import StrEnum
 from gateway.access.live import Live
 from gateway.access.pairing import Pairing
 from gateway.contract import Button, Inbound, Outbound
+from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
 from gateway.reminders.reminders import Reminders
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
-from gateway.spool import Operation
+from gateway.spool import Operation, Spent
 from gateway.turns.agents import Roster
 from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactions
 from gateway.turns.metering import Meter
-
-__all__ = ["Answer", "Call", "Command", "Desk", "Kind"]
 
 
 class Kind(StrEnum):
@@ -105,3 +104,30 @@ class Command:
     @property
     def can_be_stopped(self) -> bool:
         return self.is_long or self.kind is Kind.READING
+
+
+_MOST_DIGITS = 9
+
+
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def read_number(argument: str, example: str) -> int:
+    """Return the number, or refuse with the `example` of how to write it."""
+    if not is_number(argument):
+        raise Refused(f"Which one? Send its number, like {example}. /session list shows the numbers.")
+    return int(argument)
+
+
+NO_SESSION = "There is no session here yet. Write something to start the first one."
+
+_CENT = 0.01
+
+
+def spent_in_words(spent: Spent) -> str:
+    """Tell tokens, and the cost where there is one, in whatever currency prices are given in."""
+    cached = f" ({spent.cached_tokens:,} from a cache)" if spent.cached_tokens else ""
+    cost = spent.cost_micros / 1_000_000
+    price = f", cost {cost:.2f}" if cost >= _CENT else f", cost {cost:.4f}"
+    return f"{spent.input_tokens:,} tokens read{cached}, {spent.output_tokens:,} written{price if cost else ''}"

@@ -1,7 +1,6 @@
 """Commands about what was said in a session. Nothing is ever destroyed: clearing and undoing are entries too."""
 
-from gateway.commands.command import Answer, Call, Command, Kind
-from gateway.commands.numbers import is_number
+from gateway.commands.command import Answer, Call, Command, Kind, is_number
 from gateway.errors import Refused
 from gateway.text import excerpt
 

@@ -2,8 +2,7 @@
 
 from datetime import tzinfo
 
-from gateway.commands.command import Answer, Call, Command, Kind
-from gateway.commands.numbers import is_number
+from gateway.commands.command import Answer, Call, Command, Kind, is_number
 from gateway.contract import Button
 from gateway.errors import Refused
 from gateway.spool import Cancel, ReminderRow

@@ -1,25 +1,46 @@
 """Errands: the commands that wait for their turn in a session's lane, since they change what the model will see."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
 
 import structlog
 
 from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome, is_owner
 from gateway.aio import whole
-from gateway.commands import Answer, Call, Command, Desk
+from gateway.commands.command import Answer, Call, Command, Desk
+from gateway.contract import Inbound, Outbound
 from gateway.errors import OUR_FAULT, Refused
 from gateway.job import Job
 from gateway.outbound.delivery import Delivery
-from gateway.replies import Reply
 from gateway.routing import Routed
-from gateway.spool import Begin, InboxState, Settle
+from gateway.spool import Begin, InboxState, Operation, Send, Settle
 from gateway.spool.spool import insist
 
-__all__ = ["Errands"]
-
 log = structlog.get_logger()
+
+
+class Reply:
+    """`settles` says what becomes of the message itself: it is part of the same commit."""
+
+    def __init__(self, delivery: Delivery, inbound: Inbound, settles: Operation) -> None:
+        self._delivery = delivery
+        self._inbound = inbound
+        self._settles = settles
+        self.parts: list[Send] = []
+        """What is to be posted once the operations are committed."""
+
+    def operations(self, answer: Answer) -> Sequence[Operation]:
+        notice = Outbound(
+            address=self._inbound.address,
+            text=answer.text,
+            reply_to=self._inbound.message_id,
+            buttons=answer.buttons,
+        )
+        said = (notice, *answer.notices)
+        self.parts = [part for each in said for part in self._delivery.compose(each, key=f"notice-{uuid4().hex}")]
+        return [self._settles, *answer.also, *self.parts]
 
 
 class Errands:

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable
 
-from gateway.commands.command import Answer, Call, Command, Kind
-from gateway.commands.wording import NO_SESSION
+from gateway.agent.protocol import ToolSpec
+from gateway.commands.command import NO_SESSION, Answer, Call, Command, Kind
 from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.sessions import SessionMeta
+from gateway.text import excerpt
 from gateway.text.clean import count
 from gateway.turns.agents import Agent
 from gateway.turns.compaction import ON_REQUEST, Order
 from gateway.turns.usage import person_of
-
-__all__ = ["AGENT", "COMPACT", "MODEL", "answering", "own_session"]
 
 OWN = "default"
 MAX_NAME = 200
@@ -125,4 +124,57 @@ COMPACT = Command(
     run=_compact,
     kind=Kind.QUEUED,
     is_long=True,
+)
+
+
+_WIDTH = 80
+
+
+async def _tools(call: Call) -> Answer:
+    session = None if call.session is None else (await call.desk.sessions.load(call.session)).meta
+    agent = answering(call, session)
+    rows = [_row(spec) for spec in agent.toolbox.specs()] or ["(none)"]
+    return Answer(text="\n".join([f"Tools of {agent.name}", *rows, *_away(call)]))
+
+
+def _row(spec: ToolSpec) -> str:
+    summary = excerpt(spec.description.partition("\n")[0], _WIDTH)
+    return f"`{spec.name}` - {summary}" if summary else f"`{spec.name}`"
+
+
+def _away(call: Call) -> list[str]:
+    """Say which servers cannot be used now; why is for the owner only, for it may name programs and addresses."""
+    away = [server for server in call.desk.mcp if server.trouble]
+    if call.is_owner:
+        return [f"The MCP server {server.name} is away: {server.trouble}." for server in away]
+    return [f"The MCP server {server.name} is away." for server in away]
+
+
+TOOLS = Command(name="tools", summary="Show the tools that the agent has here", run=_tools, kind=Kind.READING)
+
+
+async def _workspace(call: Call) -> Answer:
+    session = await own_session(call)
+    folders = {repo.name: repo.path for repo in call.desk.live.settings.repos}
+    current = session.workspace if session.workspace in folders else OWN
+    wanted = call.argument.lower()
+    if not wanted:
+        names = [OWN, *folders] if call.is_owner else [current]
+        rows = [f"{'▸' if name == current else ' '} {name}" for name in names]
+        return Answer(text="\n".join(["Workspaces", *rows, "/workspace <name> to work in another one (owner)"]))
+    if not call.is_owner:  # They are folders of the owner's, and not everybody's to look into.
+        raise Refused("Only the owner may choose the workspace.")
+    if wanted != OWN and wanted not in folders:
+        raise Refused(f"There is no workspace {wanted[:MAX_NAME]}. There are: {', '.join([OWN, *folders])}.")
+    answer = Answer(text=f"From now on the tools of session {session.number} work in {wanted}.")
+    await call.desk.sessions.set_workspace(session.key, "" if wanted == OWN else wanted, also=call.settle(answer))
+    return answer
+
+
+WORKSPACE = Command(
+    name="workspace",
+    arguments="[name]",
+    summary="Show the workspaces, or let the tools work in another one",
+    run=_workspace,
+    kind=Kind.QUEUED,
 )
