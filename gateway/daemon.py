@@ -25,6 +25,7 @@ from gateway.fixed_settings import with_what_is_fixed
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
+from gateway.inbound.recovery import TakingUp
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.logs import also_hide
@@ -36,7 +37,6 @@ from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.spool_routes import spool_routes
-from gateway.takeup import TakingUp
 from gateway.turns.agents import Roster
 from gateway.watch.status import Status
 

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 
 from gateway.access.pairing import Strangers
-from gateway.admission import Admission
 from gateway.assembly.agents import Agents
 from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
 from gateway.commands import Desk
 from gateway.commands.runner import Errands
-from gateway.intake import Intake
-from gateway.queueing import Queueing
+from gateway.inbound.dispatcher import Work
+from gateway.inbound.inbox import Queueing
+from gateway.inbound.intake import Admission, Intake
 from gateway.reminders import Alarm
 from gateway.turns.busy import Meanwhile
 from gateway.turns.context import Preparing
 from gateway.turns.runner import Turns
-from gateway.work import Work
 
 __all__ = ["Answering", "open_answering"]
 

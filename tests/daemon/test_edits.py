@@ -10,8 +10,8 @@ from msgspec import structs
 from channels.loopback import Heard, LoopbackChannel
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Sender, Verdict
 from gateway.errors import Transient
+from gateway.inbound.inbox import OTHERS_FIRST
 from gateway.outbound.reactions import SEEN
-from gateway.queueing import OTHERS_FIRST
 from gateway.sessions import Leaving, SessionMeta
 from gateway.spool import WrongState
 from tests.daemon.harness import ADA, Parrot, gateway, message, replies, settings

@@ -1,0 +1,1 @@
+"""The way in: messages are checked, committed to the spool and queued."""
