@@ -10,12 +10,12 @@ import structlog
 from config import Settings
 from gateway.access.guests import FACTS
 from gateway.access.live import MOVES, Live
+from gateway.adapters.registry import Channels
 from gateway.aio import Stopping
 from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
 from gateway.backup.routes import backup_routes
-from gateway.channels import Channels
 from gateway.contract import Route
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.doctor.routes import doctor_routes

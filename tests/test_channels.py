@@ -5,10 +5,10 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.channels import Channels
+from gateway.adapters.registry import Channels
+from gateway.adapters.supervisor import ChannelState
 from gateway.contract import Inbound, Verdict
 from gateway.errors import CannotStart
-from gateway.supervisor import ChannelState
 from gateway.testing import StubBrowser
 from tests.polling import until
 

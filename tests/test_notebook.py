@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.adapters.services import LooseLeaf, SpoolNotebook
 from gateway.contract import Notebook
-from gateway.notebook import LooseLeaf, SpoolNotebook
 from gateway.spool import Spool
 
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.adapters.registry import find_channel
 from gateway.errors import CannotStart
-from gateway.plugins import find_channel
 
 MODULES = {
     "syntax": "def open(:",

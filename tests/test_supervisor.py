@@ -1,8 +1,8 @@
 import asyncio
 
+from gateway.adapters.supervisor import STEADY_AFTER, ChannelPulse, ChannelState, supervise
 from gateway.contract import Deliver, Inbound, Outbound, Receipt, TextLimit, Verdict
 from gateway.errors import AuthRejected, Transient
-from gateway.supervisor import STEADY_AFTER, ChannelPulse, ChannelState, supervise
 
 
 class Scripted:

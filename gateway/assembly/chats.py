@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.access.live import Moves
+from gateway.adapters.registry import Channels
+from gateway.adapters.services import SessionBrowser, SpoolNotebook
 from gateway.assembly.ground import Ground
-from gateway.browsing import SessionBrowser
-from gateway.channels import Channels
 from gateway.files.room import FileRoom
 from gateway.files.uploads import FileRoutes
-from gateway.notebook import SpoolNotebook
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import Signs
 from gateway.turns.approvals import Approvals

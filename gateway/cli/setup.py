@@ -12,6 +12,7 @@ from typing import Protocol
 
 from config import ChannelSettings, LogFormat, LogLevel, ProviderSettings, Secret, Settings, destination
 from config.secrets import LoadContext, is_reference, resolve
+from gateway.adapters.registry import GROUP
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
 from gateway.control import Control, is_running
@@ -33,7 +34,6 @@ from gateway.install.setup import (
 )
 from gateway.install.units import ServiceScope, service_paths
 from gateway.logs import configure
-from gateway.plugins import GROUP
 
 _PAIRING = "It replies with a code. Run `gatehouse pair approve CODE --owner` to become its owner."
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from config import ChannelSettings
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import (
     Address,
     Browser,
@@ -21,7 +22,6 @@ from gateway.contract import (
     SessionInfo,
     Verdict,
 )
-from gateway.notebook import LooseLeaf
 
 __all__ = ["Core", "StubBrowser", "StubPulse", "context", "running"]
 

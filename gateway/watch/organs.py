@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.channels import Channels
+from gateway.adapters.registry import Channels
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from channels.web.channel import WebChannel
 from config import ChannelSettings
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import (
     Address,
     Button,
@@ -30,7 +31,6 @@ from gateway.contract import (
 )
 from gateway.errors import Transient
 from gateway.http.answers import SECURITY_HEADERS
-from gateway.notebook import LooseLeaf
 
 PACE = 0.02
 """Between two words of an answer: slow enough for a browser to draw them one by one."""

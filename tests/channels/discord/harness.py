@@ -14,9 +14,9 @@ from channels.discord.gateway_connection import DiscordClient
 from channels.discord.interactions import Interactions
 from channels.discord.wire import DiscordBot
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import Address, Channel, ChannelContext, Notebook, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon, opened
-from gateway.notebook import LooseLeaf
 from gateway.testing import StubBrowser
 from tests.channels.discord.fake_discord import ADA, BOT, CHANNEL, GUILD, THREAD, TOKEN, FakeDiscord, Json
 from tests.channels.harness import TEST_TIMEOUT, Core, PulseRecorder, running

@@ -6,10 +6,10 @@ import pytest
 
 from channels.discord.api import HISTORY_PAGE
 from channels.discord.catchup import MAX_PAGES
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import (
     Verdict,
 )
-from gateway.notebook import LooseLeaf
 from tests.channels.discord.fake_discord import ADA, ADAS, BOB, BOBS, BOT, CHANNEL, GUILD, THREAD, FakeDiscord, refusal
 from tests.channels.discord.harness import THREAD_CHAT, Core, PulseRecorder, event_reader, open_discord, running
 

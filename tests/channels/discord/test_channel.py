@@ -10,6 +10,7 @@ import pytest
 from channels.discord import open_channel
 from channels.discord.errors import NO_INTENT
 from config import ChannelSettings, Secret
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import (
     Channel,
     ChannelContext,
@@ -22,7 +23,6 @@ from gateway.contract import (
     ShowsTyping,
 )
 from gateway.errors import AuthRejected, CannotStart, Transient, Undeliverable
-from gateway.notebook import LooseLeaf
 from gateway.testing import StubBrowser
 from tests.channels.discord.fake_discord import (
     ADAS,

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from channels.discord.events import QUEUE_SIZE
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import (
     Channel,
     Inbound,
     Verdict,
 )
 from gateway.errors import Transient
-from gateway.notebook import LooseLeaf
 from tests.channels.discord.fake_discord import (
     ADAS,
     BOB,

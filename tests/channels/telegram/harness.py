@@ -10,10 +10,10 @@ from pathlib import Path
 
 from channels.telegram import open_channel
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import Address, Channel, ChannelContext, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon
 from gateway.daemon import opened as opened_daemon
-from gateway.notebook import LooseLeaf
 from gateway.testing import StubBrowser
 from tests.channels.harness import Core, PulseRecorder, running
 from tests.channels.telegram.bot_api import ADA, GROUP, TEST_TIMEOUT, TOKEN, Call, FakeBotApi

@@ -10,9 +10,9 @@ from channels.telegram.api import BotApi
 from channels.telegram.updates import UpdateHandler
 from channels.telegram.webhook_receiver import ALBUM_QUIET_TIME, WebhookAlbums, WebhookRegistration
 from config import ChannelSettings, Secret
+from gateway.adapters.services import LooseLeaf
 from gateway.contract import Deliver, Inbound, Notebook, Verdict
 from gateway.errors import AuthRejected, Transient
-from gateway.notebook import LooseLeaf
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update
 from tests.channels.telegram.harness import PulseRecorder, channel_context
 

@@ -1,5 +1,7 @@
 """What a channel may show of the sessions of the chat it is talking to."""
 
+from collections.abc import Mapping
+
 from gateway.access.live import Live
 from gateway.access.rules import may_talk
 from gateway.commands import COMMANDS
@@ -7,9 +9,8 @@ from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, S
 from gateway.files.outgoing import enclosure
 from gateway.routing import route
 from gateway.sessions import SessionManager
+from gateway.spool import Remember, Spool
 from gateway.turns.approvals import Approvals
-
-__all__ = ["SessionBrowser"]
 
 
 class SessionBrowser:
@@ -67,3 +68,37 @@ class SessionBrowser:
 
     def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
         return route(self._live.settings, self._live.home(address), sender, guild).scope
+
+
+class SpoolNotebook:
+    """A page for each bot identity; names are slugs, so no channel can write on another's."""
+
+    def __init__(self, spool: Spool, channel: str, account: str) -> None:
+        self._spool = spool
+        self._prefix = f"channel:{channel}:{account}:"
+
+    async def read(self) -> dict[str, str]:
+        facts = await self._spool.facts(self._prefix)
+        return {name.removeprefix(self._prefix): value for name, value in facts.items()}
+
+    async def write(self, facts: Mapping[str, str | None]) -> None:
+        await self._spool.commit(
+            *(Remember(name=f"{self._prefix}{name}", value=value) for name, value in facts.items())
+        )
+
+
+class LooseLeaf:
+    """A notebook that lasts as long as the process."""
+
+    def __init__(self, _channel: str = "", _account: str = "") -> None:
+        self._facts: dict[str, str] = {}
+
+    async def read(self) -> dict[str, str]:
+        return dict(self._facts)
+
+    async def write(self, facts: Mapping[str, str | None]) -> None:
+        for name, value in facts.items():
+            if value is None:
+                self._facts.pop(name, None)
+            else:
+                self._facts[name] = value

@@ -1,0 +1,1 @@
+"""Hosts the channels: finds, starts, supervises and serves them."""
