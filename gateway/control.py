@@ -11,7 +11,7 @@ import aiohttp
 
 from gateway.conversation import Json
 from gateway.errors import GatehouseError, Refused
-from gateway.http.sockets import CONTROL_NAME, reachable
+from gateway.http.server import CONTROL_NAME, reachable
 
 __all__ = ["Control", "NotRunning", "is_running"]
 

@@ -15,7 +15,7 @@ from gateway.archive import Archive, closing
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.sessions_archives import opened_archive
 from gateway.errors import Refused
-from gateway.http.checks import control_users
+from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
 from gateway.importing.parse import ForeignSession, UnknownFormat, parse_session
 from gateway.importing.place import Destination, find_destination

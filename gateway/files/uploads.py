@@ -13,7 +13,7 @@ from gateway.contract import Access, AttachmentKind, Caller, Route
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, TooLarge
-from gateway.http.answers import Refusal
+from gateway.http.responses import Refusal
 
 __all__ = ["UPLOADS", "FileRoutes"]
 

@@ -12,9 +12,8 @@ from aiohttp.typedefs import Handler
 
 from gateway.contract import Caller, Route
 from gateway.errors import CannotStart
-from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, Refusal, error_answer, explain
-from gateway.http.checks import Gate, cookie_name, is_upgrade
-from gateway.http.limits import Limits
+from gateway.http.guard import Gate, cookie_name, is_upgrade
+from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, Limits, Refusal, error_answer, explain
 
 __all__ = ["Entrance"]
 

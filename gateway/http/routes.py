@@ -9,9 +9,9 @@ from aiohttp import web
 
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
-from gateway.http.answers import Refusal
 from gateway.http.auth import COOKIE_LIFE, Auth
-from gateway.http.checks import IS_PROXIED, cookie_name
+from gateway.http.guard import IS_PROXIED, cookie_name
+from gateway.http.responses import Refusal
 
 __all__ = ["ChannelHealth", "Health", "core_routes", "health_routes"]
 

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from gateway import __version__
 from gateway.contract import Access, Caller, Route, Verdict
-from gateway.http.answers import Refusal
-from gateway.http.checks import IS_PROXIED
+from gateway.http.guard import IS_PROXIED
+from gateway.http.responses import Refusal
 from gateway.metrics import DEAD, DELIVERED, Histogram, Tally
 from gateway.sessions import TurnOutcome
 from gateway.spool import InboxState, OutboxState

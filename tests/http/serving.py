@@ -12,7 +12,7 @@ import aiohttp
 from config import HttpSettings, Secret
 from gateway.contract import Route
 from gateway.http.auth import Auth, Clock
-from gateway.http.limits import Limits
+from gateway.http.responses import Limits
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
 

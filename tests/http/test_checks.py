@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.checks import Hosts
-from gateway.http.limits import Limits
+from gateway.http.guard import Hosts
+from gateway.http.responses import Limits
 from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, TOKEN, serving
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.contract import Access, Caller, Route
-from gateway.http.limits import Limits
+from gateway.http.responses import Limits
 from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, PATIENCE, read_all, serving
 

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from config import Secret
-from gateway.http.auth import Auth
-from gateway.http.guesses import ALLOWED, PLACES, Guesses, TooManyGuesses, is_loopback, place_of
+from gateway.http.auth import ALLOWED, PLACES, Auth, Guesses, TooManyGuesses, is_loopback, place_of
 from tests.http.serving import BEARER, Time, serving
 
 FAR = "203.0.113.7"

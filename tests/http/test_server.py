@@ -12,9 +12,8 @@ from structlog.testing import capture_logs
 from config import HttpSettings, Secret
 from gateway.contract import Access, Route
 from gateway.errors import CannotStart
-from gateway.http.answers import SECURITY_HEADERS
 from gateway.http.auth import Auth
-from gateway.http.limits import Limits
+from gateway.http.responses import SECURITY_HEADERS, Limits
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES, look
 from tests.http.serving import BEARER, PATIENCE, TOKEN, read_all, serving

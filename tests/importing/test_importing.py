@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from config import Settings
 from gateway.errors import Refused
-from gateway.http.checks import control_users
+from gateway.http.guard import control_users
 from gateway.importing.convert import to_transcript
 from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedToolUse, UnknownFormat, parse_session
 from gateway.importing.place import find_destination

@@ -5,7 +5,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.http.sockets import CONTROL_NAME, reachable
+from gateway.http.server import CONTROL_NAME, reachable
 
 __all__ = ["Scraped", "scraped"]
 

@@ -30,7 +30,7 @@ from gateway.contract import (
     Verdict,
 )
 from gateway.errors import Transient
-from gateway.http.answers import SECURITY_HEADERS
+from gateway.http.responses import SECURITY_HEADERS
 
 PACE = 0.02
 """Between two words of an answer: slow enough for a browser to draw them one by one."""

@@ -13,10 +13,9 @@ import msgspec
 from aiohttp import web
 
 from gateway.contract import Access, Caller, Route
-from gateway.http.answers import NO_JSON, Refusal
 from gateway.http.auth import Auth
-from gateway.http.door import Visitors, is_control
-from gateway.http.limits import Limits
+from gateway.http.connections import Visitors, is_control
+from gateway.http.responses import NO_JSON, Limits, Refusal
 
 __all__ = ["IS_PROXIED", "Gate", "Hosts", "control_users", "cookie_name", "is_upgrade"]
 

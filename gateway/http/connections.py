@@ -12,8 +12,7 @@ import structlog
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from gateway.http.answers import OUR_FAULT, SECURITY_HEADERS, error_answer
-from gateway.http.limits import Limits
+from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, Limits, error_answer
 
 __all__ = ["Doorkeeper", "Visitors", "is_control"]
 
