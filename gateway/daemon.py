@@ -11,6 +11,8 @@ from config import Settings
 from gateway.access.guests import FACTS
 from gateway.access.live import MOVES, Live
 from gateway.adapters.registry import Channels
+from gateway.admin.routes import Operator, pairing_routes, spool_routes
+from gateway.admin.session_routes import session_routes
 from gateway.aio import Stopping
 from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.backup.create import Backup
@@ -30,13 +32,9 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.logs import also_hide
 from gateway.metrics import Tally, watch_lag
-from gateway.operator import Operator
-from gateway.pairing.routes import pairing_routes
 from gateway.reminders import Alarm
-from gateway.session_routes import session_routes
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
-from gateway.spool_routes import spool_routes
 from gateway.turns.agents import Roster
 from gateway.watch.status import Status
 

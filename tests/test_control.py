@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from config import HttpSettings, Secret
+from gateway.admin.client import Control, NotRunning, is_running
 from gateway.contract import Access, Caller, Route
-from gateway.control import Control, NotRunning, is_running
 from gateway.errors import Refused
 from gateway.http.auth import Auth
 from gateway.http.server import HttpServer

@@ -67,7 +67,7 @@ def test_every_module_opens_with_what_it_is_for(file: Path) -> None:
 
 CLIENTS = {
     "gateway/safe_http/client.py": "the guarded one, for addresses that somebody else has named",
-    "gateway/control.py": "the control socket",
+    "gateway/admin/client.py": "the control socket",
     "gateway/install/setup.py": "a model server of this machine, at its usual address",
     "gateway/agent/providers/sdk_client.py": "providers, at the address in the configuration",
     "gateway/agent/providers/aiohttp_transport.py": "the same, underneath",

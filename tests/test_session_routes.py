@@ -9,9 +9,9 @@ import pytest
 from aiohttp import WSMsgType
 
 from config import SessionSettings, Settings
-from gateway.archive import BLOCK, Archive, in_blocks, in_lines
+from gateway.admin.archive import BLOCK, Archive, in_blocks, in_lines
+from gateway.admin.client import Control
 from gateway.cli.sessions_archives import DaemonArchive, opened_archive, opened_files
-from gateway.control import Control
 from gateway.daemon import opened
 from gateway.data_dir import DataDirLock
 from gateway.errors import CannotStart, Refused

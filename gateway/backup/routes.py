@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator
 
+from gateway.admin.session_routes import streaming
 from gateway.backup.create import Backup
 from gateway.contract import Route
-from gateway.session_routes import streaming
 
 
 def backup_routes(backup: Backup) -> list[Route]:

@@ -104,7 +104,7 @@ def _fail_with(error: Exception) -> int:
     """Print the message of an expected error; report any other error as a bug."""
     # Imported here because `--help` does not need them. Commands have imported them by now.
     from config import ConfigError  # noqa: PLC0415
-    from gateway.control import NotRunning  # noqa: PLC0415
+    from gateway.admin.client import NotRunning  # noqa: PLC0415
     from gateway.errors import CannotStart, Refused  # noqa: PLC0415
 
     if isinstance(error, ConfigError | CannotStart):

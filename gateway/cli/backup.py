@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import Loaded, LogFormat, LogLevel
-from gateway.archive import closing
+from gateway.admin.archive import closing
+from gateway.admin.client import Control, is_running
 from gateway.backup.create import CONFIG, Backup
 from gateway.backup.restore import restore_backup
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir, load_settings, output_file
 from gateway.cli.sessions_archives import opened_stores, streamed
-from gateway.control import Control, is_running
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.logs import configure, secrets_in
 from gateway.text import printable

@@ -13,8 +13,8 @@ from typing import TextIO
 import structlog
 
 from config import LogFormat, Settings
+from gateway.admin.client import Control, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, command_parser, fail, load_settings
-from gateway.control import Control, is_running
 from gateway.data_dir import DataDirTaken, prepare_data_dir
 from gateway.errors import CannotStart, GatehouseError
 from gateway.logs import configure, secrets_in

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from config import ConfigError, Loaded, LogFormat, LogLevel, Settings
 from gateway import __version__
+from gateway.admin.client import Control, NotRunning, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.sessions_archives import opened_archive, opened_files
 from gateway.cli.spool import list_spool
-from gateway.control import Control, NotRunning, is_running
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
 from gateway.doctor.installation import check_permissions, check_port, check_units, find_startup_errors
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync

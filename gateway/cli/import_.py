@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import LogFormat, LogLevel, Settings
-from gateway.archive import Archive, closing
+from gateway.admin.archive import Archive, closing
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.sessions_archives import opened_archive
 from gateway.errors import Refused

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gateway.access.guests import FACTS, GuestBook
 from gateway.access.pairing import Pairing
+from gateway.admin.client import Control, is_running
+from gateway.admin.routes import ACTIONS, listing
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
-from gateway.control import Control, is_running
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
-from gateway.pairing.listing import ACTIONS, listing
 from gateway.spool import Spool
 from gateway.text import printable
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from config import LogLevel
+from gateway.admin.client import Control
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
-from gateway.control import Control
 
 
 def ask_daemon(config: Path | None, ask: Callable[[Control], Awaitable[int]]) -> int:

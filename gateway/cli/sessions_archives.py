@@ -11,12 +11,12 @@ import msgspec
 from aiohttp import ClientWebSocketResponse, WSMsgType
 
 from config import Settings
-from gateway.archive import Archive, Listed, ManagerArchive, closing, in_lines
+from gateway.admin.archive import Archive, Listed, ManagerArchive, closing, in_lines
+from gateway.admin.client import Control, is_running
+from gateway.admin.session_routes import PATIENCE
 from gateway.backup.restore import require_complete_restore
-from gateway.control import Control, is_running
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
-from gateway.session_routes import PATIENCE
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
 from gateway.spool import Spool
 
@@ -65,7 +65,7 @@ async def opened_stores(
 
 
 class DaemonArchive:
-    """The archive of a running daemon; `gateway.session_routes` is its other end."""
+    """The archive of a running daemon; `gateway.admin.session_routes` is its other end."""
 
     def __init__(self, control: Control) -> None:
         self._control = control

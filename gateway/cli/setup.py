@@ -13,9 +13,9 @@ from typing import Protocol
 from config import ChannelSettings, LogFormat, LogLevel, ProviderSettings, Secret, Settings, destination
 from config.secrets import LoadContext, is_reference, resolve
 from gateway.adapters.registry import GROUP
+from gateway.admin.client import Control, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
-from gateway.control import Control, is_running
 from gateway.doctor.finding import Finding, Level
 from gateway.doctor.installation import open_channels
 from gateway.doctor.peers import DEADLINE, check_channel, check_model

@@ -5,12 +5,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from gateway.admin.client import Control, is_running
+from gateway.admin.routes import as_json, revive
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
-from gateway.control import Control, is_running
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
 from gateway.spool import Spool
-from gateway.spool_listing import as_json, revive
 from gateway.text import printable
 
 

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 import msgspec
 
+from gateway.admin.client import Control, NotRunning
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir
 from gateway.cli.remote import ask_daemon
-from gateway.control import Control, NotRunning
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
 from gateway.text import excerpt, printable

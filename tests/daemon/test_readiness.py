@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 from config import GatewaySettings
+from gateway.admin.client import Control
 from gateway.contract import Verdict
-from gateway.control import Control
 from gateway.daemon import opened
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.disks import fill, small_disk

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from config import HttpSettings, Secret, Settings
+from gateway.admin.client import Control
 from gateway.contract import Access, Route
-from gateway.control import Control
 from gateway.daemon import opened
 from gateway.errors import Refused
 from gateway.http.auth import COOKIE_LIFE, Auth

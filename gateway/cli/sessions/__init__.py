@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from config import LogFormat, LogLevel
+from gateway.admin.session_routes import MOST_LINES
 from gateway.cli.common import command_parser, load_settings
 from gateway.cli.sessions.maintenance import delete, verify
 from gateway.cli.sessions.show import list_sessions, show_session
 from gateway.cli.sessions.transfer import FORMATS, export, export_all, import_files
 from gateway.logs import configure, secrets_in
-from gateway.session_routes import MOST_LINES
 
 _MAX_NUMBER = 10**18 - 1
 

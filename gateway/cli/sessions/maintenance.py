@@ -9,7 +9,7 @@ from collections import defaultdict
 import msgspec
 
 from config import Settings
-from gateway.archive import Listed
+from gateway.admin.archive import Listed
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, fail
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions_archives import opened_archive

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 
-from gateway.archive import Archive, Listed
+from gateway.admin.archive import Archive, Listed
 from gateway.errors import Refused
 from gateway.sessions.keys import parse_key
 from gateway.text import clean, printable

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from config import Settings
-from gateway.archive import Listed, closing
+from gateway.admin.archive import Listed, closing
 from gateway.cli.common import EXIT_OK
 from gateway.cli.sessions.names import find_session, unknown_scope
 from gateway.cli.sessions_archives import opened_archive

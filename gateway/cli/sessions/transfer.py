@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from config import Settings
-from gateway.archive import BLOCK, Archive, closing, in_lines
+from gateway.admin.archive import BLOCK, Archive, closing, in_lines
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, fail, output_file
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions_archives import opened_archive

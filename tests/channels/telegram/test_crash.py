@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.control import Control
+from gateway.admin.client import Control
 from gateway.outbound.parts import POSSIBLY_REPEATED
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, bot_api, visible
 from tests.crash.daemons import Daemons, daemons

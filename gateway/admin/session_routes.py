@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from gateway.archive import Archive, ManagerArchive, closing, in_blocks
+from gateway.admin.archive import Archive, ManagerArchive, closing, in_blocks
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.sessions import SessionManager

@@ -1,0 +1,1 @@
+"""What the operator's commands ask of a running gateway, over its control socket."""
