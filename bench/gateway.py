@@ -21,10 +21,10 @@ from bench.daemon import memory_mb
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway import garbage
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.daemon import Daemon, opened
 from gateway.files.store import FileStore
+from gateway.observability import housekeeping
 from gateway.sessions import SessionManager
 from gateway.spool import Found, Operation, ReminderRow, Spent, Spool, Stats
 
@@ -156,7 +156,7 @@ async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[Loopbac
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        garbage.settle()  # As `gatehouse run` does.
+        housekeeping.settle()  # As `gatehouse run` does.
         yield cast("LoopbackChannel", daemon.channels.by_identity["loopback", "default"])
         daemon.stop()
 

@@ -30,13 +30,13 @@ from gateway.http.server import HttpServer
 from gateway.inbound.recovery import TakingUp
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.logs import also_hide
 from gateway.metrics import Tally, watch_lag
+from gateway.observability.logging import also_hide
+from gateway.observability.status import Status
 from gateway.reminders import Alarm
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.turns.agents import Roster
-from gateway.watch.status import Status
 
 __all__ = ["Daemon", "opened"]
 

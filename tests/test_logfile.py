@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.logfile import LogFile
+from gateway.observability.log_file import LogFile
 
 
 @contextmanager

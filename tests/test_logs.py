@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from config import ChannelSettings, LogFormat, LogLevel, Secret, Settings
-from gateway.logs import also_hide, configure, secrets_in
+from gateway.observability.logging import also_hide, configure, secrets_in
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", [LogFormat.JSON, LogFormat.CONSOLE])
 

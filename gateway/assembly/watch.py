@@ -8,15 +8,9 @@ from gateway.assembly.chats import Chats
 from gateway.assembly.ground import Ground
 from gateway.job import Job
 from gateway.lanes import Lanes
+from gateway.observability.housekeeping import AtWork, Flushes, FreeSpace, Housekeeping
 from gateway.observability.prometheus import Metrics
-from gateway.watch.at_work import AtWork
-from gateway.watch.condition import Condition
-from gateway.watch.flushes import Flushes
-from gateway.watch.free_space import FreeSpace
-from gateway.watch.housekeeping import Housekeeping
-from gateway.watch.organs import Organs
-from gateway.watch.status import Status
-from gateway.watch.vitals import Vitals
+from gateway.observability.status import Condition, Organs, Status, Vitals
 
 __all__ = ["Watch", "open_watch"]
 

@@ -17,7 +17,7 @@ from gateway.backup.restore import restore_backup
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir, load_settings, output_file
 from gateway.cli.sessions_archives import opened_stores, streamed
 from gateway.data_dir import DataDirLock, prepare_data_dir
-from gateway.logs import configure, secrets_in
+from gateway.observability.logging import configure, secrets_in
 from gateway.text import printable
 from gateway.text.clean import count
 

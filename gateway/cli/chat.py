@@ -17,7 +17,7 @@ from gateway.admin.client import Control, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, command_parser, fail, load_settings
 from gateway.data_dir import DataDirTaken, prepare_data_dir
 from gateway.errors import CannotStart, GatehouseError
-from gateway.logs import configure, secrets_in
+from gateway.observability.logging import configure, secrets_in
 
 log = structlog.get_logger()
 

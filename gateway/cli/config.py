@@ -69,7 +69,7 @@ def _show(path: Path | None) -> int:
 def _check(path: Path | None) -> int:
     # Imported here because they load most of the gateway, which no other subcommand needs.
     from gateway.doctor.installation import find_startup_errors  # noqa: PLC0415
-    from gateway.logs import configure  # noqa: PLC0415
+    from gateway.observability.logging import configure  # noqa: PLC0415
 
     loaded = load(path, os.environ)
     configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The errors contain everything the log would say.

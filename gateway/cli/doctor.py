@@ -21,7 +21,7 @@ from gateway.doctor.peers import DEADLINE, check_peers
 from gateway.doctor.routes import PATIENCE
 from gateway.doctor.stores import check_leftovers, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
-from gateway.logs import configure
+from gateway.observability.logging import configure
 from gateway.text import printable
 
 _MARKS = {Level.OK: "ok   ", Level.WARNING: "warn ", Level.ERROR: "FAIL "}

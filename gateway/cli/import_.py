@@ -19,7 +19,7 @@ from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
 from gateway.importing.parse import ForeignSession, UnknownFormat, parse_session
 from gateway.importing.place import Destination, find_destination
-from gateway.logs import configure, secrets_in
+from gateway.observability.logging import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
 from gateway.sessions import entries
 from gateway.sessions.keys import parse_key

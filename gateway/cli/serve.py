@@ -10,13 +10,13 @@ from pathlib import Path
 import structlog
 
 from config import ConfigError, Loaded, LogLevel
-from gateway import garbage
 from gateway.cli.common import EXIT_OK, load_settings, print_error
 from gateway.daemon import Daemon, opened
 from gateway.errors import CannotStart, Refused
 from gateway.install.sd_notify import is_journal, notify, reloading, report_status, stopping, watchdog_interval
-from gateway.logfile import LogFile
-from gateway.logs import configure, secrets_in
+from gateway.observability import housekeeping
+from gateway.observability.log_file import LogFile
+from gateway.observability.logging import configure, secrets_in
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
             daemon.operator.reload = reloader.reload
 
             def announce() -> None:
-                garbage.settle()
+                housekeeping.settle()
                 _notify_systemd("READY=1")
                 log.info("gateway_ready", url=daemon.url, pid=os.getpid())
                 reloader.started.set()

@@ -33,7 +33,7 @@ from gateway.install.setup import (
     service_environment,
 )
 from gateway.install.units import ServiceScope, service_paths
-from gateway.logs import configure
+from gateway.observability.logging import configure
 
 _PAIRING = "It replies with a code. Run `gatehouse pair approve CODE --owner` to become its owner."
 

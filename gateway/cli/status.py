@@ -17,9 +17,9 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_d
 from gateway.cli.remote import ask_daemon
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
+from gateway.observability.status import ChannelFacts, Facts, SpoolFacts
 from gateway.text import excerpt, printable
 from gateway.text.clean import ago, count, duration
-from gateway.watch.facts import ChannelFacts, Facts, SpoolFacts
 
 _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0

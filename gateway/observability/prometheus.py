@@ -13,9 +13,9 @@ from gateway.contract import Access, Caller, Route, Verdict
 from gateway.http.guard import IS_PROXIED
 from gateway.http.responses import Refusal
 from gateway.metrics import DEAD, DELIVERED, Histogram, Tally
+from gateway.observability.status import Reading, Vitals
 from gateway.sessions import TurnOutcome
 from gateway.spool import InboxState, OutboxState
-from gateway.watch.vitals import Reading, Vitals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

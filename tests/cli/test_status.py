@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gateway.cli.status import render
-from gateway.watch.facts import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
+from gateway.observability.status import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
 from tests.running import COMMAND, environment, gatehouse, running, write_config
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -28,7 +28,7 @@ from config import Settings  # noqa: E402 - as above
 from gateway.agent.tools import Toolbox  # noqa: E402 - as above
 from gateway.daemon import opened  # noqa: E402 - as above
 from gateway.errors import CannotStart  # noqa: E402 - as above
-from gateway.logs import configure  # noqa: E402 - as above
+from gateway.observability.logging import configure  # noqa: E402 - as above
 from tests.crash import channel as channel_module  # noqa: E402 - as above
 from tests.crash.agent import Obedient, leaving_traces  # noqa: E402 - as above
 from tests.crash.order import CHANNEL, Order  # noqa: E402 - as above

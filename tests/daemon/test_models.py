@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from config import LogFormat, LogLevel
-from gateway.logs import configure, secrets_in
+from gateway.observability.logging import configure, secrets_in
 from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, serving
 from tests.agent.wire.server import KEY
 from tests.daemon.harness import gateway, hear_draft, say_and_hear, settings, transcript_text

@@ -10,7 +10,7 @@ import structlog
 
 from config import GatewaySettings, HttpSettings, LogFormat, LogLevel, Settings
 from gateway.daemon import opened
-from gateway.logs import configure
+from gateway.observability.logging import configure
 
 __all__ = ["rehearse"]
 

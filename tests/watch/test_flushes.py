@@ -1,6 +1,6 @@
 import asyncio
 
-from gateway.watch.flushes import Flushes
+from gateway.observability.housekeeping import Flushes
 
 
 class Sessions:

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime, timedelta
 
-from gateway.watch.steadiness import Steadiness
+from gateway.observability.housekeeping import Steadiness
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

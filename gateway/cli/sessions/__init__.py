@@ -13,7 +13,7 @@ from gateway.cli.common import command_parser, load_settings
 from gateway.cli.sessions.maintenance import delete, verify
 from gateway.cli.sessions.show import list_sessions, show_session
 from gateway.cli.sessions.transfer import FORMATS, export, export_all, import_files
-from gateway.logs import configure, secrets_in
+from gateway.observability.logging import configure, secrets_in
 
 _MAX_NUMBER = 10**18 - 1
 

@@ -1,1 +1,0 @@
-"""What looks after the gateway while it runs, and tells how it is doing."""
