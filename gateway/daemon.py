@@ -14,16 +14,15 @@ from gateway.adapters.registry import Channels
 from gateway.admin.routes import Operator, pairing_routes, spool_routes
 from gateway.admin.session_routes import session_routes
 from gateway.aio import Stopping
-from gateway.assembly import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
 from gateway.backup.routes import backup_routes
+from gateway.build import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.contract import Route
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.doctor.routes import doctor_routes
 from gateway.files.room import forget_orphans, remover
 from gateway.files.store import FileStore
-from gateway.fixed_settings import with_what_is_fixed
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
@@ -38,9 +37,20 @@ from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.turns.agents import Roster
 
-__all__ = ["Daemon", "opened"]
-
 log = structlog.get_logger()
+
+
+def with_what_is_fixed(old: Settings, new: Settings) -> Settings:
+    """Return `new` with what stays in force of `old`, and log where the two differ in that."""
+    kept = {"data_dir": old.gateway.data_dir, "max_parallel_turns": old.gateway.max_parallel_turns}
+    if new.gateway.data_dir != old.gateway.data_dir and new.gateway.workspace_root.is_relative_to(new.gateway.data_dir):
+        kept["workspace_root"] = old.gateway.workspace_root
+    wanted = {f"gateway.{name}": getattr(new.gateway, name) != value for name, value in kept.items()}
+    changed = [key for key, is_changed in {**wanted, "http": new.http != old.http}.items() if is_changed]
+    if changed:
+        log.warning("restart_needed", keys=changed)
+    return new.model_copy(update={"gateway": new.gateway.model_copy(update=kept), "http": old.http})
+
 
 LAST_WORDS = 5.0
 """How long replies that are fixed may take to reach their chats; what does not is in the outbox."""

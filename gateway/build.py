@@ -1,0 +1,247 @@
+"""The way from a message to its answer: intake, turns, errands; and the alarm, which speaks unasked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from gateway.access.live import Live, Moves
+from gateway.access.pairing import Pairing, Strangers
+from gateway.adapters.registry import Channels
+from gateway.adapters.services import SessionBrowser, SpoolNotebook
+from gateway.commands import COMMANDS, Desk
+from gateway.commands.runner import Errands
+from gateway.files.room import FileRoom
+from gateway.files.store import FileStore
+from gateway.files.uploads import FileRoutes
+from gateway.inbound.dispatcher import Work
+from gateway.inbound.inbox import Queueing
+from gateway.inbound.intake import Admission, Intake
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.mcp.registry import McpServers
+from gateway.metrics import Tally
+from gateway.observability.housekeeping import AtWork, Flushes, FreeSpace, Housekeeping
+from gateway.observability.prometheus import Metrics
+from gateway.observability.status import Condition, Organs, Status, Vitals
+from gateway.outbound.delivery import Delivery
+from gateway.outbound.reactions import Signs
+from gateway.reminders import Alarm, Reminders
+from gateway.sessions import SessionManager
+from gateway.spool import Spool
+from gateway.turns.agents import Roster
+from gateway.turns.approvals import Approvals
+from gateway.turns.busy import Meanwhile
+from gateway.turns.compaction import Compactions
+from gateway.turns.context import Preparing
+from gateway.turns.metering import Meter
+from gateway.turns.runner import Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    live: Live
+    spool: Spool
+    sessions: SessionManager
+    store: FileStore
+    tally: Tally
+    now: Callable[[], datetime]
+
+
+@dataclass(slots=True, kw_only=True)
+class Agents:
+    mcp: McpServers
+    meter: Meter
+    compactions: Compactions
+    roster: Roster
+    """A reload puts another in its place, so others ask for it by `current` whenever they need it."""
+
+    def current(self) -> Roster:
+        return self.roster
+
+
+def open_agents(ground: Ground) -> Agents:
+    mcp = McpServers()
+    meter = Meter(ground.live, ground.spool, now=ground.now, tally=ground.tally)
+    return Agents(
+        mcp=mcp,
+        meter=meter,
+        compactions=Compactions(sessions=ground.sessions, meter=meter, spool=ground.spool),
+        roster=Roster(ground.live.settings, mcp),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chats:
+    moves: Moves
+    approvals: Approvals
+    channels: Channels
+    signs: Signs
+    files: FileRoom
+    uploads: FileRoutes
+    delivery: Delivery
+
+
+def open_chats(ground: Ground) -> Chats:
+    """Put together what no channel is needed for; the channels themselves are opened once everything else stands."""
+    live, spool = ground.live, ground.spool
+    moves = Moves(live, spool)
+    approvals = Approvals(live, ground.sessions)
+    browser = SessionBrowser(live, ground.sessions, approvals)
+    channels = Channels(browser, moves.record, partial(SpoolNotebook, spool))
+    files = FileRoom(live, ground.store, channels.by_identity)
+    return Chats(
+        moves=moves,
+        approvals=approvals,
+        channels=channels,
+        signs=Signs(channels.by_identity),
+        files=files,
+        uploads=FileRoutes(ground.store, lambda: live.settings.files.max_bytes, ground.now),
+        delivery=Delivery(channels.by_identity, spool, now=ground.now, file_path=files.path, tally=ground.tally),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    intake: Intake
+    turns: Turns
+    errands: Errands
+    work: Work
+    alarm: Alarm
+
+
+def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Answering:
+    live, delivery = ground.live, chats.delivery
+    turns = _turns(ground, chats, agents, desk)
+    errands = Errands(live=live, delivery=delivery, desk=desk, is_suspending=lambda: turns.is_suspending)
+    return Answering(
+        intake=_intake(ground, chats, desk),
+        turns=turns,
+        errands=errands,
+        work=Work(turns, errands, chats.signs),
+        alarm=Alarm(live, ground.spool, delivery, desk.reminders, now=ground.now),
+    )
+
+
+def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Turns:
+    preparing = Preparing(
+        live=ground.live,
+        roster=agents.current,
+        sessions=ground.sessions,
+        meter=agents.meter,
+        compactions=agents.compactions,
+        files=chats.files,
+        now=ground.now,
+    )
+    return Turns(
+        live=ground.live,
+        preparing=preparing,
+        sessions=ground.sessions,
+        delivery=chats.delivery,
+        meanwhile=Meanwhile(ground.live, desk.lanes, chats.signs),
+        approvals=chats.approvals,
+        reminders=desk.reminders,
+    )
+
+
+def _intake(ground: Ground, chats: Chats, desk: Desk) -> Intake:
+    strangers = Strangers(ground.live, desk.pairing, now=ground.now)
+    return Intake(
+        live=ground.live,
+        spool=ground.spool,
+        delivery=chats.delivery,
+        desk=desk,
+        admission=Admission(ground.live, strangers, now=ground.now),
+        queueing=Queueing(
+            live=ground.live,
+            spool=ground.spool,
+            desk=desk,
+            delivery=chats.delivery,
+            signs=chats.signs,
+            files=chats.files.reception,
+        ),
+    )
+
+
+def open_desk(
+    ground: Ground,
+    chats: Chats,
+    agents: Agents,
+    lanes: Lanes[Job],
+    readings: Lanes[Job],
+    *,
+    status: Callable[[], str],
+    restart: Callable[[], None],
+) -> Desk:
+    return Desk(
+        sessions=ground.sessions,
+        lanes=lanes,
+        readings=readings,
+        approvals=chats.approvals,
+        pairing=Pairing(ground.live.book, ground.spool, now=ground.now, post=chats.delivery.post),
+        live=ground.live,
+        roster=agents.current,
+        mcp=agents.mcp,
+        meter=agents.meter,
+        reminders=Reminders(ground.live, ground.spool, now=ground.now),
+        compactions=agents.compactions,
+        commands=COMMANDS,
+        status=status,
+        restart=restart,
+        now=ground.now,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    at_work: AtWork
+    flushes: Flushes
+    condition: Condition
+    status: Status
+    metrics: Metrics
+    housekeeping: Housekeeping
+
+
+def open_watch(
+    ground: Ground, chats: Chats, agents: Agents, lanes: Lanes[Job], *, is_stopping: Callable[[], bool]
+) -> Watch:
+    organs = _organs(ground, chats, agents, lanes, is_stopping)
+    condition = Condition(organs)
+    vitals = Vitals(organs, condition, now=ground.now)
+    return Watch(
+        at_work=organs.at_work,
+        flushes=organs.flushes,
+        condition=condition,
+        status=Status(vitals, ground.tally),
+        metrics=Metrics(vitals, ground.tally, is_open=ground.live.settings.http.open_metrics),
+        housekeeping=_housekeeping(ground, chats, organs),
+    )
+
+
+def _organs(ground: Ground, chats: Chats, agents: Agents, lanes: Lanes[Job], is_stopping: Callable[[], bool]) -> Organs:
+    return Organs(
+        channels=chats.channels,
+        sessions=ground.sessions,
+        spool=ground.spool,
+        flushes=Flushes(ground.sessions, ground.tally.flushes.observe),
+        space=FreeSpace(ground.live.settings.gateway.data_dir),
+        lanes=lanes,
+        at_work=AtWork(),
+        replies=chats.delivery.chats,
+        mcp=agents.mcp,
+        roster=agents.current,
+        tally=ground.tally,
+        is_stopping=is_stopping,
+    )
+
+
+def _housekeeping(ground: Ground, chats: Chats, organs: Organs) -> Housekeeping:
+    return Housekeeping(
+        live=ground.live,
+        flushes=organs.flushes,
+        space=organs.space,
+        sessions=ground.sessions,
+        spool=ground.spool,
+        uploads=chats.uploads,
+        now=ground.now,
+    )
