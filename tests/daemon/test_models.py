@@ -15,7 +15,7 @@ from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, servi
 from tests.agent.wire.server import KEY
 from tests.daemon.harness import gateway, hear_draft, say_and_hear, settings, transcript_text
 from tests.daemon.models import configured
-from tests.metrics.scraping import scraped
+from tests.observability.scraping import scraped
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 

@@ -10,7 +10,7 @@ from gateway.contract import Verdict
 from gateway.daemon import opened
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.disks import fill, small_disk
-from tests.metrics.scraping import scraped
+from tests.observability.scraping import scraped
 from tests.polling import until
 
 SIZE = 24 * 1024 * 1024

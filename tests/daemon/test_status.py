@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.cli.status import render
 from tests.daemon.harness import Slow, gateway, settings
-from tests.metrics.scraping import scraped
+from tests.observability.scraping import scraped
 
 
 async def test_running_turns_are_told_with_their_age_and_those_behind_them_counted(tmp_path: Path) -> None:

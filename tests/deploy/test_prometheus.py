@@ -12,7 +12,7 @@ from gateway.http.auth import load_or_make_token
 from tests.agent.wire.openai import OPENAI
 from tests.daemon.harness import ask
 from tests.daemon.models import talking
-from tests.metrics.scraping import Scraped, scraped
+from tests.observability.scraping import Scraped, scraped
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 FROM_PROMETHEUS = {"job", "instance"}

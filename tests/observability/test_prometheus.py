@@ -10,7 +10,7 @@ from gateway.daemon import opened
 from tests.agent.wire.openai import OPENAI
 from tests.daemon.harness import ask, settings
 from tests.daemon.models import talking
-from tests.metrics.scraping import scraped
+from tests.observability.scraping import scraped
 from tests.polling import until
 
 REFUSAL = OPENAI.refusal(401, "invalid_api_key")
