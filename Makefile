@@ -12,7 +12,7 @@ run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0
 	@$(BIN)/python -m compileall -q config gateway channels
 	@exec $(BIN)/gatehouse run
 
-test: $(VENV)/.dev-ready lint browser  ## Lint, type-check and run every test.
+test: $(VENV)/.dev-ready lint tools  ## Lint, type-check and run every test.
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 coverage: $(VENV)/.dev-ready  ## Run every test and tell which lines none has run (takes twice as long).
@@ -32,9 +32,9 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 
-.PHONY: browser
-browser:
-	@sh tests/install_browser.sh
+.PHONY: tools
+tools:
+	@sh tests/install_tools.sh
 
 bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md.
 	@$(BIN)/python -m compileall -q config gateway channels

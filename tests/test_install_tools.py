@@ -1,0 +1,77 @@
+"""tests/install_tools.sh, with a made-up `apt-get` and `id` in a PATH that has nothing else."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "install_tools.sh"
+SHELL = shutil.which("sh") or "/bin/sh"
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "tail").symlink_to(shutil.which("tail") or "/usr/bin/tail")
+    add(folder, "id", "echo 0")
+    add(folder, "apt-get", f'echo "$*" >> {tmp_path}/calls')
+    return folder
+
+
+def add(folder: Path, name: str, script: str = "") -> None:
+    (folder / name).write_text(f"#!{SHELL}\n{script}\n")
+    (folder / name).chmod(0o700)
+
+
+def install(programs: Path) -> str:
+    done = subprocess.run([SHELL, SCRIPT], env={"PATH": str(programs)}, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return done.stdout
+
+
+def installed(programs: Path) -> list[str]:
+    calls = programs.parent / "calls"
+    return [line.split()[-1] for line in calls.read_text().splitlines() if " install " in line]
+
+
+def test_everything_that_is_missing_is_installed(programs: Path) -> None:
+    assert install(programs).startswith("Installing programs for the tests: chromium bubblewrap strace.")
+    assert installed(programs) == ["chromium", "bubblewrap", "strace"]
+
+
+def test_a_program_that_is_there_is_not_installed_again(programs: Path) -> None:
+    for name in ("google-chrome", "strace"):
+        add(programs, name)
+    install(programs)
+    assert installed(programs) == ["bubblewrap"]
+
+
+def test_nothing_is_done_or_said_if_nothing_is_missing(programs: Path) -> None:
+    for name in ("chromium", "bwrap", "strace"):
+        add(programs, name)
+    assert install(programs) == ""
+    assert not (programs.parent / "calls").exists()
+
+
+def test_a_package_that_cannot_be_installed_does_not_hold_up_the_others(programs: Path) -> None:
+    add(
+        programs,
+        "apt-get",
+        f'echo "$*" >> {programs.parent}/calls\ncase "$*" in *chromium) echo "E: none"; exit 100;; esac',
+    )
+    said = install(programs)
+    assert installed(programs) == ["chromium", "bubblewrap", "strace"]
+    assert "chromium could not be installed: E: none\n" in said
+    assert "Not installed: chromium. The tests that need these programs will be skipped." in said
+
+
+@pytest.mark.parametrize("lacks", ["root", "apt-get"])
+def test_without_the_rights_or_apt_it_says_which_packages_to_install(programs: Path, lacks: str) -> None:
+    if lacks == "root":
+        add(programs, "id", "echo 1000")
+    else:
+        (programs / "apt-get").unlink()
+    assert install(programs).endswith("sudo apt-get install chromium bubblewrap strace\n")
+    assert not (programs.parent / "calls").exists()
