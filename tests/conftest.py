@@ -6,7 +6,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.forks.process import end_parents
+from tests.skip_summary import pytest_terminal_summary
 from tests.umask import umask
+
+__all__ = ["pytest_terminal_summary"]
 
 # How long an example takes says something about the machine, and about the others who work on it.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

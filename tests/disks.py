@@ -22,12 +22,12 @@ def fill(ballast: Path) -> None:
 def small_disk(place: Path, size: int) -> Iterator[Path]:
     """Mount an empty disk of `size` bytes at `place`; skips the test where that cannot be."""
     if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
+        pytest.skip("needs root, to mount a small disk")
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(place)]
     mounted = subprocess.run(command, check=False, capture_output=True, text=True)
     if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
     try:
         yield place
     finally:

@@ -18,7 +18,7 @@ from tests.crash.scenarios import said
 from tests.crash.stage import Stage, staged
 from tests.running import Running, by_shell, gatehouse, write_config
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no disk can fail")
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 SLOW = 3.0
 """Seconds that a slow disk takes for one sync."""

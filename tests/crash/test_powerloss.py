@@ -23,7 +23,7 @@ CUTS = int(os.environ.get("GATEHOUSE_POWERLOSS_CUTS", "40"))
 
 EVENTS = said("ada:tool tools", "bob:long", "ada:/new", "ada:", "bob:tool")
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so nothing is seen")
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
 async def recorded(home: Path) -> list[Step]:

@@ -128,7 +128,7 @@ def test_what_a_restart_cannot_mend_exits_with_78_and_the_way_out(
     assert (tmp_path / "gatehouse.toml").read_bytes() == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere; the case above uses a folder nobody can make")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user who is not root: root can write everywhere")
 def test_an_unwritable_data_directory_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     write_config(tmp_path, '[gateway]\ndata_dir = "{home}/closed/data"')

@@ -18,8 +18,8 @@ PROGRAMS = ("unshare", "nsenter", "pivot_root", "systemctl", "bwrap")
 MISSING = [program for program in PROGRAMS if shutil.which(program) is None]
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a systemd in namespaces"),
-    pytest.mark.skipif(bool(MISSING), reason=f"not on this machine: {', '.join(MISSING)}"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to boot systemd in namespaces"),
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.timeout(900),  # One boot for everything, so that a slow machine may take its time.
 ]
 
@@ -113,7 +113,7 @@ def _booted(booting: "subprocess.Popen[str]") -> Machine:
             if asked.stdout.strip() in {"running", "degraded"}:
                 return machine
     said = booting.stdout.read() if booting.stdout else ""
-    pytest.skip(f"this machine does not let a systemd boot in namespaces: {said.strip()[-200:]}")
+    pytest.skip(f"systemd cannot boot in namespaces here: {said.strip()[-200:]}")
 
 
 def test_the_service_keeps_its_promises_on_a_real_systemd(machine: Machine) -> None:

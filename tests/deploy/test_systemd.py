@@ -9,7 +9,7 @@ from config import load
 
 UNITS = Path(__file__).parents[2] / "deploy/systemd"
 
-NEEDS_SYSTEMD = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+NEEDS_SYSTEMD = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
 
 def analyze(*arguments: str | Path, runtime: Path) -> subprocess.CompletedProcess[str]:

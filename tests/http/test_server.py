@@ -104,7 +104,7 @@ async def test_the_kernel_says_who_calls_through_the_control_socket(tmp_path: Pa
                 assert (await response.json())["caller"] not in {"", "owner"}
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="Only root can connect as somebody else.")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to connect as another user")
 async def test_another_user_is_a_stranger_even_if_the_socket_lets_him_in() -> None:
     with tempfile.TemporaryDirectory() as directory:
         data_dir = Path(directory)

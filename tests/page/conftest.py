@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def browser() -> AsyncIterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
-        pytest.skip("there is no Chromium here; tests/install_browser.sh says how to get it")
+        pytest.skip("Chromium is not installed")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
         yield browser

@@ -1,6 +1,7 @@
 """Set-up shared by tests that run commands in the sandbox."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ try:
     NO_SANDBOX = ""
 except NoSandbox as failure:
     SANDBOX_COMMAND = []
-    NO_SANDBOX = str(failure)
+    NO_SANDBOX = str(failure) if shutil.which("bwrap") else "bubblewrap is not installed"
 
 needs_sandbox = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 NAP = f"{1_000_000 + os.getpid()}"

@@ -73,7 +73,7 @@ def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         yield tmp_path / "sessions"
         return
     if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("needs root, to act as another user")
     with TemporaryDirectory() as folder:
         os.chown(folder, NOBODY, NOBODY)
         yield Path(folder) / "sessions"

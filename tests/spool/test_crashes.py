@@ -62,7 +62,7 @@ async def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path:
     assert len(acknowledged) > 100
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no kill can be timed")
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 async def test_a_start_can_be_killed_at_any_write_of_the_making_of_the_file(tmp_path: Path) -> None:
     async with asyncio.timeout(120):
         for step in (1, 4, 8, 13, 18, 25, 40):
@@ -75,7 +75,7 @@ async def test_a_start_can_be_killed_at_any_write_of_the_making_of_the_file(tmp_
             await check(data_dir, numbers(output.splitlines()))
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no I/O error can be injected")
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize(
     ("fault", "file"),
     [
@@ -101,7 +101,7 @@ async def test_a_disk_that_fails_is_never_believed_again(tmp_path: Path, fault: 
     await check(tmp_path, numbers(said))
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed, so no full disk can be feigned")
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 async def test_what_a_full_disk_refused_is_not_there_and_the_rest_is(tmp_path: Path) -> None:
     """Every fiftieth write finds no room, in the middle of a batch."""
     tracing = (
