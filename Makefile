@@ -15,16 +15,16 @@ run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0
 test: $(VENV)/.dev-ready lint tools  ## Lint, type-check and run every test.
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-coverage: $(VENV)/.dev-ready  ## Run every test and tell which lines none has run (takes twice as long).
+coverage: $(VENV)/.dev-ready  ## Run every test and report the lines that no test runs (takes twice as long).
 	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term
 
-crash: $(VENV)/.dev-ready  ## Kill the daemon at every point there is, thousands of times.
+crash: $(VENV)/.dev-ready  ## Kill the daemon at every point of its work, thousands of times.
 	GATEHOUSE_CRASH_SCALE=$${GATEHOUSE_CRASH_SCALE:-20} $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash
 
 powerloss: $(VENV)/.dev-ready  ## Cut the power after every write of a conversation (needs strace).
 	GATEHOUSE_POWERLOSS_CUTS=0 $(BIN)/python -m pytest tests/crash/test_powerloss.py
 
-systemd: $(VENV)/.dev-ready  ## Only the proof on a real systemd, booted in namespaces (as root).
+systemd: $(VENV)/.dev-ready  ## Test the service on a real systemd, booted in namespaces (as root).
 	$(BIN)/python -m pytest tests/deploy/test_real_systemd.py
 
 lint: $(VENV)/.dev-ready
@@ -40,7 +40,7 @@ bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md
 	@$(BIN)/python -m compileall -q config gateway channels
 	$(BIN)/python -m bench
 
-soak: $(VENV)/.dev-ready  ## A busy day in some minutes: does anything grow? (SOAK="MESSAGES CHATS" for another size)
+soak: $(VENV)/.dev-ready  ## Play a busy day in a few minutes and check that nothing grows. (SOAK="MESSAGES CHATS" for another size)
 	$(BIN)/python -m bench.soak $(SOAK)
 
 lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.
@@ -48,18 +48,35 @@ lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.
 	$(BIN)/uv pip compile -q --upgrade --no-header --no-annotate pyproject.toml requirements/run.in -o requirements/run.txt
 	$(BIN)/uv pip compile -q --upgrade --no-header --no-annotate requirements/dev.in -o requirements/dev.txt
 
-clean:  ## Remove what the other targets made.
+clean:  ## Remove everything that the other targets made.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
+# `$(call install,ARGUMENTS)` prints a line for each package: pip is either silent or very long. Its errors are shown.
+install = { $(BIN)/python -m pip install $(1) && echo all-installed; } | { \
+	status=1; \
+	while read -r verb package _; do \
+		case "$$verb $$package" in \
+			Collecting*|Processing*) echo "  $${package\#\#*/}" ;; \
+			"Installing collected") echo "Unpacking them. This takes about half a minute." ;; \
+			all-installed*) status=0 ;; \
+		esac; \
+	done; \
+	exit $$status; }
+
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Gatehouse needs Python 3.11 or newer; set PYTHON=/path/to/it.")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Gatehouse needs Python 3.11 or newer; set PYTHON=/path/to/it.")'
+	@echo "Setting up Gatehouse in $(VENV). This takes a minute or two, once."
+	@echo "Creating a virtual environment."
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run-ready: $(VENV)/bin/python requirements/run.txt pyproject.toml
-	$(BIN)/python -m pip install -q -r requirements/run.txt
-	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	@echo "Installing the packages that Gatehouse needs:"
+	@$(call install,-r requirements/run.txt)
+	@echo "Installing Gatehouse."
+	@$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(VENV)/.dev-ready: $(VENV)/.run-ready requirements/dev.txt
-	$(BIN)/python -m pip install -q -r requirements/dev.txt
+	@echo "Installing the packages that the tests and linters need:"
+	@$(call install,-r requirements/dev.txt)
 	@touch $@
