@@ -17,7 +17,7 @@ from channels.discord.cache import GuildCache
 from channels.discord.catchup import HistoryReader, ReadPositions
 from channels.discord.channel import TEXT_LIMIT
 from channels.discord.events import EventReader
-from channels.discord.gateway_connection import GatewayConnection, LoginRateLimit
+from channels.discord.gateway_connection import DiscordGatewayConnection, LoginRateLimit
 from channels.discord.interactions import Interactions, are_same_commands, slash_commands
 from channels.discord.sender import DiscordSender
 from channels.discord.wire import DiscordBot
@@ -61,7 +61,9 @@ class DiscordConnection:
         self._reader_pulse = PartPulse(context.pulse, down)
         gateway_pulse = PartPulse(context.pulse, down)
         down.add(gateway_pulse)  # Not connected yet, so a busy reader must not report the channel as up.
-        self._gateway = GatewayConnection(context.settings.api_base, token, LoginRateLimit(login_times), gateway_pulse)
+        self._gateway = DiscordGatewayConnection(
+            context.settings.api_base, token, LoginRateLimit(login_times), gateway_pulse
+        )
         self._api = DiscordApi(self._gateway.client, token)
         self.sender = DiscordSender(self._api, TEXT_LIMIT)
 

@@ -142,7 +142,7 @@ class _Session:
     url: yarl.URL
 
 
-class GatewayConnection:
+class DiscordGatewayConnection:
     """One bot's connection to the gateway. The caller opens and closes `client`."""
 
     def __init__(

@@ -14,7 +14,7 @@ from channels.discord.gateway_connection import (
     MAX_LOGINS,
     MAX_RECONNECT_DELAY,
     MAX_RESUMES,
-    GatewayConnection,
+    DiscordGatewayConnection,
     LoginRateLimit,
 )
 from config import Secret
@@ -49,7 +49,7 @@ class Recorder:
 @asynccontextmanager
 async def connecting(discord: FakeDiscord, *, hello_timeout: float = 20.0) -> AsyncIterator[Recorder]:
     recorder = Recorder()
-    connection = GatewayConnection(
+    connection = DiscordGatewayConnection(
         discord.url,
         Secret(TOKEN),
         LoginRateLimit(deque()),
