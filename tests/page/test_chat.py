@@ -50,7 +50,7 @@ async def test_a_new_chat_is_empty_and_the_old_one_can_be_gone_back_to(page: Pag
     await expect(page.locator(".reply .body")).to_contain_text("several words.")
     await page.get_by_role("button", name="New chat").click()
     await expect(page.locator(".item")).to_have_count(0)
-    await expect(page.get_by_text("What is on your mind?")).to_be_visible()
+    await expect(page.get_by_text("What's on your mind?")).to_be_visible()
     await write(page, "Something else")
     await expect(page.locator(".user .body")).to_have_text(["Something else"])
     await expect(page.locator(".session")).to_have_count(2)

@@ -26,7 +26,7 @@ async def page_url(daemon: Daemon) -> str:
 
 
 async def test_a_conversation_from_the_first_word_to_the_next_session(page: Page) -> None:
-    await expect(page.get_by_text("What is on your mind?")).to_be_visible()
+    await expect(page.get_by_text("What's on your mind?")).to_be_visible()
     await write(page, HELLO)
     await expect(page.locator(".user .body")).to_have_text([HELLO])
     await expect(page.locator(".reply:not(.live)")).to_have_count(1)
@@ -67,7 +67,7 @@ async def test_the_page_outlives_the_daemon(page: Page, daemon: Daemon, how: sig
     await write(page, "Before")
     await expect(page.locator(".reply:not(.live)")).to_have_count(1)
     await daemon.stop(how)
-    await expect(page.get_by_text("Waiting for connection")).to_be_visible()
+    await expect(page.get_by_text("Connecting…")).to_be_visible()
     await write(page, "After")
     await expect(page.locator(".user.pending .body")).to_have_text("After")
     await daemon.start()
@@ -97,7 +97,7 @@ async def test_a_long_message_in_any_script_is_taken(page: Page) -> None:
 async def test_signing_out_ends_the_cookie(page: Page) -> None:
     cookies = await page.context.cookies()
     await page.get_by_role("button", name="Sign out").click()
-    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
     await page.context.add_cookies([{**cookie} for cookie in cookies])  # type: ignore[typeddict-item]  # One type to read, another to write.
     await page.reload()
-    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()

@@ -23,13 +23,13 @@ async def test_a_link_works_once_and_leaves_no_trace(browser: Browser, house: Ho
     assert "visit" not in stored
     stranger = await browser.new_page()
     await stranger.goto(link)
-    await expect(stranger.get_by_text("The gate is closed")).to_be_visible()
+    await expect(stranger.get_by_text("Sign in to Gatehouse")).to_be_visible()
 
 
 async def test_a_link_opened_in_the_login_screen_lets_in(browser: Browser, house: House) -> None:
     page = await browser.new_page()
     await page.goto(house.url)
-    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
     await page.goto(house.login_link())
     await page.get_by_text("Connected", exact=True).wait_for()
 
@@ -44,7 +44,7 @@ async def test_the_page_cannot_be_framed_or_told_where_to_connect(page: Page, ho
 
 async def test_signing_out_closes_the_gate_and_leaves_nothing_behind(page: Page) -> None:
     await page.get_by_role("button", name="Sign out").click()
-    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
     assert await page.evaluate("sessionStorage.getItem('gatehouse.outbox')") in {None, "[]"}
     await page.reload()
-    await expect(page.get_by_text("The gate is closed")).to_be_visible()
+    await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()

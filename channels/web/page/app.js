@@ -1,5 +1,5 @@
-// The chat page: shows what the server says and sends what the person types. No framework, no third-party code.
-// HTML comes only from the server, which made it safe; everything else is put in as text.
+// The chat page: shows the frames of the server and sends what the user types. No framework, no third-party code.
+// Only the server's sanitised HTML is inserted as HTML; everything else is inserted as text.
 "use strict";
 
 const HISTORY_LIMIT = 200;
@@ -17,40 +17,40 @@ const state = {
   isOpen: false,
   attempt: 0,
   reconnectTimer: 0,
-  link: 0, // Which connection this is: a draft of an earlier one may have been finished unseen.
-  outbox: [], // Not acknowledged yet, in the order of typing; the head is sent first.
+  connection: 0, // Counts connections. A draft of an earlier one may have been finished while we were offline.
+  outbox: [], // Messages without an acknowledgement, oldest first. Only the first one is ever in flight.
   inFlight: null,
-  items: [], // What the log shows, in order.
-  final: new Set(), // Keys of answers that are complete: a late draft of one is ignored.
-  awaiting: new Set(), // Ids of messages that were taken and not answered yet.
-  quiet: new Map(), // Commands that a button sent, by id: their answers are shown in passing.
+  items: [], // The entries of the log, in order.
+  finished: new Set(), // Keys of complete answers; a late draft of one is ignored.
+  awaiting: new Set(), // Ids of accepted messages without an answer.
+  quiet: new Map(), // Commands sent by a button, by id. Their answers appear as a toast, not in the log.
   sessions: [],
-  active: undefined, // Number of the session on show; undefined until the server has said, null when there is none.
+  active: undefined, // Number of the session on screen; null if there is none, undefined until the server has sent it.
   unread: new Set(),
-  cut: 0, // Where in `items` the last command stands: what follows belongs to the session it led to.
-  healed: new Set(), // Answers for whose missing question the history has been asked.
+  keepFrom: 0, // Index in `items`, set by a command. When the session changes, the items from here on stay.
+  refetched: new Set(), // Keys of answers for which the history was requested because their question was missing.
   commands: [],
-  files: [], // Chosen for the next message: each is uploaded at once, and has a `ref` when that is done.
-  maxFrameBytes: 256 * 1024, // Until the server has said.
-  picked: -1,
+  files: [], // Files for the next message. Each is uploaded at once, and has a `ref` after that.
+  maxFrameBytes: 256 * 1024, // Until the server has sent its limit.
+  selected: -1,
   isAtEnd: true,
 };
 
-/* Getting in. A code is used once and leaves the address bar before anything else happens. */
+/* Sign-in. The code of a link works once. It is removed from the address bar first of all. */
 
-async function enter() {
+async function start() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
   if (code) {
     history.replaceState(null, "", location.pathname);
-    await exchange(code);
+    await exchangeCode(code);
   }
   const me = await whoami();
   if (me === null) return showLogin();
-  if (me === undefined) return void setTimeout(enter, RETRY_AFTER_MS);
+  if (me === undefined) return void setTimeout(start, RETRY_AFTER_MS);
   showApp(me);
 }
 
-async function exchange(code) {
+async function exchangeCode(code) {
   try {
     await fetch("/auth/exchange", {
       method: "POST",
@@ -58,11 +58,11 @@ async function exchange(code) {
       body: JSON.stringify({ code }),
     });
   } catch {
-    // Not reachable: `whoami` finds that out as well, and tries again.
+    // The server is unreachable. `whoami` fails too, and is retried.
   }
 }
 
-// The person's record; null for a stranger; undefined when the server cannot be asked.
+// Returns the user's record, null if not signed in, or undefined if the server is unreachable.
 async function whoami() {
   try {
     const answer = await fetch("/auth/whoami", { cache: "no-store" });
@@ -89,19 +89,19 @@ function showApp(me) {
   focusInput();
 }
 
-// Whatever the page knows goes with the reload, and what was not sent must not wait for the next person.
+// The reload clears the page. Unsent messages must not stay for the next user of this browser.
 async function signOut() {
   try {
     await fetch("/auth/logout", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
   } catch {
-    return toast("Gatehouse cannot be reached, so you are still signed in.");
+    return toast("Can't reach Gatehouse, so you're still signed in. Try again.");
   }
   state.outbox = [];
-  keepOutbox();
+  storeOutbox();
   location.reload();
 }
 
-/* The connection. It comes back by itself; what was not acknowledged is sent again with the same id. */
+/* The connection. After a reconnect, unacknowledged messages are resent with the same id. */
 
 function connect() {
   clearTimeout(state.reconnectTimer);
@@ -110,10 +110,10 @@ function connect() {
   const socket = new WebSocket(`${scheme}://${location.host}/web/ws`);
   state.socket = socket;
   socket.addEventListener("message", (event) => receive(JSON.parse(event.data)));
-  socket.addEventListener("close", () => lost(socket));
+  socket.addEventListener("close", () => onClose(socket));
 }
 
-function lost(socket) {
+function onClose(socket) {
   if (state.socket !== socket) return;
   state.socket = null;
   state.isOpen = false;
@@ -131,11 +131,11 @@ async function reconnect() {
   connect();
 }
 
-function hurry() {
+function reconnectNow() {
   if (!$("app").hidden && !state.socket) reconnect();
 }
 
-function emit(frame) {
+function sendFrame(frame) {
   if (state.isOpen) state.socket.send(JSON.stringify(frame));
 }
 
@@ -158,51 +158,51 @@ function onHello(frame) {
   state.maxFrameBytes = frame.max_frame_bytes;
   state.isOpen = true;
   state.attempt = 0;
-  state.link += 1;
+  state.connection += 1;
   showConnection();
-  pump();
-  emit({ type: "sessions" });
-  askHistory();
-  if (!state.commands.length) emit({ type: "commands" });
+  sendNext();
+  sendFrame({ type: "sessions" });
+  requestHistory();
+  if (!state.commands.length) sendFrame({ type: "commands" });
 }
 
 function showConnection() {
   $("connection").dataset.state = state.isOpen ? "open" : "waiting";
-  $("connection").lastElementChild.textContent = state.isOpen ? "Connected" : "Waiting for connection";
+  $("connection").lastElementChild.textContent = state.isOpen ? "Connected" : "Connecting…";
 }
 
-/* What is sent: one at a time, so that the order of typing is the order of arrival. */
+/* Sending: one message at a time, so that they arrive in the order in which they were typed. */
 
-function say(text, { isQuiet = false, isUrgent = false, files = [] } = {}) {
+function sendMessage(text, { isQuiet = false, isUrgent = false, files = [] } = {}) {
   const message = { id: newId(), text, isQuiet, at: now(), files };
-  if (isCommand(text)) state.cut = state.items.length;
+  if (isCommand(text)) state.keepFrom = state.items.length;
   if (isQuiet) state.quiet.set(message.id, text);
   else state.items.push({ kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending" });
   if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);
   else state.outbox.push(message);
-  keepOutbox();
+  storeOutbox();
   state.isAtEnd = true;
   render();
-  pump();
+  sendNext();
 }
 
-// Not crypto.randomUUID: a page that is not served over TLS or from this machine does not have it.
+// Not crypto.randomUUID: browsers have it only on pages served over TLS or from this machine.
 function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function pump() {
+function sendNext() {
   const [head] = state.outbox;
   if (!state.isOpen || state.inFlight || !head) return;
   state.inFlight = head.id;
-  emit(frameOf(head));
+  sendFrame(frameOf(head));
 }
 
 function frameOf({ id, text, files }) {
   return files?.length ? { type: "message", id, text, files } : { type: "message", id, text };
 }
 
-// As the history will show it.
+// The same text as the history will show.
 function shownText({ text, files = [] }) {
   return [text, ...files.map((file) => `[${file.kind}: ${file.name}]`)].filter(Boolean).join("\n");
 }
@@ -212,38 +212,38 @@ function isTooLong(text) {
   return new TextEncoder().encode(frame).length > state.maxFrameBytes;
 }
 
-function settle(id) {
+function removeFromOutbox(id) {
   state.outbox = state.outbox.filter((message) => message.id !== id);
-  keepOutbox();
+  storeOutbox();
   if (state.inFlight === id) state.inFlight = null;
-  pump();
+  sendNext();
 }
 
 function onAck(frame) {
   const item = userItem(frame.id);
   if (item) Object.assign(item, { state: "taken", at: frame.at });
   if (item && frame.verdict !== "refused" && !isCommand(item.text)) expectAnswer(frame.id);
-  settle(frame.id);
+  removeFromOutbox(frame.id);
   render();
 }
 
-// An answer can be faster than the acknowledgement.
+// The answer may come before the acknowledgement.
 function expectAnswer(id) {
   if (!state.items.some((item) => item.replyTo === id && !item.isLive)) state.awaiting.add(id);
 }
 
 function onError(frame) {
   const item = frame.id && userItem(frame.id);
-  if (frame.id && frame.can_retry) return void setTimeout(() => sendAgain(frame.id), RETRY_AFTER_MS);
+  if (frame.id && frame.can_retry) return void setTimeout(() => resend(frame.id), RETRY_AFTER_MS);
   if (item) Object.assign(item, { state: "failed", problem: frame.text });
   else toast(frame.text);
-  if (frame.id) settle(frame.id);
+  if (frame.id) removeFromOutbox(frame.id);
   render();
 }
 
-function sendAgain(id) {
+function resend(id) {
   if (state.inFlight === id) state.inFlight = null;
-  pump();
+  sendNext();
 }
 
 function userItem(id) {
@@ -259,19 +259,19 @@ function storedOutbox() {
   }
 }
 
-function keepOutbox() {
+function storeOutbox() {
   try {
     sessionStorage.setItem(OUTBOX_KEY, JSON.stringify(state.outbox));
   } catch {
-    // Storage is full or forbidden: the messages are still in memory.
+    // The storage is full or disabled. The messages are still in memory.
   }
 }
 
-/* What is received. */
+/* Receiving. */
 
 function onEcho(frame) {
   if (userItem(frame.id)) return;
-  if (isCommand(frame.text)) state.cut = state.items.length;
+  if (isCommand(frame.text)) state.keepFrom = state.items.length;
   else state.awaiting.add(frame.id);
   const later = state.items.findIndex((item) => item.replyTo === frame.id);
   const place = later < 0 ? state.items.length : later;
@@ -280,39 +280,39 @@ function onEcho(frame) {
 }
 
 function onDraft(frame) {
-  if (state.final.has(frame.key) || !belongsHere(frame)) return;
-  put({ kind: "reply", key: frame.key, text: frame.text, html: frame.html, at: now(), isLive: true, link: state.link, replyTo: frame.reply_to });
-  askForMissingQuestion(frame);
+  if (state.finished.has(frame.key) || !belongsHere(frame)) return;
+  putItem({ kind: "reply", key: frame.key, text: frame.text, html: frame.html, at: now(), isLive: true, connection: state.connection, replyTo: frame.reply_to });
+  refetchMissingQuestion(frame);
   render();
 }
 
 function onMessage(frame) {
-  const isRepeated = state.final.has(frame.key);
-  remember(state.final, frame.key);
-  answered(frame);
+  const isRepeated = state.finished.has(frame.key);
+  remember(state.finished, frame.key);
+  noteAnswer(frame);
   if (isRepeated) return;
   if (isAnswerToStop(frame)) state.awaiting.clear();
   if (state.quiet.delete(frame.reply_to)) toast(frame.text);
-  else if (belongsHere(frame)) put(itemOf(frame));
-  emit({ type: "sessions" });
+  else if (belongsHere(frame)) putItem(messageItem(frame));
+  sendFrame({ type: "sessions" });
   render();
 }
 
-// Answers come in the order of the questions, and one can answer several: what was asked before is answered too.
-function answered(frame) {
+// Answers come in the order of the messages, and one answer may cover several: earlier messages are answered as well.
+function noteAnswer(frame) {
   state.awaiting.delete(frame.reply_to);
   const place = state.items.findIndex((item) => item.kind === "user" && item.id === frame.reply_to);
   if (frame.kind !== "reply" || place < 0) return;
   for (const item of state.items.slice(0, place)) state.awaiting.delete(item.id);
 }
 
-// What waited behind the stopped answer was dropped with it.
+// /stop also drops the messages that waited behind the stopped answer.
 function isAnswerToStop(frame) {
   const asked = state.quiet.get(frame.reply_to) ?? userItem(frame.reply_to)?.text ?? "";
   return /^[/!]stop\b/i.test(asked);
 }
 
-function itemOf(frame) {
+function messageItem(frame) {
   return {
     kind: frame.kind,
     key: frame.key,
@@ -326,11 +326,11 @@ function itemOf(frame) {
   };
 }
 
-function put(item) {
-  // A history that was read after the turn has the file already, as a line without a key.
+function putItem(item) {
+  // A history that was read after the turn already has the file, as a line without a key.
   const isSame = (other) => other.key === item.key || (item.file && other.file?.url === item.file.url);
   let place = state.items.findIndex(isSame);
-  if (item.key !== undefined && place >= 0 && isAskedBelow(place)) {
+  if (item.key !== undefined && place >= 0 && hasQuestionBelow(place)) {
     item = { ...item, node: state.items[place].node };
     state.items.splice(place, 1);
     place = -1;
@@ -339,24 +339,24 @@ function put(item) {
   else state.items.push(item);
 }
 
-// An answer that goes on after a question was answered is to be read below it.
-function isAskedBelow(place) {
+// An answer that continues after a question moves below that question.
+function hasQuestionBelow(place) {
   return state.items.slice(place + 1).some((item) => item.isQuestion && item.replyTo === state.items[place].replyTo);
 }
 
-// Answers to another session than the one on show only mark it in the side bar.
+// An answer in another session only marks that session in the side bar.
 function belongsHere(frame) {
   if (frame.session == null || frame.session === state.active) return true;
   state.unread.add(frame.session);
-  if (!state.sessions.some((session) => session.number === frame.session)) emit({ type: "sessions" });
+  if (!state.sessions.some((session) => session.number === frame.session)) sendFrame({ type: "sessions" });
   return false;
 }
 
-// A message that waited in the queue while the page was reloaded is in the history once its turn has begun.
-function askForMissingQuestion(frame) {
-  if (!frame.reply_to || userItem(frame.reply_to) || state.healed.has(frame.key)) return;
-  remember(state.healed, frame.key);
-  askHistory();
+// A message that was queued while the page was reloaded is in the history once its turn has begun.
+function refetchMissingQuestion(frame) {
+  if (!frame.reply_to || userItem(frame.reply_to) || state.refetched.has(frame.key)) return;
+  remember(state.refetched, frame.key);
+  requestHistory();
 }
 
 function remember(set, value) {
@@ -374,31 +374,31 @@ function onSessions(frame) {
 }
 
 function changeSession(active) {
-  state.items = state.items.slice(state.cut);
-  state.cut = 0;
+  state.items = state.items.slice(state.keepFrom);
+  state.keepFrom = 0;
   state.active = active;
   for (const id of state.awaiting) if (!userItem(id)) state.awaiting.delete(id);
   state.isAtEnd = true;
-  askHistory();
+  requestHistory();
 }
 
-function askHistory() {
+function requestHistory() {
   for (const item of state.items) item.isOld = true;
-  emit({ type: "history", limit: HISTORY_LIMIT });
+  sendFrame({ type: "history", limit: HISTORY_LIMIT });
 }
 
 function onHistory(frame) {
-  if (state.active !== undefined && frame.session !== state.active) return void emit({ type: "sessions" });
+  if (state.active !== undefined && frame.session !== state.active) return void sendFrame({ type: "sessions" });
   state.active = frame.session;
   const lines = frame.lines.map(lineItem);
   const before = state.items;
   state.items = merge(lines, before);
   keepNodes(lines, before);
-  state.cut = state.items.length;
+  state.keepFrom = state.items.length;
   render();
 }
 
-// A line that was on show already keeps its place in the document, and is not read out again.
+// A line that was on screen before keeps its element, so that a screen reader does not read it again.
 function keepNodes(lines, before) {
   const free = before.filter((item) => item.node && !state.items.includes(item));
   for (const line of lines) {
@@ -411,41 +411,41 @@ function lineItem({ role, text, html, at, file }) {
   return { kind: role === "user" ? "user" : "reply", text, html, at, file, state: "taken" };
 }
 
-// The transcript has what was said before it was read; the rest (notices, drafts, what is on its way) stays as it is.
+// The lines of the transcript replace their items. Notices, drafts and unsent messages are not in it, and stay.
 function merge(lines, items) {
   const said = lines.filter((line) => line.kind === "user").map((line) => line.text);
-  const kept = items.filter((item) => (item.kind === "user" ? isUnwritten(item, said) : isStillShown(item, lines)));
+  const kept = items.filter((item) => (item.kind === "user" ? isMissing(item, said) : isStillShown(item, lines)));
   const isAnswered = lines.at(-1)?.kind === "reply";
   if (isAnswered && !kept.some((item) => state.awaiting.has(item.id))) state.awaiting.clear();
-  return [...lines, ...kept].sort(byTime);
+  return [...lines, ...kept].sort(compareItems);
 }
 
-function isUnwritten(item, said) {
+function isMissing(item, said) {
   if (item.id === undefined) return false;
   if (item.state !== "taken" || isCommand(item.text)) return true;
-  return (!item.isOld || state.awaiting.has(item.id)) && !takeOut(said, item.text);
+  return (!item.isOld || state.awaiting.has(item.id)) && !removeLast(said, item.text);
 }
 
 function isStillShown(item, lines) {
   if (item.kind === "notice") return true;
-  if (item.isLive) return item.link === state.link;
+  if (item.isLive) return item.connection === state.connection;
   if (item.file) return !item.isOld && !lines.some((line) => line.file?.url === item.file.url);
-  return item.key !== undefined && !item.isOld && !isWritten(lines, item);
+  return item.key !== undefined && !item.isOld && !isInHistory(lines, item);
 }
 
-// An answer of several steps is several lines in the transcript, and the last of them is its end.
-function isWritten(lines, item) {
+// An answer of several steps has several lines in the transcript; the answer ends with the last of them.
+function isInHistory(lines, item) {
   const last = lines.at(-1);
   return last?.kind === "reply" && last.text !== "" && item.text.endsWith(last.text);
 }
 
-function takeOut(texts, text) {
+function removeLast(texts, text) {
   const place = texts.lastIndexOf(text);
   if (place >= 0) texts.splice(place, 1);
   return place >= 0;
 }
 
-function byTime(one, other) {
+function compareItems(one, other) {
   const rank = (item) => (item.state === "pending" ? 2 : item.isLive ? 1 : 0);
   return rank(one) - rank(other) || Date.parse(one.at) - Date.parse(other.at);
 }
@@ -466,14 +466,14 @@ function isBusy() {
   return state.awaiting.size > 0 || state.items.some((item) => item.isLive);
 }
 
-/* Drawing. `render` is cheap to call often: it runs once a frame and touches only what has changed. */
+/* Drawing. `render` may be called often: it draws once per animation frame, and touches only changed elements. */
 
 let isRenderPlanned = false;
 
 function render() {
   if (isRenderPlanned) return;
   isRenderPlanned = true;
-  // A hidden tab gets no animation frames, and should still be up to date when it is looked at.
+  // A hidden tab gets no animation frames, but must be up to date when the user returns to it.
   if (document.hidden) setTimeout(draw, 50);
   else requestAnimationFrame(draw);
 }
@@ -488,14 +488,14 @@ function draw() {
   $("stop").hidden = !isWaiting;
   drawTitle();
   showConnection();
-  if (state.isAtEnd) toEnd();
+  if (state.isAtEnd) scrollToEnd();
   showEndButton();
 }
 
 function drawTitle() {
   const session = state.sessions.find((one) => one.is_active);
   const title = session ? titleOf(session) : "New conversation";
-  write($("title"), title);
+  setText($("title"), title);
   document.title = `${isBusy() ? "… " : ""}${title} · Gatehouse`;
 }
 
@@ -505,11 +505,11 @@ function drawLog() {
     drawItem(item);
     return item.node;
   });
-  arrange($("log"), nodes);
+  replaceNodes($("log"), nodes);
 }
 
-// Makes `nodes` the children of `parent`, touching only those that come, go or move.
-function arrange(parent, nodes) {
+// Makes `nodes` the children of `parent`, and touches only nodes that are added, removed or moved.
+function replaceNodes(parent, nodes) {
   const wanted = new Set(nodes);
   for (const node of [...parent.children]) if (!wanted.has(node)) node.remove();
   nodes.forEach((node, place) => {
@@ -538,7 +538,7 @@ function drawProse(body, item) {
   patch(body, fresh.content);
 }
 
-// Leaves the blocks that have not changed alone, so that a selection survives while the answer grows.
+// Keeps unchanged blocks at the start, so that a text selection survives while the answer grows.
 function patch(body, fresh) {
   let old = body.firstChild;
   while (old && fresh.firstChild && old.isEqualNode(fresh.firstChild)) {
@@ -557,15 +557,15 @@ function drawExtras(item) {
   for (const extra of item.node.querySelectorAll(":scope > :not(.body)")) extra.remove();
   if (item.buttons?.length) item.node.append(buttonRow(item));
   if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
-  if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", waitingFor()));
-  else if (!item.isLive) item.node.append(clock(item.at));
+  if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", pendingText()));
+  else if (!item.isLive) item.node.append(timeElement(item.at));
 }
 
 function downloadLink({ name, size, url }) {
   const link = element("a", "download");
   link.href = new URL(url, location.origin).pathname + new URL(url, location.origin).search;
   link.download = name;
-  link.append(icon("file"), element("span", "", name), element("small", "", inBytes(size)));
+  link.append(icon("file"), element("span", "", name), element("small", "", formatSize(size)));
   return link;
 }
 
@@ -575,13 +575,13 @@ function icon(name) {
   return svg;
 }
 
-function inBytes(size) {
+function formatSize(size) {
   if (size < 1000) return `${size} bytes`;
   return size < 1e6 ? `${Math.round(size / 1e3)} kB` : `${(size / 1e6).toFixed(1)} MB`;
 }
 
-function waitingFor() {
-  return state.isOpen ? "Sending" : "Will be sent when the connection is back";
+function pendingText() {
+  return state.isOpen ? "Sending" : "Will be sent after reconnecting";
 }
 
 function buttonRow(item) {
@@ -590,21 +590,21 @@ function buttonRow(item) {
     const node = element("button", "", button.label);
     node.type = "button";
     node.addEventListener("click", () => {
-      if (item.isQuestion) close(item, row);
-      say(button.command, { isQuiet: true });
+      if (item.isQuestion) closeQuestion(item, row);
+      sendMessage(button.command, { isQuiet: true });
     });
     row.append(node);
   }
   return row;
 }
 
-// One answer counts.
-function close(item, row) {
+// A question can be answered once.
+function closeQuestion(item, row) {
   item.buttons = [];
   row.remove();
 }
 
-function clock(at) {
+function timeElement(at) {
   const node = element("time", "", new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
   node.dateTime = at;
   return node;
@@ -635,13 +635,13 @@ async function copy(button) {
   setTimeout(() => (button.textContent = "Copy"), 1600);
 }
 
-// Rows stay the same elements while they are on show: one that is replaced between press and release is not clicked.
+// Each session keeps its row element: a row that is replaced between mouse down and mouse up gets no click.
 const rows = new Map();
 
 function drawSessions() {
   const numbers = new Set(state.sessions.map((session) => session.number));
   for (const number of [...rows.keys()]) if (!numbers.has(number)) rows.delete(number);
-  arrange($("sessions"), state.sessions.map(sessionRow));
+  replaceNodes($("sessions"), state.sessions.map(sessionRow));
   $("no-sessions").hidden = rows.size > 0;
 }
 
@@ -652,8 +652,8 @@ function sessionRow(session) {
   if (session.is_active) row.firstChild.setAttribute("aria-current", "true");
   else row.firstChild.removeAttribute("aria-current");
   const size = session.messages === 1 ? "1 message" : `${session.messages} messages`;
-  write(name, titleOf(session));
-  write(about, session.messages ? `${size} · ${ago(session.updated_at)}` : "Empty");
+  setText(name, titleOf(session));
+  setText(about, session.messages ? `${size} · ${relativeTime(session.updated_at)}` : "Empty");
   dot.hidden = !state.unread.has(session.number);
   return row;
 }
@@ -663,16 +663,16 @@ function newRow(number) {
   const button = element("button", "session");
   button.type = "button";
   button.dataset.session = number;
-  button.append(element("span", "name"), element("span", "about"), unreadDot());
+  button.append(element("span", "name"), element("span", "about"), newUnreadDot());
   row.append(button);
   return row;
 }
 
-function write(node, text) {
+function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-function unreadDot() {
+function newUnreadDot() {
   const dot = element("span", "dot");
   dot.setAttribute("role", "img");
   dot.setAttribute("aria-label", "New answer");
@@ -683,7 +683,7 @@ function titleOf(session) {
   return session.title || (session.messages ? `Session ${session.number}` : "New conversation");
 }
 
-function ago(at) {
+function relativeTime(at) {
   const seconds = (Date.now() - Date.parse(at)) / 1000;
   const words = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
   if (seconds < 60) return "just now";
@@ -708,13 +708,13 @@ function toast(text) {
   toastTimer = setTimeout(() => ($("toast").hidden = true), 4000);
 }
 
-/* Scrolling sticks to the end unless the reader has scrolled up. */
+/* Scrolling: the view follows the newest message unless the user has scrolled up. */
 
-function toEnd() {
+function scrollToEnd() {
   $("scroller").scrollTop = $("scroller").scrollHeight;
 }
 
-function noteScroll() {
+function onScroll() {
   const { scrollHeight, scrollTop, clientHeight } = $("scroller");
   state.isAtEnd = scrollHeight - scrollTop - clientHeight < 48;
   showEndButton();
@@ -726,22 +726,22 @@ function showEndButton() {
 
 /* The composer. */
 
-function compose() {
+function submit() {
   const text = $("input").value.trim();
   const files = state.files.filter((file) => file.ref).map(({ ref, name, kind, media_type, size }) => ({ ref, name, kind, media_type, size }));
   if (!text && !files.length) return;
-  if (state.files.some((file) => file.isLoading)) return toast("A file is still on its way. Send the message when it is there.");
-  if (isTooLong(text)) return toast("This is too long for one message. Please send it in parts.");
+  if (state.files.some((file) => file.isLoading)) return toast("A file is still uploading. Send the message when it's done.");
+  if (isTooLong(text)) return toast("This message is too long. Send it in parts.");
   $("input").value = "";
   state.files = [];
   drawFiles();
-  grow();
-  say(text, { files });
+  resizeInput();
+  sendMessage(text, { files });
 }
 
-function grow() {
+function resizeInput() {
   const input = $("input");
-  // The number of rows is an attribute, not a style: the content security policy has no inline styles.
+  // Set by the `rows` attribute, because the content security policy forbids inline styles.
   input.rows = 1;
   while (input.scrollHeight > input.clientHeight + 1 && input.rows < 10) input.rows += 1;
   $("send").disabled = !input.value.trim() && !state.files.some((file) => file.ref);
@@ -750,18 +750,18 @@ function grow() {
 
 function onKey(event) {
   if (event.isComposing) return;
-  if (!$("suggestions").hidden && steerSuggestions(event)) return event.preventDefault();
+  if (!$("suggestions").hidden && handleSuggestionKey(event)) return event.preventDefault();
   const wantsNewLine = event.shiftKey || matchMedia("(pointer: coarse)").matches;
   if (event.key !== "Enter" || wantsNewLine) return;
   event.preventDefault();
-  compose();
+  submit();
 }
 
 function focusInput() {
   if (matchMedia("(pointer: fine)").matches) $("input").focus();
 }
 
-/* Files for the next message: chosen, pasted or dropped, and uploaded before it is sent. */
+/* Files for the next message: picked, pasted or dropped. They are uploaded before the message is sent. */
 
 function addFiles(files) {
   for (const file of files) upload(file);
@@ -783,11 +783,11 @@ async function upload(blob) {
     Object.assign(file, told);
   } catch (problem) {
     state.files = state.files.filter((other) => other !== file);
-    toast(problem instanceof TypeError ? `${file.name} could not be uploaded. Try again.` : `${file.name}: ${problem.message}`);
+    toast(problem instanceof TypeError ? `${file.name} couldn't be uploaded. Try again.` : `${file.name}: ${problem.message}`);
   }
   file.isLoading = false;
   drawFiles();
-  grow();
+  resizeInput();
 }
 
 function drawFiles() {
@@ -804,9 +804,9 @@ function fileChip(file) {
   remove.addEventListener("click", () => {
     state.files = state.files.filter((other) => other !== file);
     drawFiles();
-    grow();
+    resizeInput();
   });
-  chip.append(element("span", "", file.isLoading ? `${file.name} …` : `${file.name} · ${inBytes(file.size)}`), remove);
+  chip.append(element("span", "", file.isLoading ? `${file.name} …` : `${file.name} · ${formatSize(file.size)}`), remove);
   return chip;
 }
 
@@ -834,12 +834,12 @@ function listenForFiles() {
   for (const type of ["dragover", "dragleave", "drop"]) $("chat").addEventListener(type, onDrag);
 }
 
-/* Suggestions for commands. */
+/* Command suggestions. */
 
 function suggest() {
   const typed = /^[/!](?![/!])([^\n]*)$/.exec($("input").value)?.[1].toLowerCase();
   const fitting = typed === undefined ? [] : state.commands.filter((one) => one.name.startsWith(typed));
-  state.picked = -1;
+  state.selected = -1;
   $("suggestions").replaceChildren(...fitting.map(suggestion));
   $("suggestions").hidden = fitting.length === 0;
   $("input").removeAttribute("aria-activedescendant");
@@ -857,20 +857,20 @@ function suggestion(command, place) {
   return row;
 }
 
-// Tells whether the key was meant for the list.
-function steerSuggestions(event) {
+// Returns true if the list has handled the key.
+function handleSuggestionKey(event) {
   const rows = $("suggestions").children;
-  if (event.key === "ArrowDown") pick((state.picked + 1) % rows.length);
-  else if (event.key === "ArrowUp") pick((Math.max(state.picked, 0) - 1 + rows.length) % rows.length);
+  if (event.key === "ArrowDown") select((state.selected + 1) % rows.length);
+  else if (event.key === "ArrowUp") select((Math.max(state.selected, 0) - 1 + rows.length) % rows.length);
   else if (event.key === "Escape") $("suggestions").hidden = true;
-  else if (event.key === "Tab" && !event.shiftKey) complete(rows[Math.max(state.picked, 0)]);
-  else if (event.key === "Enter" && state.picked >= 0) complete(rows[state.picked]);
+  else if (event.key === "Tab" && !event.shiftKey) complete(rows[Math.max(state.selected, 0)]);
+  else if (event.key === "Enter" && state.selected >= 0) complete(rows[state.selected]);
   else return false;
   return true;
 }
 
-function pick(place) {
-  state.picked = place;
+function select(place) {
+  state.selected = place;
   [...$("suggestions").children].forEach((row, index) => row.setAttribute("aria-selected", String(index === place)));
   const row = $("suggestions").children[place];
   row.scrollIntoView({ block: "nearest" });
@@ -881,7 +881,7 @@ function complete(row) {
   const command = state.commands.find((one) => one.name === row.dataset.name);
   $("input").value = `/${command.name}${command.arguments ? " " : ""}`;
   $("input").focus();
-  grow();
+  resizeInput();
   $("suggestions").hidden = true;
 }
 
@@ -901,9 +901,9 @@ function closeDrawer() {
   $("drawer-open").focus();
 }
 
-function runFromSide(command) {
+function runCommand(command) {
   closeDrawer();
-  say(command, { isQuiet: true });
+  sendMessage(command, { isQuiet: true });
   focusInput();
 }
 
@@ -932,40 +932,40 @@ function toggleTheme() {
   applyTheme();
 }
 
-/* Wiring. */
+/* Event listeners. */
 
 function listen() {
   $("login-retry").addEventListener("click", () => location.reload());
-  $("composer").addEventListener("submit", (event) => (event.preventDefault(), compose(), focusInput()));
-  $("input").addEventListener("input", grow);
+  $("composer").addEventListener("submit", (event) => (event.preventDefault(), submit(), focusInput()));
+  $("input").addEventListener("input", resizeInput);
   $("input").addEventListener("keydown", onKey);
   $("input").addEventListener("blur", () => ($("suggestions").hidden = true));
   $("suggestions").addEventListener("mousedown", (event) => {
     event.preventDefault(); // Keeps the focus in the message box.
     if (event.target.closest("li")) complete(event.target.closest("li"));
   });
-  $("stop").addEventListener("click", () => say("/stop", { isQuiet: true, isUrgent: true }));
-  $("welcome").addEventListener("click", (event) => event.target.dataset.say && say(event.target.dataset.say));
+  $("stop").addEventListener("click", () => sendMessage("/stop", { isQuiet: true, isUrgent: true }));
+  $("welcome").addEventListener("click", (event) => event.target.dataset.say && sendMessage(event.target.dataset.say));
   $("log").addEventListener("click", (event) => event.target.matches(".copy") && copy(event.target));
-  $("scroller").addEventListener("scroll", noteScroll, { passive: true });
-  $("to-end").addEventListener("click", () => ((state.isAtEnd = true), toEnd()));
-  listenToSide();
+  $("scroller").addEventListener("scroll", onScroll, { passive: true });
+  $("to-end").addEventListener("click", () => ((state.isAtEnd = true), scrollToEnd()));
+  listenToSideBar();
   listenForFiles();
   matchMedia("(max-width: 52rem)").addEventListener("change", () => openDrawer(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
-  addEventListener("online", hurry);
-  addEventListener("resize", () => (grow(), state.isAtEnd && toEnd()));
-  addEventListener("hashchange", () => location.hash.startsWith("#code=") && enter());
-  document.addEventListener("visibilitychange", () => document.hidden || (hurry(), render()));
-  setInterval(render, 30000); // "5 min ago" grows old.
+  addEventListener("online", reconnectNow);
+  addEventListener("resize", () => (resizeInput(), state.isAtEnd && scrollToEnd()));
+  addEventListener("hashchange", () => location.hash.startsWith("#code=") && start());
+  document.addEventListener("visibilitychange", () => document.hidden || (reconnectNow(), render()));
+  setInterval(render, 30000); // Updates "5 min ago".
 }
 
-function listenToSide() {
-  $("new-chat").addEventListener("click", () => runFromSide("/new"));
+function listenToSideBar() {
+  $("new-chat").addEventListener("click", () => runCommand("/new"));
   $("sessions").addEventListener("click", (event) => {
     const row = event.target.closest(".session");
     if (row?.getAttribute("aria-current")) closeDrawer();
-    else if (row) runFromSide(`/session resume ${row.dataset.session}`);
+    else if (row) runCommand(`/session resume ${row.dataset.session}`);
   });
   $("drawer-open").addEventListener("click", () => openDrawer(true));
   $("drawer-close").addEventListener("click", closeDrawer);
@@ -977,4 +977,4 @@ function listenToSide() {
 
 applyTheme();
 listen();
-enter();
+start();
