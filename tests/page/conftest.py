@@ -6,11 +6,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.page.house import House
+from tests.page.fake_gateway import FakeGateway
 
 HERE = Path(__file__).parent
 SHOTS = HERE.parents[1] / "test-output"
-QUIET = (
+BROWSER_FLAGS = (
     "--no-sandbox",
     "--disable-background-networking",
     "--disable-component-update",
@@ -29,7 +29,7 @@ def find_chromium() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have all tests of the page in one event loop: a browser belongs to its loop, and takes seconds to start."""
+    """Run all tests of the page in one event loop: a browser belongs to its loop, and takes seconds to start."""
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -41,26 +41,26 @@ async def browser() -> AsyncIterator[Browser]:
     if chromium is None:
         pytest.skip("Chromium is not installed")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        browser = await playwright.chromium.launch(executable_path=chromium, args=list(BROWSER_FLAGS))
         yield browser
         await browser.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def house() -> AsyncIterator[House]:
-    async with House().open() as house:
-        yield house
+async def gateway() -> AsyncIterator[FakeGateway]:
+    async with FakeGateway().open() as gateway:
+        yield gateway
 
 
 @pytest.fixture
-def page_url(house: House) -> str:
-    """Give a link that lets a browser in, once."""
-    return house.login_link()
+def page_url(gateway: FakeGateway) -> str:
+    """Return a link that signs in one browser."""
+    return gateway.login_link()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
-    """Open the chat page, let in and connected. Whatever goes wrong in the page's own code fails the test."""
+    """Open the chat page, signed in and connected. Any error in the page's code fails the test."""
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
     page = await context.new_page()
     page.set_default_timeout(30_000)
@@ -75,5 +75,5 @@ async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
 
 
 async def shoot(page: Page, name: str) -> None:
-    """Keep a picture to look at."""
+    """Save a screenshot to look at."""
     await page.screenshot(path=SHOTS / f"{name}.png", animations="disabled")

@@ -1,4 +1,4 @@
-"""The real daemon as a process of its own, with a fresh data directory and no key."""
+"""The real daemon as a separate process, with an empty data directory and no API key."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ from tests.running import DEFAULTS, PATIENCE, Running, write_config
 
 
 class Daemon:
-    """It has one address, however often it is started."""
+    """Keeps its address across restarts."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -19,7 +19,7 @@ class Daemon:
         write_config(home, DEFAULTS.replace("port = 0", f"port = {port}"))
 
     async def start(self) -> str:
-        """Return the link that it prints once it is ready."""
+        """Start and return the sign-in link that the daemon prints."""
         self._running = Running(self._home)
         await asyncio.to_thread(self._running.ready)
         return self._running.link

@@ -1,4 +1,4 @@
-"""A question about a tool, on the page of a real gateway with a scripted model behind it."""
+"""Tool approvals on the page of a real gateway with a scripted model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,15 +35,15 @@ async def page_url(tmp_path: Path, rocket: Rocket) -> AsyncIterator[str]:
         daemon.stop()
 
 
-async def test_a_question_outlives_a_reload_and_is_answered_by_a_button(page: Page, rocket: Rocket) -> None:
-    await write(page, "Build it anew")
+async def test_a_question_survives_a_reload_and_is_answered_by_a_button(page: Page, rocket: Rocket) -> None:
+    await write(page, "Build it again")
     question = page.locator(".notice")
     await expect(question).to_contain_text("May I use launch?")
     await expect(question).to_contain_text("\\u202emake")
     await shoot(page, "question")
     await page.reload()
     await expect(question).to_have_count(1)
-    await expect(page.locator(".user .body")).to_have_text(["Build it anew"])
+    await expect(page.locator(".user .body")).to_have_text(["Build it again"])
     assert rocket.launched == []
     await page.get_by_role("button", name="Yes", exact=True).click()
     await expect(page.get_by_role("button", name="No", exact=True)).to_have_count(0)
@@ -53,7 +53,7 @@ async def test_a_question_outlives_a_reload_and_is_answered_by_a_button(page: Pa
 
 
 async def test_a_question_is_answered_by_a_word(page: Page, rocket: Rocket) -> None:
-    await write(page, "Build it anew")
+    await write(page, "Build it again")
     await expect(page.locator(".notice")).to_contain_text("May I use launch?")
     await write(page, "no")
     await expect(page.locator(".log .reply", has_text="Done.")).to_be_visible()

@@ -2,12 +2,12 @@ from playwright.async_api import Page, expect
 
 from gateway.contract import Outbound, OutboundKind
 from tests.page.conftest import shoot
+from tests.page.fake_gateway import FakeGateway
 from tests.page.harness import HELLO, write
-from tests.page.house import House
 from tests.polling import until
 
 
-async def test_an_answer_streams_in_and_is_there_after_a_reload(page: Page, house: House) -> None:
+async def test_an_answer_is_streamed_and_survives_a_reload(page: Page, gateway: FakeGateway) -> None:
     await shoot(page, "welcome")
     await page.evaluate(
         """() => {
@@ -18,34 +18,34 @@ async def test_an_answer_streams_in_and_is_there_after_a_reload(page: Page, hous
             }).observe(document.getElementById('log'), { childList: true, subtree: true, characterData: true });
         }"""
     )
-    house.hold.clear()
+    gateway.hold.clear()
     await write(page, HELLO)
     await expect(page.locator(".user .body")).to_have_text([HELLO])
     await page.locator(".reply.live").wait_for()
-    house.hold.set()
+    gateway.hold.set()
     await expect(page.locator(".reply .body")).to_contain_text("this is an answer of several words.")
     states = sorted(await page.evaluate("[...window.states]"), key=len)
-    assert len(states) >= 2, "the answer was not seen before it was whole"
+    assert len(states) >= 2, "the answer appeared only when it was complete"
     assert all(states[-1].startswith(state) for state in states)
     await page.reload()
     await expect(page.locator(".user .body")).to_have_text([HELLO])
     await expect(page.locator(".reply .body")).to_have_count(1)
-    assert [inbound.text for inbound in house.taken] == [HELLO]
+    assert [inbound.text for inbound in gateway.taken] == [HELLO]
 
 
-async def test_a_reload_in_the_middle_goes_on_streaming(page: Page, house: House) -> None:
-    house.hold.clear()
+async def test_streaming_continues_after_a_reload(page: Page, gateway: FakeGateway) -> None:
+    gateway.hold.clear()
     await write(page, HELLO)
     await page.locator(".reply.live").wait_for()
     await page.reload()
     await expect(page.locator(".user .body")).to_have_text([HELLO])
-    house.hold.set()
+    gateway.hold.set()
     await expect(page.locator(".reply .body")).to_contain_text("this is an answer of several words.")
     await expect(page.locator(".reply.live")).to_have_count(0)
     await expect(page.locator(".item")).to_have_count(2)
 
 
-async def test_a_new_chat_is_empty_and_the_old_one_can_be_gone_back_to(page: Page) -> None:
+async def test_a_new_chat_is_empty_and_the_old_one_can_be_resumed(page: Page) -> None:
     await write(page, HELLO)
     await expect(page.locator(".reply .body")).to_contain_text("several words.")
     await page.get_by_role("button", name="New chat").click()
@@ -59,7 +59,7 @@ async def test_a_new_chat_is_empty_and_the_old_one_can_be_gone_back_to(page: Pag
     await expect(page.locator(".session[aria-current=true]")).to_contain_text(HELLO)
 
 
-async def test_new_can_be_typed_and_followed_at_once(page: Page) -> None:
+async def test_a_message_right_after_a_typed_new_goes_to_the_new_session(page: Page) -> None:
     await write(page, HELLO)
     await expect(page.locator(".reply .body")).to_contain_text("several words.")
     await write(page, "/new")
@@ -70,14 +70,14 @@ async def test_new_can_be_typed_and_followed_at_once(page: Page) -> None:
     await expect(page.locator(".log")).not_to_contain_text(HELLO)
 
 
-async def test_an_answer_to_another_session_only_marks_it(page: Page, house: House) -> None:
-    house.hold.clear()
+async def test_an_answer_in_another_session_only_marks_that_session(page: Page, gateway: FakeGateway) -> None:
+    gateway.hold.clear()
     await write(page, HELLO)
     await page.locator(".reply.live").wait_for()
     await page.get_by_role("button", name="New chat").click()
     await expect(page.locator(".item")).to_have_count(0)
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
-    house.hold.set()
+    gateway.hold.set()
     await expect(page.locator(".session", has_text=HELLO).get_by_role("img", name="New answer")).to_be_visible()
     await expect(page.locator(".item")).to_have_count(0)
     await page.locator(".session", has_text=HELLO).click()
@@ -85,8 +85,8 @@ async def test_an_answer_to_another_session_only_marks_it(page: Page, house: Hou
     await expect(page.get_by_role("img", name="New answer")).to_have_count(0)
 
 
-async def test_an_answer_can_be_stopped(page: Page, house: House) -> None:
-    house.hold.clear()
+async def test_an_answer_can_be_stopped(page: Page, gateway: FakeGateway) -> None:
+    gateway.hold.clear()
     await write(page, HELLO)
     await page.locator(".reply.live").wait_for()
     await page.get_by_role("button", name="Stop the answer").click()
@@ -95,9 +95,9 @@ async def test_an_answer_can_be_stopped(page: Page, house: House) -> None:
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
 
 
-async def test_another_tab_sees_the_same_chat(page: Page, house: House) -> None:
+async def test_another_tab_shows_the_same_chat(page: Page, gateway: FakeGateway) -> None:
     other = await page.context.new_page()
-    await other.goto(house.url)
+    await other.goto(gateway.url)
     await other.get_by_text("Connected", exact=True).wait_for()
     await write(page, HELLO)
     await expect(other.locator(".user .body")).to_have_text(HELLO)
@@ -105,8 +105,8 @@ async def test_another_tab_sees_the_same_chat(page: Page, house: House) -> None:
     await expect(other.locator(".item")).to_have_count(2)
 
 
-async def test_commands_are_suggested_and_their_buttons_work(page: Page, house: House) -> None:
-    house.chats[0].title = "First"
+async def test_commands_are_suggested_and_their_buttons_work(page: Page, gateway: FakeGateway) -> None:
+    gateway.chats[0].title = "First"
     box = page.get_by_role("textbox", name="Message")
     await box.press_sequentially("/se")
     await expect(page.get_by_role("option")).to_have_count(2)
@@ -119,7 +119,7 @@ async def test_commands_are_suggested_and_their_buttons_work(page: Page, house: 
     await expect(page.get_by_text("Back in session 1.")).to_be_visible()
 
 
-async def test_shift_enter_makes_the_box_grow_instead_of_sending(page: Page, house: House) -> None:
+async def test_shift_enter_adds_a_line_instead_of_sending(page: Page, gateway: FakeGateway) -> None:
     box = page.get_by_role("textbox", name="Message")
     height = await box.evaluate("box => box.offsetHeight")
     await box.press_sequentially("one")
@@ -128,12 +128,12 @@ async def test_shift_enter_makes_the_box_grow_instead_of_sending(page: Page, hou
     assert await box.evaluate("box => box.offsetHeight") > height
     await page.keyboard.press("Enter")
     await expect(page.locator(".user .body")).to_have_text(["one\ntwo"])
-    await until(lambda: house.taken, within=60)  # The page shows what was written before it has arrived.
-    assert [inbound.text for inbound in house.taken] == ["one\ntwo"]
+    await until(lambda: gateway.taken, within=60)  # The page shows a message before it has arrived.
+    assert [inbound.text for inbound in gateway.taken] == ["one\ntwo"]
 
 
-async def test_the_view_follows_the_answer_unless_the_reader_scrolled_up(page: Page, house: House) -> None:
-    house.answers["long"] = "word\n\n" * 80
+async def test_the_view_follows_the_answer_unless_the_user_scrolled_up(page: Page, gateway: FakeGateway) -> None:
+    gateway.answers["long"] = "word\n\n" * 80
     await write(page, "long")
     await expect(page.locator(".reply.live")).to_have_count(0)
     await expect(page.locator(".reply p")).to_have_count(80)
@@ -141,12 +141,12 @@ async def test_the_view_follows_the_answer_unless_the_reader_scrolled_up(page: P
     await page.wait_for_function(is_at_end)
     await page.locator("#scroller").evaluate("e => e.scrollTop = 0")
     await expect(page.get_by_role("button", name="Go to the newest message")).to_be_visible()
-    await house.channel.send(_more(house), key="more")
+    await gateway.channel.send(_more(gateway), key="more")
     await expect(page.locator(".reply")).to_have_count(2)
     assert not await page.evaluate(is_at_end)
     await page.get_by_role("button", name="Go to the newest message").click()
     await page.wait_for_function(is_at_end)
 
 
-def _more(house: House) -> Outbound:
-    return Outbound(address=house.taken[0].address, text="One more.", kind=OutboundKind.REPLY, session=1)
+def _more(gateway: FakeGateway) -> Outbound:
+    return Outbound(address=gateway.taken[0].address, text="One more.", kind=OutboundKind.REPLY, session=1)

@@ -1,4 +1,4 @@
-"""The whole way: a browser, the page, the daemon as it is installed, and the offline agent."""
+"""End to end: a browser, the page, the installed daemon and the offline agent."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ async def page_url(daemon: Daemon) -> str:
     return await daemon.start()
 
 
-async def test_a_conversation_from_the_first_word_to_the_next_session(page: Page) -> None:
+async def test_a_conversation_and_a_second_session(page: Page) -> None:
     await expect(page.get_by_text("What's on your mind?")).to_be_visible()
     await write(page, HELLO)
     await expect(page.locator(".user .body")).to_have_text([HELLO])
@@ -47,7 +47,7 @@ async def test_a_conversation_from_the_first_word_to_the_next_session(page: Page
     await expect(page.locator("#title")).not_to_have_text("Second talk")
 
 
-async def test_an_answer_is_seen_growing(page: Page) -> None:
+async def test_an_answer_is_streamed(page: Page) -> None:
     await page.evaluate(
         """() => {
             window.sizes = new Set();
@@ -63,7 +63,7 @@ async def test_an_answer_is_seen_growing(page: Page) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-async def test_the_page_outlives_the_daemon(page: Page, daemon: Daemon, how: signal.Signals) -> None:
+async def test_the_page_survives_a_restart_of_the_daemon(page: Page, daemon: Daemon, how: signal.Signals) -> None:
     await write(page, "Before")
     await expect(page.locator(".reply:not(.live)")).to_have_count(1)
     await daemon.stop(how)
@@ -75,7 +75,7 @@ async def test_the_page_outlives_the_daemon(page: Page, daemon: Daemon, how: sig
     await expect(page.locator(".reply:not(.live)")).to_have_count(2)
 
 
-async def test_on_a_narrow_screen(page: Page) -> None:
+async def test_commands_and_drawer_on_a_narrow_screen(page: Page) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
     await write(page, "/help")
     await expect(page.locator(".notice")).to_contain_text("/new")
@@ -86,7 +86,7 @@ async def test_on_a_narrow_screen(page: Page) -> None:
     await expect(page.locator(".notice")).to_have_count(0)
 
 
-async def test_a_long_message_in_any_script_is_taken(page: Page) -> None:
+async def test_a_long_message_of_multibyte_characters_is_accepted(page: Page) -> None:
     text = "漢" * 31_000  # In UTF-8 three bytes each.
     await page.get_by_role("textbox", name="Message").fill(text)
     await page.get_by_role("button", name="Send", exact=True).click()
@@ -94,7 +94,7 @@ async def test_a_long_message_in_any_script_is_taken(page: Page) -> None:
     await expect(page.locator(".reply:not(.live)")).to_have_count(1)
 
 
-async def test_signing_out_ends_the_cookie(page: Page) -> None:
+async def test_signing_out_invalidates_the_cookie(page: Page) -> None:
     cookies = await page.context.cookies()
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Files on the page: added by hand, sent with a message, and downloaded from an answer."""
+"""Files on the page: attached to a message, and downloaded from an answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[
         daemon.stop()
 
 
-async def test_files_go_both_ways(page: Page, provider: ScriptedProvider) -> None:
+async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvider) -> None:
     async with page.expect_file_chooser() as choosing:
         await page.get_by_role("button", name="Add files").click()
     chooser = await choosing.value
@@ -71,7 +71,7 @@ async def test_files_go_both_ways(page: Page, provider: ScriptedProvider) -> Non
     assert await asyncio.to_thread(path.read_text) == "All is well."
 
 
-async def test_a_file_is_dropped_and_taken_back(page: Page) -> None:
+async def test_a_dropped_file_can_be_removed(page: Page) -> None:
     await page.evaluate(
         """() => {
             const files = new DataTransfer();
@@ -88,7 +88,7 @@ async def test_a_file_is_dropped_and_taken_back(page: Page) -> None:
     await expect(page.get_by_role("button", name="Send")).to_be_disabled()
 
 
-async def test_a_file_that_the_history_has_already_is_shown_once(page: Page) -> None:
+async def test_a_file_that_is_already_in_the_history_is_shown_once(page: Page) -> None:
     """The history may be read between the end of a turn and the arrival of its file."""
     await page.evaluate(
         """() => {

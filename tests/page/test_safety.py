@@ -3,7 +3,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.page.house import House
+from tests.page.fake_gateway import FakeGateway
 
 PAYLOADS = [
     "<script>alert(1)</script>",
@@ -24,15 +24,15 @@ PAYLOADS = [
 
 
 @pytest.mark.parametrize("place", ["from the agent", "from the person", "as a title"])
-async def test_hostile_text_is_only_ever_shown(page: Page, house: House, place: str) -> None:
+async def test_hostile_text_is_shown_as_text(page: Page, gateway: FakeGateway, place: str) -> None:
     dialogs: list[str] = []
-    strangers: list[str] = []
+    foreign_urls: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    page.on("request", lambda request: _note_stranger(request.url, strangers))
+    page.on("request", lambda request: _note_foreign_url(request.url, foreign_urls))
     everything = "\n\n".join(PAYLOADS)
     if place == "as a title":
-        house.chat(1).title = everything
-    house.answers["go"] = everything
+        gateway.chat(1).title = everything
+    gateway.answers["go"] = everything
     await page.get_by_role("textbox", name="Message").fill(everything if place == "from the person" else "go")
     await page.keyboard.press("Enter")
     await expect(page.locator(".reply:not(.live)")).to_have_count(1)
@@ -40,9 +40,9 @@ async def test_hostile_text_is_only_ever_shown(page: Page, house: House, place: 
     await expect(page.locator(".reply:not(.live)")).to_have_count(1)
     for tag in ("script", "img", "iframe", "style", "form", "svg", "[onerror]", "[onmouseover]", "[href^=javascript]"):
         await expect(page.locator(f"#log {tag}, #sessions {tag}")).to_have_count(0)
-    assert (dialogs, strangers) == ([], [])
+    assert (dialogs, foreign_urls) == ([], [])
 
 
-def _note_stranger(url: str, strangers: list[str]) -> None:
+def _note_foreign_url(url: str, foreign_urls: list[str]) -> None:
     if urlsplit(url).hostname != "127.0.0.1":
-        strangers.append(url)
+        foreign_urls.append(url)

@@ -1,4 +1,4 @@
-"""Two messages and one answer, as busy mode `steer` has it, on the page of a real gateway."""
+"""Busy mode `steer` on the page of a real gateway: two messages, one answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def page_url(tmp_path: Path, gate: Gate) -> AsyncIterator[str]:
         daemon.stop()
 
 
-async def test_one_answer_to_two_messages_leaves_nothing_awaited(page: Page, gate: Gate) -> None:
+async def test_one_answer_to_two_messages_ends_the_waiting(page: Page, gate: Gate) -> None:
     await write(page, "one")
     await gate.entered.wait()
     await write(page, "two")

@@ -1,4 +1,4 @@
-"""A small house to visit with a browser: the real web channel and page, and a scripted agent behind them."""
+"""The real web channel and page on an HTTP server, with a scripted core behind them."""
 
 import asyncio
 import secrets
@@ -32,8 +32,8 @@ from gateway.contract import (
 from gateway.errors import Transient
 from gateway.http.responses import SECURITY_HEADERS
 
-PACE = 0.02
-"""Between two words of an answer: slow enough for a browser to draw them one by one."""
+WORD_DELAY = 0.02
+"""Seconds between two words of an answer: slow enough for a browser to draw them one by one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class Ready:
     def down(self, reason: str) -> None: ...
 
 
-class House:
-    """`answers` maps a message to the agent's Markdown; anything else is answered with a sentence about itself."""
+class FakeGateway:
+    """`answers` maps a message to the agent's Markdown; any other message is repeated in the answer."""
 
     def __init__(self) -> None:
         self.answers: dict[str, str] = {}
@@ -66,7 +66,7 @@ class House:
         self.hold = asyncio.Event()
         """Answers stop in the middle while this is cleared."""
         self.hold.set()
-        self.is_busy_disk = False
+        self.refuses_for_now = False
         self.port = 0
         self._codes: set[str] = set()
         self._cookies: set[str] = set()
@@ -86,7 +86,7 @@ class House:
         self.channel = WebChannel(context)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["House"]:
+    async def open(self) -> AsyncIterator["FakeGateway"]:
         async with self._group:
             channel = self._group.create_task(self.channel.run(self.deliver), name="channel:web")
             await self._ready.beats.wait()
@@ -109,7 +109,7 @@ class House:
         return f"http://127.0.0.1:{self.port}/"
 
     async def start(self) -> None:
-        """Listen, on the same port as before if there was one."""
+        """Listen; after a restart, on the same port as before."""
         app = web.Application()
         for route in self.channel.routes():
             app.router.add_route(route.method, route.path, self._guarded(route))
@@ -129,7 +129,7 @@ class House:
             self._runner = None
 
     async def idle(self) -> None:
-        """Wait until no answer is being written."""
+        """Wait until all answers are complete."""
         if self._turns:
             await asyncio.wait(self._turns.values())
 
@@ -196,20 +196,20 @@ class House:
         return next(chat for chat in self.chats if chat.number == number)
 
     async def deliver(self, inbound: Inbound) -> Verdict:
-        if self.is_busy_disk:
+        if self.refuses_for_now:
             raise Transient("the disk is busy")
         if inbound.event_id in self._seen:
             return Verdict.DUPLICATE
         self._seen.add(inbound.event_id)
         self.taken.append(inbound)
         if inbound.text.startswith("/"):
-            await self._obey(inbound)
+            await self._run_command(inbound)
         else:
             turn = self._group.create_task(self._answer(inbound, self.active), name=f"turn:{inbound.event_id}")
             self._turns[inbound.event_id] = turn
         return Verdict.ACCEPTED
 
-    async def _obey(self, inbound: Inbound) -> None:
+    async def _run_command(self, inbound: Inbound) -> None:
         buttons: tuple[Button, ...] = ()
         match inbound.text.split():
             case ["/new", *_]:
@@ -246,7 +246,7 @@ class House:
             for word in whole.split(" "):
                 shown += f" {word}" if shown else word
                 await self.channel.draft(replace(reply, text=shown), key=inbound.event_id)
-                await asyncio.sleep(PACE)
+                await asyncio.sleep(WORD_DELAY)
                 await self.hold.wait()
         finally:
             chat.updated_at = datetime.now(UTC)

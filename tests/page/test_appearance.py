@@ -1,4 +1,4 @@
-"""Pictures are kept in test-output/ for a person to look at; what can be claimed about them is claimed here."""
+"""Themes and layout. Screenshots for a person to look at are saved in test-output/."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 
 from gateway.contract import Line
 from tests.page.conftest import shoot
-from tests.page.house import Chat, House
+from tests.page.fake_gateway import Chat, FakeGateway
 
 QUESTION = "How do I keep a long-running asyncio program from losing tasks?"
 ANSWER = """\
@@ -27,48 +27,48 @@ Three habits that pay off:
 2. **Bound every queue** and decide what happens when it is full.
 3. **Give each wait a deadline** with `asyncio.timeout`.
 
-> What nobody waits for, nobody misses when it is gone.
+> A task without an owner is lost without a trace.
 """
 THANKS = "That is clear. And how does it end?"
 WELCOME = "Cancel the group and leave it: `async with` waits until the last child has *really* gone."
 
 
 @pytest.fixture
-def furnished(house: House) -> House:
+def with_history(gateway: FakeGateway) -> FakeGateway:
     now = datetime.now(UTC)
     titles = [(1, "Fix the router", 40, 30), (2, "Bread with rye and caraway", 8, 9), (3, "Trip to Lisbon", 12, 2)]
     filler = Line(role="user", text="…", at=now)
-    house.chats = [
+    gateway.chats = [
         Chat(number=number, title=title, lines=[filler] * messages, updated_at=now - timedelta(hours=hours))
         for number, title, messages, hours in titles
     ]
-    house.chats.append(Chat(number=4, title="Tasks that do not get lost", updated_at=now))
-    house.chats[-1].lines = [
+    gateway.chats.append(Chat(number=4, title="Tasks that do not get lost", updated_at=now))
+    gateway.chats[-1].lines = [
         Line(role="user", text=QUESTION, at=now - timedelta(minutes=1)),
         Line(role="assistant", text=ANSWER, at=now),
         Line(role="user", text=THANKS, at=now),
         Line(role="assistant", text=WELCOME, at=now),
     ]
-    house.active = 4
-    return house
+    gateway.active = 4
+    return gateway
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def chat(furnished: House, page: Page) -> Page:
-    assert furnished.active == 4
+async def chat(with_history: FakeGateway, page: Page) -> Page:
+    assert with_history.active == 4
     await page.reload()
     await expect(page.locator(".reply pre")).to_be_visible()
     return page
 
 
-async def test_light(chat: Page) -> None:
+async def test_light_theme(chat: Page) -> None:
     await expect(chat.locator(".reply ol li")).to_have_count(3)
     await expect(chat.get_by_role("button", name="Copy this code")).to_be_visible()
     assert await background(chat) == "rgb(251, 250, 247)"
     await shoot(chat, "light")
 
 
-async def test_dark_by_the_system_and_by_hand(chat: Page) -> None:
+async def test_dark_theme_by_system_and_by_button(chat: Page) -> None:
     await chat.emulate_media(color_scheme="dark")
     assert await background(chat) == "rgb(25, 26, 25)"
     await shoot(chat, "dark")
@@ -79,7 +79,7 @@ async def test_dark_by_the_system_and_by_hand(chat: Page) -> None:
     assert await background(chat) == "rgb(251, 250, 247)"
 
 
-async def test_a_narrow_screen_has_a_drawer_and_nothing_sticks_out(chat: Page) -> None:
+async def test_a_narrow_screen_has_a_drawer_and_no_overflow(chat: Page) -> None:
     await chat.set_viewport_size({"width": 390, "height": 844})
     await expect(chat.locator(".session").first).to_be_hidden()
     assert await chat.evaluate("document.documentElement.scrollWidth <= innerWidth")
