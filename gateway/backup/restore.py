@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import IO
 
 import msgspec
 
@@ -110,7 +109,13 @@ def _extract(members: tarfile.TarFile, staging: Path) -> Manifest:
         if source is None:
             raise _Damaged("it contains something other than files")
         if info.name == MANIFEST and info.size <= _MAX_MANIFEST_BYTES:
-            manifest = _parse_manifest(source.read())
+            claimed = msgspec.json.decode(source.read())
+            if not isinstance(claimed, dict) or claimed.get("format") != FORMAT:
+                raise _Damaged("its manifest is not from Gatehouse")
+            version = claimed.get("version")
+            if not isinstance(version, int) or version > VERSION:
+                raise _Damaged(f"it was made by a newer Gatehouse (format {version}; this version supports {VERSION})")
+            manifest = msgspec.convert(claimed, Manifest)
             if manifest.members != written:
                 raise _Damaged("its contents differ from its manifest")
             return manifest
@@ -118,32 +123,18 @@ def _extract(members: tarfile.TarFile, staging: Path) -> Manifest:
             raise _Damaged("it contains a file that does not belong in a backup")
         target = staging / info.name
         make_private_directory(target.parent)
-        written[info.name] = _write(target, source, info.mode & _OWNER | _PRIVATE)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(target, flags, info.mode & _OWNER | _PRIVATE)
+        digest, size = hashlib.sha256(), 0
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no Path.
+            while block := source.read(_BLOCK_BYTES):
+                digest.update(block)
+                size += len(block)
+                file.write(block)
+            file.flush()
+            os.fsync(descriptor)
+        written[info.name] = Member(size, digest.hexdigest())
     raise _Damaged("its end is missing")
-
-
-def _write(target: Path, source: IO[bytes], mode: int) -> Member:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    digest = hashlib.sha256()
-    size = 0
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no Path.
-        while block := source.read(_BLOCK_BYTES):
-            digest.update(block)
-            size += len(block)
-            file.write(block)
-        file.flush()
-        os.fsync(descriptor)
-    return Member(size, digest.hexdigest())
-
-
-def _parse_manifest(data: bytes) -> Manifest:
-    claimed = msgspec.json.decode(data)
-    if not isinstance(claimed, dict) or claimed.get("format") != FORMAT:
-        raise _Damaged("its manifest is not from Gatehouse")
-    version = claimed.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise _Damaged(f"it was made by a newer Gatehouse (format {version}; this version supports {VERSION})")
-    return msgspec.convert(claimed, Manifest)
 
 
 def _check_spool(path: Path) -> None:

@@ -64,7 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_FAILED  # The reader of our output has left, as `| head` does. That needs no message.
         return fail(f"System error: {error.strerror or error} ({_location(error)}).", EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - people get a sentence instead of a traceback.
-        return _fail_with(error)
+        # Imported here because `--help` does not need them. The failed command has imported them by now.
+        from config import ConfigError  # noqa: PLC0415
+        from gateway.admin.client import NotRunning  # noqa: PLC0415
+        from gateway.errors import CannotStart, Refused  # noqa: PLC0415
+
+        if isinstance(error, ConfigError | CannotStart):
+            return fail(error, EXIT_CONFIG)
+        if isinstance(error, NotRunning | Refused):
+            return fail(error, EXIT_FAILED)
+        return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
     return code
 
 
@@ -98,20 +107,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     gc.enable()
     code: int = command(parsed.rest, config=parsed.config)
     return code
-
-
-def _fail_with(error: Exception) -> int:
-    """Print the message of an expected error; report any other error as a bug."""
-    # Imported here because `--help` does not need them. Commands have imported them by now.
-    from config import ConfigError  # noqa: PLC0415
-    from gateway.admin.client import NotRunning  # noqa: PLC0415
-    from gateway.errors import CannotStart, Refused  # noqa: PLC0415
-
-    if isinstance(error, ConfigError | CannotStart):
-        return fail(error, EXIT_CONFIG)
-    if isinstance(error, NotRunning | Refused):
-        return fail(error, EXIT_FAILED)
-    return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
 
 
 def _location(error: Exception) -> str:

@@ -4,19 +4,25 @@ import argparse
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TextIO
 
 import structlog
 
 from config import LogFormat, Settings
+from gateway.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    command_parser,
+    fail,
+    load_settings,
+    seconds_between,
+)
 from gateway.admin.client import Control, is_running
-from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, command_parser, fail, load_settings
-from gateway.data_dir import DataDirTaken, prepare_data_dir
 from gateway.errors import CannotStart, GatehouseError
+from gateway.data_dir import DataDirTaken, prepare_data_dir
 from gateway.observability.logging import configure, secrets_in
 
 log = structlog.get_logger()
@@ -24,6 +30,8 @@ log = structlog.get_logger()
 CLIENT = "terminal"
 """The name of the client's entry point, and of the channel that it connects to."""
 ANSWER_TIMEOUT = 600.0
+MIN_ANSWER_TIMEOUT = 0.001
+MAX_ANSWER_TIMEOUT = 7 * 86_400.0
 START_TIMEOUT = 15.0
 """How long to wait for a gateway that is starting."""
 START_POLL_INTERVAL = 0.1
@@ -42,7 +50,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--once", action="store_true", help="send one message, print the answer and exit")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds_between(MIN_ANSWER_TIMEOUT, MAX_ANSWER_TIMEOUT),
         default=ANSWER_TIMEOUT,
         metavar="SECONDS",
         help=f"how long a script waits for an answer (default {ANSWER_TIMEOUT:g})",
@@ -86,16 +94,6 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         return EXIT_TERMINATED
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
-    return seconds
-
-
 async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> int:
     directory = settings.gateway.data_dir
     task = asyncio.current_task()
@@ -106,7 +104,14 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
         return await _attach(directory, talk, _ATTACHED)
     settings = (await asyncio.to_thread(load_settings, options.config)).settings  # Our own daemon needs the secrets.
     prepare_data_dir(directory)
-    with _open_log(directory / "chat.log") as file:
+    path = directory / "chat.log"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise CannotStart(f"Can't write the log {path}: {error.strerror}. Make it writable.") from error
+    with open(descriptor, "a", encoding="utf-8", errors="replace", buffering=1) as file:  # noqa: ASYNC230, PTH123 - a descriptor is open already.
+        if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
+            os.ftruncate(descriptor, 0)
         configure(settings.gateway.log_level, LogFormat.JSON, secrets_in(settings), file)
         try:
             return await _run_own_daemon(settings, talk)
@@ -152,16 +157,3 @@ async def _run_own_daemon(settings: Settings, talk: Talk) -> int:
             log.exception("chat_crashed")
             return fail(f"Internal error. See {directory / 'chat.log'} for details.", EXIT_FAILED)
         return code
-
-
-@contextmanager
-def _open_log(path: Path) -> Iterator[TextIO]:
-    """Open the private log file for appending. Empties it first if it has grown too long."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise CannotStart(f"Can't write the log {path}: {error.strerror}. Make it writable.") from error
-    with open(descriptor, "a", encoding="utf-8", errors="replace", buffering=1) as file:  # noqa: PTH123 - a descriptor has no Path.
-        if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
-            os.ftruncate(descriptor, 0)
-        yield file

@@ -5,9 +5,10 @@
 
 import argparse
 import io
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
@@ -42,6 +43,21 @@ def command_parser(name: str, description: str, config: Path | None) -> CommandP
     parser = CommandParser(prog=f"gatehouse {name}", description=description)
     parser.add_argument("--config", type=Path, default=config, metavar="FILE", help="configuration file to use")
     return parser
+
+
+def seconds_between(least: float, most: float) -> Callable[[str], float]:
+    """Return an argparse type for a number of seconds."""
+
+    def parse(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not least <= seconds <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not a number of seconds between {least:g} and {most:g}")
+        return seconds
+
+    return parse
 
 
 def load_settings(config: Path | None, *, resolves: bool = True) -> "Loaded":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config import (
     ConfigError,
+    Loaded,
     LogFormat,
     LogLevel,
     Problem,
@@ -34,53 +35,44 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     unset_parser = commands.add_parser("unset", help="remove a key, so that its default applies again")
     unset_parser.add_argument("key", metavar="KEY", help="dotted key, or a whole table")
     options = parser.parse_args(arguments)
+    target = destination(options.config, os.environ, Path.cwd(), Path.home())
     match options.command:
-        case "show" | "check":
+        case "show":
             path = find(options.config, os.environ, Path.cwd(), Path.home())
-            return _show(path) if options.command == "show" else _check(path)
+            # Secrets are not resolved: they print as *** anyway, and this shell may not have the daemon's environment.
+            loaded = load(path, os.environ, resolves=False)
+            print(f"# {path or 'no file: these are the defaults'}")
+            print(show(loaded.settings), end="")
+            _print_warnings(loaded)
+        case "check":
+            # Imported here because they load most of the gateway, which no other subcommand needs.
+            from gateway.doctor.installation import find_startup_errors  # noqa: PLC0415
+            from gateway.observability.logging import configure  # noqa: PLC0415
+
+            path = find(options.config, os.environ, Path.cwd(), Path.home())
+            loaded = load(path, os.environ)
+            configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The errors contain everything the log would say.
+            errors, _ = find_startup_errors(loaded.settings)
+            if errors:
+                raise ConfigError([Problem(key="", message=error) for error in errors], path=path)
+            print(f"OK: {path or 'no file, so the defaults apply'}")
+            _print_warnings(loaded)
         case "schema":
             print(json.dumps(schema(), indent=2))
-            return EXIT_OK
-    path = destination(options.config, os.environ, Path.cwd(), Path.home())
-    match options.command:
         case "path":
-            print(path)
-            if not path.exists():
+            print(target)
+            if not target.exists():
                 print_error("This file doesn't exist yet. `gatehouse config set` creates it.")
         case "set":
-            set_value(path, options.key, options.value, os.environ)
+            set_value(target, options.key, options.value, os.environ)
             # The message leaves out the value, since it may be a secret.
-            print(f"Set {options.key} in {path}. Run `gatehouse reload` to apply it.")
+            print(f"Set {options.key} in {target}. Run `gatehouse reload` to apply it.")
         case _:
-            unset_value(path, options.key, os.environ)
-            print(f"Removed {options.key} from {path}. Run `gatehouse reload` to apply it.")
+            unset_value(target, options.key, os.environ)
+            print(f"Removed {options.key} from {target}. Run `gatehouse reload` to apply it.")
     return EXIT_OK
 
 
-def _show(path: Path | None) -> int:
-    # Secrets are not resolved: they print as *** anyway, and this shell may not have the daemon's environment.
-    loaded = load(path, os.environ, resolves=False)
-    print(f"# {path or 'no file: these are the defaults'}")
-    print(show(loaded.settings), end="")
-    _print_warnings(loaded.warnings)
-    return EXIT_OK
-
-
-def _check(path: Path | None) -> int:
-    # Imported here because they load most of the gateway, which no other subcommand needs.
-    from gateway.doctor.installation import find_startup_errors  # noqa: PLC0415
-    from gateway.observability.logging import configure  # noqa: PLC0415
-
-    loaded = load(path, os.environ)
-    configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The errors contain everything the log would say.
-    errors, _ = find_startup_errors(loaded.settings)
-    if errors:
-        raise ConfigError([Problem(key="", message=error) for error in errors], path=path)
-    print(f"OK: {path or 'no file, so the defaults apply'}")
-    _print_warnings(loaded.warnings)
-    return EXIT_OK
-
-
-def _print_warnings(warnings: Sequence[str]) -> None:
-    for warning in warnings:
+def _print_warnings(loaded: Loaded) -> None:
+    for warning in loaded.warnings:
         print_error(f"warning: {warning}")

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from config import ConfigError, Loaded, LogFormat, LogLevel, Settings
@@ -23,6 +22,7 @@ from gateway.doctor.stores import check_leftovers, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
 from gateway.text import printable
+from gateway.text.clean import count
 
 _MARKS = {Level.OK: "ok   ", Level.WARNING: "warn ", Level.ERROR: "FAIL "}
 
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
                 failures.append(error(finding.about, f"The repair failed: {failure}.", finding.fix))
         findings = [*_examine(options.config, is_local=options.local), *failures]
     is_well = not any(finding.level is Level.ERROR for finding in findings)
+    code = EXIT_OK if is_well else EXIT_FAILED
     if options.json:
         report = {
             "is_well": is_well,
@@ -56,22 +57,18 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             "mended": [as_json(finding) for finding in repaired],
         }
         print(json.dumps(report, indent=2))
-    else:
-        _print_report(findings, repaired)
-    return EXIT_OK if is_well else EXIT_FAILED
-
-
-def _print_report(findings: list[Finding], repaired: list[Finding]) -> None:
-    lines = [f"repaired: {finding.about}: {finding.message}" for finding in repaired]
+        return code
+    for finding in repaired:
+        print(printable(f"repaired: {finding.about}: {finding.message}"))
     for finding in findings:
-        lines.append(f"{_MARKS[finding.level]}{finding.about}: {' '.join(finding.message.split())}")
+        print(printable(f"{_MARKS[finding.level]}{finding.about}: {' '.join(finding.message.split())}"))
         if finding.fix:
-            lines.append(f"       -> {finding.fix}")
+            print(printable(f"       -> {finding.fix}"))
     errors = sum(finding.level is Level.ERROR for finding in findings)
-    verdict = f"{errors} error{'' if errors == 1 else 's'} found." if errors else "No errors found."
-    can_repair = any(finding.repair is not None for finding in findings)
-    lines.append(f"{verdict} Run `gatehouse doctor --fix` to repair what can be repaired." if can_repair else verdict)
-    print(printable("\n".join(lines)))
+    print(f"{count(errors, 'error')} found." if errors else "No errors found.")
+    if any(finding.repair is not None for finding in findings):
+        print("Run `gatehouse doctor --fix` to repair what can be repaired.")
+    return code
 
 
 def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
@@ -137,17 +134,14 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
         listing = await list_spool(settings.gateway.data_dir)
     except (CannotStart, Refused) as failure:
         return [error("data", str(failure), "The gateway won't start until this is fixed.")]
-    return [*check_sessions(report, None if is_live else partial(_recover, settings)), *check_spool(listing)]
-
-
-def _recover(settings: Settings) -> None:
-    """Do what a start does: add unknown transcripts, and rebuild and write the index."""
 
     async def recover() -> None:
+        """Do what a start does: add unknown transcripts, and rebuild and write the index."""
         async with opened_files(settings):
             pass  # Opening repairs the sessions, and closing writes the index.
 
-    asyncio.run(recover())
+    repair = None if is_live else lambda: asyncio.run(recover())
+    return [*check_sessions(report, repair), *check_spool(listing)]
 
 
 async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:

@@ -5,7 +5,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from gateway.cli.sessions_archives import opened_archive
 from gateway.errors import Refused
 from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
-from gateway.importing.parse import ForeignSession, UnknownFormat, parse_session
+from gateway.importing.parse import UnknownFormat, parse_session
 from gateway.importing.place import Destination, find_destination
 from gateway.observability.logging import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
@@ -52,27 +53,20 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print what would be imported")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    if options.scope is not None and not _is_scope(options.scope):
-        parser.error("--scope must be a scope like agent:main:main")
+    if (scope := options.scope) is not None:
+        is_scope = False
+        with suppress(ValueError):
+            is_scope = scope.startswith("agent:") and scope.isprintable() and parse_key(scope) == (scope, 1)
+        if not is_scope:
+            parser.error("--scope must be a scope like agent:main:main")
     os.umask(0o077)
     settings = load_settings(options.config, resolves=False).settings
     configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
     outcomes = asyncio.run(_import_all(settings, options))
+    code = EXIT_FAILED if any(each.outcome == "failed" for each in outcomes) else EXIT_OK
     if options.json:
         print(json.dumps([asdict(each) for each in outcomes], indent=2))
-    else:
-        _print_outcomes(outcomes)
-    return EXIT_FAILED if any(each.outcome == "failed" for each in outcomes) else EXIT_OK
-
-
-def _is_scope(text: str) -> bool:
-    try:
-        return text.startswith("agent:") and text.isprintable() and parse_key(text) == (text, 1)
-    except ValueError:
-        return False
-
-
-def _print_outcomes(outcomes: Sequence[_Outcome]) -> None:
+        return code
     for each in outcomes:
         line = f"{printable(clean(each.file))}: {each.outcome}"
         line += f" as {printable(each.key)}, {count(each.messages, 'message')}" if each.key else ""
@@ -81,12 +75,22 @@ def _print_outcomes(outcomes: Sequence[_Outcome]) -> None:
         print(f"{line}; left out: {left_out}." if left_out else f"{line}.")
     imported = sum(each.outcome == "imported" for each in outcomes)
     print(f"Imported {count(imported, 'session')} from {count(len(outcomes), 'file')}.")
+    return code
 
 
 async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_Outcome]:
+    def find_files() -> list[Path]:
+        files: list[Path] = []
+        for path in options.paths:
+            inside = sorted(path.rglob("*")) if path.is_dir() else []
+            files += (each for each in inside if each.suffix in _SUFFIXES and each.name != _INDEX and each.is_file())
+            if not path.is_dir():
+                files.append(path)
+        return files
+
     outcomes: list[_Outcome] = []
     async with opened_archive(settings) as archive:
-        for path in await asyncio.to_thread(lambda: list(_find_files(options.paths))):
+        for path in await asyncio.to_thread(find_files):
             outcome = _Outcome(file=str(path))
             try:
                 await _import(archive, settings, options, path, outcome)
@@ -98,27 +102,31 @@ async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_
     return outcomes
 
 
-def _find_files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if not path.is_dir():
-            yield path
-            continue
-        inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
-        yield from (each for each in inside if each.name != _INDEX)
-
-
 async def _import(
     archive: Archive, settings: Settings, options: argparse.Namespace, path: Path, outcome: _Outcome
 ) -> None:
     """Import one file, and fill in `outcome`. Raises `Refused` or `UnknownFormat` if that is impossible."""
-    session = await asyncio.to_thread(_parse_file, path)
+    status = await asyncio.to_thread(path.stat)
+    if status.st_size > _MAX_BYTES:
+        raise UnknownFormat(f"it is larger than {_MAX_BYTES // 1024**2} MB")
+    data = await asyncio.to_thread(path.read_bytes)
+    session = await asyncio.to_thread(parse_session, data, datetime.fromtimestamp(status.st_mtime, UTC))
     if options.scope:
         named = options.scope.split(":")[1]
         agent = named if named in settings.agents else DEFAULT_AGENT
         destination = Destination(scope=options.scope, agent=agent, address=None)
     else:
         destination = find_destination(settings, session, control_users()[os.getuid()])
-    present = {header.number: header.id async for header in _headers(archive, destination.scope)}
+    present: dict[int, str] = {}
+    async with closing(archive.sessions(destination.scope)) as sessions:
+        keys = [listed.meta.key async for listed in sessions]
+    for key in keys:
+        async with closing(archive.export(key)) as blocks:
+            first_line = (await anext(blocks, b"")).split(b"\n")[0]
+        with suppress(Damaged):
+            header = decode(first_line)
+            if isinstance(header, entries.Header):
+                present[header.number] = header.id
     lines = list(to_transcript(session, destination, max(present, default=0) + 1, datetime.now(UTC)))
     outcome.left_out = dict(session.left_out)
     if not session.steps:
@@ -131,31 +139,9 @@ async def _import(
     if options.dry_run:
         return
 
-    async def blocks() -> AsyncIterator[bytes]:
+    async def transcript() -> AsyncIterator[bytes]:
         for line in lines:
             yield line
 
-    await archive.bring_in(blocks())
+    await archive.bring_in(transcript())
     outcome.outcome = "imported"
-
-
-def _parse_file(path: Path) -> ForeignSession:
-    status = path.stat()
-    if status.st_size > _MAX_BYTES:
-        raise UnknownFormat(f"it is larger than {_MAX_BYTES // 1024**2} MB")
-    return parse_session(path.read_bytes(), datetime.fromtimestamp(status.st_mtime, UTC))
-
-
-async def _headers(archive: Archive, scope: str) -> AsyncIterator[entries.Header]:
-    """Yield the headers of all sessions in a scope."""
-    async with closing(archive.sessions(scope)) as sessions:
-        keys = [listed.meta.key async for listed in sessions]
-    for key in keys:
-        async with closing(archive.export(key)) as blocks:
-            line = (await anext(blocks, b"")).split(b"\n")[0]
-        try:
-            header = decode(line)
-        except Damaged:
-            continue
-        if isinstance(header, entries.Header):
-            yield header

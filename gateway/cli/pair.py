@@ -37,7 +37,23 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     if options.owner and options.action != "approve":
         parser.error("--owner works only with `approve`.")
     answer = asyncio.run(_ask(load_data_dir(options.config), options))
-    print(json.dumps(answer, indent=2) if options.json else printable("\n".join(_lines(answer))))
+    if options.json:
+        print(json.dumps(answer, indent=2))
+        return EXIT_OK
+    lines = []
+    match answer:
+        case {"approved": {"id": who, "name": name, "role": role}}:
+            lines = [f"{name or who} ({who}) now has access as {role}, and has been notified."]
+        case {"denied": {"id": who, "name": name}}:
+            lines = [f"{name or who} ({who}) was denied and can't request a new code for 24 hours."]
+        case {"revoked": {"id": who, "name": name}}:
+            lines = [f"{name or who} ({who}) no longer has access."]
+        case {"waiting": [*waiting], "guests": [*guests]}:
+            lines = ["Waiting for approval:" if waiting else "No one is waiting for approval."]
+            lines += (f"{_field(row, 'code')}  {_field(row, 'id')}  {_field(row, 'name')}" for row in waiting)
+            lines += ["Approved:"] if guests else []
+            lines += (f"{_field(row, 'id')}  {_field(row, 'name')}  {_field(row, 'role')}" for row in guests)
+    print(printable("\n".join(lines)))
     return EXIT_OK
 
 
@@ -55,24 +71,6 @@ async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
             book.read(await spool.facts(FACTS))
             pairing = Pairing(book, spool, now=lambda: datetime.now(UTC))
             return listing(pairing) if options.action == "list" else await ACTIONS[options.action](pairing, wanted)
-
-
-def _lines(answer: dict[str, Json]) -> list[str]:
-    match answer:
-        case {"approved": {"id": who, "name": name, "role": role}}:
-            return [f"{name or who} ({who}) now has access as {role}, and has been notified."]
-        case {"denied": {"id": who, "name": name}}:
-            return [f"{name or who} ({who}) was denied and can't request a new code for 24 hours."]
-        case {"revoked": {"id": who, "name": name}}:
-            return [f"{name or who} ({who}) no longer has access."]
-        case {"waiting": [*waiting], "guests": [*guests]}:
-            lines = ["Waiting for approval:"] if waiting else ["No one is waiting for approval."]
-            lines += (f"{_field(row, 'code')}  {_field(row, 'id')}  {_field(row, 'name')}" for row in waiting)
-            if guests:
-                lines.append("Approved:")
-            lines += (f"{_field(row, 'id')}  {_field(row, 'name')}  {_field(row, 'role')}" for row in guests)
-            return lines
-    return []
 
 
 def _field(row: Json, name: str) -> str:

@@ -90,13 +90,8 @@ def main(arguments: Sequence[str], *, config: Path | None, prompter: Prompter | 
                     return fail(f"No terminal, so setup can't prompt. {hint}", EXIT_USAGE)
                 prompter = TerminalPrompter()
             _ask_all(options, prompter, CurrentSetup.read(path))
-        return _set_up(options, path, prompter)
     except EOFError:
         return fail("Nothing was changed.", EXIT_FAILED)
-
-
-def _set_up(options: argparse.Namespace, path: Path, prompter: Prompter | None) -> int:
-    """Test the choices, write them, install the service, and make a running gateway use them."""
     paths = service_paths(ServiceScope.SYSTEM if options.service == "system" else ServiceScope.USER, Path.home())
     if options.service == "system":
         # The system service reads its own configuration, not that of the administrator who runs this command.
@@ -133,7 +128,13 @@ async def _apply(options: argparse.Namespace, directory: Path, prompter: Prompte
             print(f"Write to your bot. {_PAIRING}")
         elif needs_owner and prompter is not None:
             question = "Write to your bot, and enter the code it replies with (leave empty to do this later)"
-            while code := await asyncio.to_thread(prompter.ask, question):
+            while True:
+                try:
+                    code = await asyncio.to_thread(prompter.ask, question)
+                except EOFError:
+                    return fail("No owner yet. Run `gatehouse pair approve CODE --owner` to become it.", EXIT_FAILED)
+                if not code:
+                    break
                 try:
                     await control.post("/pair/approve", {"code": code, "is_owner": True})
                 except Refused as error:

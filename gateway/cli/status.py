@@ -1,25 +1,24 @@
 """`gatehouse status`: shows the state of the running daemon, once or as a live screen."""
 
-import argparse
 import asyncio
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from gateway.admin.client import Control, NotRunning
-from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir
+from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir, seconds_between
 from gateway.cli.remote import ask_daemon
+from gateway.admin.client import Control, NotRunning
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
-from gateway.observability.status import ChannelFacts, Facts, SpoolFacts
 from gateway.text import excerpt, printable
 from gateway.text.clean import ago, count, duration
+from gateway.observability.status import ChannelFacts, Facts
 
 _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0
@@ -36,7 +35,11 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch, one line for each update")
     parser.add_argument("--watch", action="store_true", help="update the screen until Ctrl-C")
     parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="seconds between updates (default 2)"
+        "--interval",
+        type=seconds_between(_MIN_INTERVAL, _MAX_INTERVAL),
+        default=2.0,
+        metavar="SECONDS",
+        help="seconds between updates (default 2)",
     )
     options = parser.parse_args(arguments)
     if options.watch:
@@ -52,17 +55,6 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         return EXIT_OK if facts.ready else EXIT_FAILED
 
     return ask_daemon(options.config, print_status)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not _MIN_INTERVAL <= seconds <= _MAX_INTERVAL:
-        limits = f"between {_MIN_INTERVAL:g} and {_MAX_INTERVAL:g}"
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds {limits}")
-    return seconds
 
 
 async def _read_facts(control: Control) -> Facts:
@@ -87,7 +79,13 @@ def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
             except (NotRunning, Refused) as error:
                 lines = [json.dumps({"error": str(error)}) if as_json else str(error)]
             if is_screen:
-                _draw(lines)
+                # Overwrite the old screen line by line, since clearing it first would flicker. Cut what does not fit:
+                # a line that is too long would wrap, and one line too many would scroll.
+                width, height = shutil.get_terminal_size()
+                head = f"{datetime.now().astimezone():%H:%M:%S}  (Ctrl-C to exit)"
+                fitting = [line[: width - 1] for line in (head, "", *lines)][: height - 1]
+                sys.stdout.write(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in fitting) + _CLEAR_BELOW)
+                sys.stdout.flush()
             else:
                 print("\n".join(lines if as_json else [*lines, ""]), flush=True)
             await asyncio.sleep(interval)
@@ -102,24 +100,50 @@ def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
             sys.stdout.flush()
 
 
-def _draw(lines: Sequence[str]) -> None:
-    """Overwrite the screen instead of clearing it, so that it does not flicker."""
-    width, height = shutil.get_terminal_size()
-    head = f"{datetime.now().astimezone():%H:%M:%S}  (Ctrl-C to exit)"
-    # A line that is too long would wrap, and one line too many would scroll the screen.
-    fitting = [line[: width - 1] for line in (head, "", *lines)][: height - 1]
-    sys.stdout.write(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in fitting) + _CLEAR_BELOW)
-    sys.stdout.flush()
-
-
 def render(facts: Facts) -> list[str]:
     """Return the status as lines, without control characters."""
+    now = facts.taken_at
     up = duration(timedelta(seconds=facts.uptime_seconds))
     lines = [f"Gatehouse {facts.version} is {facts.state}, up {up}"]
     lines += (f"  ! {sentence}" for sentence in (*facts.troubles, *facts.warnings))
-    lines += ("", "Channels", *_channels(facts.channels, facts.taken_at))
-    lines += ("", "Work", *_work(facts))
-    lines += ("", "Storage", *_storage(facts))
+
+    lines += ("", "Channels")
+    names = [each.name if each.account == "default" else f"{each.name}:{each.account}" for each in facts.channels]
+    width = max(map(len, names), default=0)
+    for name, channel in zip(names, facts.channels, strict=True):
+        lines.append(f"  {name:<{width}}  {channel.state:<8}  {_describe_channel(channel, now)}".rstrip())
+
+    lines += ("", "Work")
+    approvals = f", {facts.turns_awaiting_approval} waiting for approval" if facts.turns_awaiting_approval else ""
+    replies = "1 reply" if facts.replies_waiting == 1 else f"{facts.replies_waiting} replies"
+    turns, messages = count(facts.turns_running, "turn"), count(facts.messages_waiting, "message")
+    lines.append(f"  {turns} running{approvals}, {messages} waiting, {replies} to deliver")
+    for turn in facts.turns[:_TURNS_SHOWN]:
+        took = duration(timedelta(seconds=turn.seconds))
+        lines.append(f"    {took:>6}  {turn.channel}  {turn.agent}  {turn.session}")
+    if len(facts.turns) > _TURNS_SHOWN:
+        lines.append(f"    and {len(facts.turns) - _TURNS_SHOWN} more")
+
+    lines += ("", "Storage", f"  {count(facts.sessions, 'session')} in {count(facts.scopes, 'scope')}")
+    if (spool := facts.spool) is None:
+        lines.append("  the spool does not respond")
+    else:
+        dead_messages, dead_replies = spool.messages.get("dead", 0), spool.replies.get("dead", 0)
+        to_answer = sum(spool.messages.values()) - dead_messages
+        to_deliver = sum(spool.replies.values()) - dead_replies
+        dead = dead_messages + dead_replies
+        failed = f", {dead} failed (`gatehouse spool` lists them)" if dead else ""
+        lines.append(f"  spool {in_bytes(spool.bytes)}: {to_answer} to answer, {to_deliver} to deliver{failed}")
+    flush = facts.flush
+    failures = f", {count(flush.failures, 'failure')}" if flush.failures else ""
+    if flush.took_seconds is None:
+        lines.append(f"  not flushed yet{failures}")
+    else:
+        age = duration(timedelta(seconds=flush.age_seconds))
+        lines.append(f"  last flush {age} ago (took {flush.took_seconds * 1000:.0f} ms{failures})")
+    if facts.disk_free_bytes is not None:
+        lines.append(f"  {in_bytes(facts.disk_free_bytes)} free on the disk")
+
     if facts.models:
         lines += ("", "Models")
     for model in facts.models:
@@ -131,50 +155,10 @@ def render(facts: Facts) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def _channels(channels: Sequence[ChannelFacts], now: datetime) -> Iterator[str]:
-    names = [each.name if each.account == "default" else f"{each.name}:{each.account}" for each in channels]
-    width = max(map(len, names), default=0)
-    for name, each in zip(names, channels, strict=True):
-        event = "no event yet" if each.last_event_at is None else f"last event {ago(each.last_event_at, now)}"
-        detail = event
-        if each.state != "up" and each.reason:
-            detail = f"for {duration(now - each.since)}: {excerpt(each.reason, _REASON_LENGTH)}; {event}"
-        elif each.last_error_at is not None:
-            last = excerpt(each.last_error, _REASON_LENGTH)
-            detail = f"{event}; last error {ago(each.last_error_at, now)}: {last}"
-        yield f"  {name:<{width}}  {each.state:<8}  {detail}".rstrip()
-
-
-def _work(facts: Facts) -> Iterator[str]:
-    approvals = f", {facts.turns_awaiting_approval} waiting for approval" if facts.turns_awaiting_approval else ""
-    replies = "1 reply" if facts.replies_waiting == 1 else f"{facts.replies_waiting} replies"
-    yield (
-        f"  {count(facts.turns_running, 'turn')} running{approvals}, "
-        f"{count(facts.messages_waiting, 'message')} waiting, {replies} to deliver"
-    )
-    for turn in facts.turns[:_TURNS_SHOWN]:
-        yield f"    {duration(timedelta(seconds=turn.seconds)):>6}  {turn.channel}  {turn.agent}  {turn.session}"
-    if len(facts.turns) > _TURNS_SHOWN:
-        yield f"    and {len(facts.turns) - _TURNS_SHOWN} more"
-
-
-def _storage(facts: Facts) -> Iterator[str]:
-    yield f"  {count(facts.sessions, 'session')} in {count(facts.scopes, 'scope')}"
-    yield "  the spool does not respond" if facts.spool is None else f"  {_spool(facts.spool)}"
-    flush = facts.flush
-    failed = f", {count(flush.failures, 'failure')}" if flush.failures else ""
-    if flush.took_seconds is None:
-        yield f"  not flushed yet{failed}"
-    else:
-        age = duration(timedelta(seconds=flush.age_seconds))
-        yield f"  last flush {age} ago (took {flush.took_seconds * 1000:.0f} ms{failed})"
-    if facts.disk_free_bytes is not None:
-        yield f"  {in_bytes(facts.disk_free_bytes)} free on the disk"
-
-
-def _spool(spool: SpoolFacts) -> str:
-    dead = spool.messages.get("dead", 0) + spool.replies.get("dead", 0)
-    failed = f", {dead} failed (`gatehouse spool` lists them)" if dead else ""
-    to_answer = sum(spool.messages.values()) - spool.messages.get("dead", 0)
-    to_deliver = sum(spool.replies.values()) - spool.replies.get("dead", 0)
-    return f"spool {in_bytes(spool.bytes)}: {to_answer} to answer, {to_deliver} to deliver{failed}"
+def _describe_channel(channel: ChannelFacts, now: datetime) -> str:
+    event = "no event yet" if channel.last_event_at is None else f"last event {ago(channel.last_event_at, now)}"
+    if channel.state != "up" and channel.reason:
+        return f"for {duration(now - channel.since)}: {excerpt(channel.reason, _REASON_LENGTH)}; {event}"
+    if channel.last_error_at is None:
+        return event
+    return f"{event}; last error {ago(channel.last_error_at, now)}: {excerpt(channel.last_error, _REASON_LENGTH)}"

@@ -89,7 +89,20 @@ def check_permissions(directory: Path, config: Path | None, *, holds_secrets: bo
         message = f"{folder} belongs to user {owner}, and you are user {os.geteuid()}."
         findings.append(error("permissions", message, "Run this as the gateway's user, or give it the directory."))
     else:
-        foreign, exposed = _find_exposed(folder, owner)
+        foreign, exposed, paths = [], [], [folder]
+        for parent, folders, files in os.walk(folder):
+            if Path(parent) == folder:
+                folders[:] = [name for name in folders if name not in _UNCHECKED]
+            paths += (Path(parent, name) for name in (*folders, *files))
+        for path in paths:
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue  # The running gateway has just removed it.
+            if status.st_uid != owner:
+                foreign.append(path)
+            if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OTHERS:
+                exposed.append(path)
         if exposed:
             message = f"Other users can access {_name_some(exposed)} in {folder}."
             findings.append(error("permissions", message, f"chmod -R go= {folder}", partial(_make_private, exposed)))
@@ -102,26 +115,6 @@ def check_permissions(directory: Path, config: Path | None, *, holds_secrets: bo
         message = f"{config} contains a secret, and other users can read it."
         findings.append(error("permissions", message, f"chmod 600 {config}", partial(_make_private, [config])))
     return findings or [ok("permissions", f"{directory} is private.")]
-
-
-def _find_exposed(directory: Path, owner: int) -> tuple[list[Path], list[Path]]:
-    """Return the files of other owners, and the files that other users can access."""
-    foreign, exposed = [], []
-    paths = [directory]
-    for folder, folders, files in os.walk(directory):
-        if Path(folder) == directory:
-            folders[:] = [name for name in folders if name not in _UNCHECKED]
-        paths += (Path(folder, name) for name in (*folders, *files))
-    for path in paths:
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            continue  # The running gateway has just removed it.
-        if found.st_uid != owner:
-            foreign.append(path)
-        if not stat.S_ISLNK(found.st_mode) and found.st_mode & _OTHERS:
-            exposed.append(path)
-    return foreign, exposed
 
 
 def _name_some(paths: list[Path]) -> str:

@@ -6,10 +6,10 @@ It knows one JSON object with `sessionKey` and `messages` (miniclaw), and JSON l
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from gateway.conversation import Json
 from gateway.text import clean
@@ -94,43 +94,38 @@ def _load_json(text: str) -> Any:  # noqa: ANN401  # Any: JSON from another prog
 
 
 def _add_messages(session: ForeignSession, messages: Iterable[object]) -> None:
+    """Add the steps of all messages. A message has a `role` or a `type`, and its content may be a list of parts."""
     at = session.created
     for message in messages:
         if not isinstance(message, dict):
             session.left_out["malformed message"] += 1
             continue
         at = _parse_time(message.get("timestamp") or message.get("ts")) or at
-        session.steps += list(_parse_message(session, message, at))
-
-
-def _parse_message(session: ForeignSession, message: Item, at: datetime) -> Iterator[ImportedStep]:
-    """Yield the steps of a message. It has a `role` or a `type`, and its content may be a list of parts."""
-    kind = message.get("role") or message.get("type")
-    content = message.get("content")
-    match kind:
-        case "tool_use":
-            yield _parse_tool_use(message, at)
-        case "tool_result":
-            yield _parse_tool_result(message, at)
-        case "user" | "assistant" if isinstance(content, list):
-            for part in content:
-                match part:
-                    case {"type": "text", "text": str(text)} if text.strip():
-                        yield ImportedText(is_user=kind == "user", content=clean(text), at=at)
-                    case {"type": "tool_use"}:
-                        yield _parse_tool_use(cast("Item", part), at)
-                    case {"type": "tool_result"}:
-                        yield _parse_tool_result(cast("Item", part), at)
-                    case _:
-                        session.left_out["unknown part"] += 1
-        case "user" | "assistant" if isinstance(content, str) and content.strip():
-            yield ImportedText(is_user=kind == "user", content=clean(content), at=at)
-        case "user" | "assistant":
-            session.left_out["empty message"] += 1
-        case "system":
-            session.left_out["system message"] += 1
-        case _:
-            session.left_out["unknown message"] += 1
+        kind, content = message.get("role") or message.get("type"), message.get("content")
+        match kind:
+            case "tool_use":
+                session.steps.append(_parse_tool_use(message, at))
+            case "tool_result":
+                session.steps.append(_parse_tool_result(message, at))
+            case "user" | "assistant" if isinstance(content, list):
+                for part in content:
+                    match part:
+                        case {"type": "text", "text": str(text)} if text.strip():
+                            session.steps.append(ImportedText(is_user=kind == "user", content=clean(text), at=at))
+                        case {"type": "tool_use"}:
+                            session.steps.append(_parse_tool_use(part, at))
+                        case {"type": "tool_result"}:
+                            session.steps.append(_parse_tool_result(part, at))
+                        case _:
+                            session.left_out["unknown part"] += 1
+            case "user" | "assistant" if isinstance(content, str) and content.strip():
+                session.steps.append(ImportedText(is_user=kind == "user", content=clean(content), at=at))
+            case "user" | "assistant":
+                session.left_out["empty message"] += 1
+            case "system":
+                session.left_out["system message"] += 1
+            case _:
+                session.left_out["unknown message"] += 1
 
 
 def _parse_tool_use(item: Item, at: datetime) -> ImportedToolUse:

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,8 +46,12 @@ def install_steps(
         wanted[paths.credentials] = credentials
     if shell_network and paths.scope is ServiceScope.SYSTEM:
         wanted[paths.shell_network] = shipped_file(NETWORK)
-    changed = {path: text for path, text in wanted.items() if _read_text(path) != text}
-    for path, text in changed.items():
+    changed = False
+    for path, text in wanted.items():
+        with suppress(FileNotFoundError, UnicodeDecodeError):
+            if path.read_text(encoding="utf-8") == text:
+                continue
+        changed = True
         kept = f", keeping the old one as {_old(path).name}" if path.exists() else ""
         yield InstallStep(description=f"write {path}{kept}", run=partial(_write, path, text))
     if paths.scope is ServiceScope.SYSTEM and not paths.config.exists():
@@ -110,10 +115,3 @@ def _remove(path: Path) -> None:
 
 def _old(path: Path) -> Path:
     return path.with_name(f"{path.name}.old")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError):
-        return ""

@@ -154,7 +154,7 @@ def test_the_reload_command_asks_the_running_daemon(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         write_config(tmp_path, DEFAULTS + "\n[channels.loopback]\n")
         done = gatehouse("reload", home=tmp_path)
-        assert (done.returncode, "Reloaded" in done.stdout) == (0, True), done.stderr
+        assert (done.returncode, "Configuration reloaded" in done.stdout) == (0, True), done.stderr
         assert daemon.wait_for("channel_up", channel="loopback")
 
 

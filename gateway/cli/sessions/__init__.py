@@ -19,28 +19,6 @@ _MAX_NUMBER = 10**18 - 1
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    options = _parse_options(arguments, config)
-    os.umask(0o077)
-    settings = load_settings(options.config).settings
-    configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
-    match options.command:
-        case "list":
-            return asyncio.run(list_sessions(settings, options))
-        case "show":
-            return asyncio.run(show_session(settings, options))
-        case "export" if options.all:
-            return asyncio.run(export_all(settings, options))
-        case "export":
-            return asyncio.run(export(settings, options))
-        case "import":
-            return asyncio.run(import_files(settings, options))
-        case "delete":
-            return delete(settings, options)
-        case _:
-            return asyncio.run(verify(settings, options))
-
-
-def _parse_options(arguments: Sequence[str], config: Path | None) -> argparse.Namespace:
     parser = command_parser("sessions", "List, show, export, import, delete and verify conversations.", config)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -88,7 +66,25 @@ def _parse_options(arguments: Sequence[str], config: Path | None) -> argparse.Na
         options.format = options.format or "jsonl"
     if options.command == "delete" and options.number is None and "#" not in options.name:
         delete_parser.error("add the NUMBER of the session to delete")
-    return options
+
+    os.umask(0o077)
+    settings = load_settings(options.config).settings
+    configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
+    match options.command:
+        case "list":
+            return asyncio.run(list_sessions(settings, options))
+        case "show":
+            return asyncio.run(show_session(settings, options))
+        case "export" if options.all:
+            return asyncio.run(export_all(settings, options))
+        case "export":
+            return asyncio.run(export(settings, options))
+        case "import":
+            return asyncio.run(import_files(settings, options))
+        case "delete":
+            return delete(settings, options)
+        case _:
+            return asyncio.run(verify(settings, options))
 
 
 def _add_name(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:

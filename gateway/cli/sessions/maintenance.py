@@ -14,7 +14,7 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, fail
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions_archives import opened_archive
 from gateway.doctor.stores import ADVICE
-from gateway.sessions import Problem, VerifyReport
+from gateway.sessions import Problem
 from gateway.text import excerpt, printable
 from gateway.text.clean import count
 
@@ -58,35 +58,29 @@ async def verify(settings: Settings, options: argparse.Namespace) -> int:
         report = await archive.verify()
     if options.json:
         print(json.dumps({**msgspec.to_builtins(report), "is_sound": report.is_sound}, indent=2))
-    else:
-        print(_describe(report))
-    return EXIT_OK if report.is_sound else EXIT_FAILED
-
-
-def _describe(report: VerifyReport) -> str:
-    checked = (
-        f"{count(report.transcripts, 'transcript')} with {report.entries} entries, {count(report.scopes, 'scope')}"
-    )
-    head = f"Checked {checked}."
+        return EXIT_OK if report.is_sound else EXIT_FAILED
+    transcripts, scopes = count(report.transcripts, "transcript"), count(report.scopes, "scope")
+    print(f"Checked {transcripts} with {report.entries} entries in {scopes}.")
     if report.unknown_entries:
-        head += f"\n{report.unknown_entries} entries need a newer Gatehouse. They are kept."
+        print(f"{report.unknown_entries} entries need a newer Gatehouse. They are kept.")
     if report.is_sound:
-        return f"{head}\nNo problems found."
-    paragraphs = [f"{head}\n{count(report.problem_count, 'problem')} found."]
+        print("No problems found.")
+        return EXIT_OK
+    print(f"{count(report.problem_count, 'problem')} found.")
     problems_by_kind: dict[str, list[Problem]] = defaultdict(list)
     for problem in report.problems:
         problems_by_kind[problem.kind].append(problem)
     for kind, problems in problems_by_kind.items():
-        lines = [f"{kind.replace('_', ' ')} ({len(problems)})"]
-        lines += (f"  {_one_line(each.where)}: {_one_line(each.detail)}" for each in problems[:_SHOWN_PER_KIND])
+        print(f"\n{kind.replace('_', ' ')} ({len(problems)})")
+        for each in problems[:_SHOWN_PER_KIND]:
+            print(f"  {_one_line(each.where)}: {_one_line(each.detail)}")
         if len(problems) > _SHOWN_PER_KIND:
-            lines.append(f"  and {len(problems) - _SHOWN_PER_KIND} more; --json lists them")
+            print(f"  and {len(problems) - _SHOWN_PER_KIND} more; --json lists them")
         if kind in ADVICE:
-            lines.append(f"  {ADVICE[kind]}")
-        paragraphs.append("\n".join(lines))
+            print(f"  {ADVICE[kind]}")
     if unlisted := report.problem_count - len(report.problems):
-        paragraphs.append(f"{unlisted} more problems are not listed here.")
-    return "\n\n".join(paragraphs)
+        print(f"\n{unlisted} more problems are not listed here.")
+    return EXIT_FAILED
 
 
 def _one_line(text: str) -> str:
