@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             return EXIT_FAILED  # The reader of our output has left, as `| head` does. That needs no message.
         return fail(f"System error: {error.strerror or error} ({_location(error)}).", EXIT_FAILED)
+    except ImportError as error:  # Handled first, because the next handler has to import too.
+        return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
     except Exception as error:  # noqa: BLE001 - people get a sentence instead of a traceback.
         # Imported here because `--help` does not need them. The failed command has imported them by now.
         from config import ConfigError  # noqa: PLC0415

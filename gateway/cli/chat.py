@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from config import LogFormat, Settings
+from gateway.admin.client import Control, is_running
 from gateway.cli.common import (
     EXIT_FAILED,
     EXIT_OK,
@@ -20,9 +21,8 @@ from gateway.cli.common import (
     load_settings,
     seconds_between,
 )
-from gateway.admin.client import Control, is_running
-from gateway.errors import CannotStart, GatehouseError
 from gateway.data_dir import DataDirTaken, prepare_data_dir
+from gateway.errors import CannotStart, GatehouseError
 from gateway.observability.logging import configure, secrets_in
 
 log = structlog.get_logger()

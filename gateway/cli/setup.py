@@ -162,7 +162,7 @@ async def _plan(options: argparse.Namespace, path: Path, environ: Mapping[str, s
             try:
                 channels = open_channels(Settings.model_construct(channels={channel: settings}))
             except CannotStart as error:
-                raise Refused(f"{error} Enter a bot's token. Nothing was written.") from error
+                raise Refused(f"{error} Nothing was written.") from error
             _require_ok(await check_channel(channels[channel, "default"], DEADLINE))
         plan.add_token(channel, token, reference)
     if options.owner:

@@ -11,14 +11,14 @@ from typing import NoReturn
 
 import msgspec
 
+from gateway.admin.client import Control, NotRunning
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir, seconds_between
 from gateway.cli.remote import ask_daemon
-from gateway.admin.client import Control, NotRunning
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
+from gateway.observability.status import ChannelFacts, Facts
 from gateway.text import excerpt, printable
 from gateway.text.clean import ago, count, duration
-from gateway.observability.status import ChannelFacts, Facts
 
 _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0

@@ -91,7 +91,7 @@ def test_setup_by_options_can_be_repeated(tmp_path: Path) -> None:
         (("--provider", "custom", "--model", "m"), 1, "--base-url"),
         (("--provider", "anthropic", "--key", "env:NOT_SET_ANYWHERE"), 1, "NOT_SET_ANYWHERE"),
         (("--token", "pigeon=x"), 1, "Channels with a token: discord, telegram"),
-        (("--token", "telegram=x"), 1, "is not a bot's token"),
+        (("--token", "telegram=x"), 1, "is not a bot token"),
     ],
 )
 def test_missing_option_is_explained(

@@ -1,4 +1,4 @@
-"""The shipped unit under a real systemd, booted in namespaces of its own: one boot, everything in its order."""
+"""The shipped units under a real systemd that is booted in namespaces. One boot serves all checks, in order."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ MISSING = [program for program in PROGRAMS if shutil.which(program) is None]
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to boot systemd in namespaces"),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
-    pytest.mark.timeout(900),  # One boot for everything, so that a slow machine may take its time.
+    pytest.mark.timeout(900),  # For slow machines: there is one boot for all checks.
 ]
 
 LAUNCHER = """#!/bin/sh
@@ -90,7 +90,7 @@ class Machine:
         return self.run(f"systemctl show {of} --property={name} --value").strip()
 
     def journal(self) -> str:
-        """Return the last that the machine has told, of the unit and of everything else."""
+        """Return the state of the unit and the last lines of the journal."""
         return self.try_out("systemctl status gatehouse --no-pager --lines 0; journalctl --no-pager --lines 80").stdout
 
 
@@ -101,7 +101,7 @@ def machine() -> Iterator[Machine]:
         try:
             yield _booted(booting)
         finally:
-            booting.kill()  # By --kill-child everything inside ends with it.
+            booting.kill()  # --kill-child ends all processes inside.
 
 
 def _booted(booting: "subprocess.Popen[str]") -> Machine:
@@ -116,23 +116,23 @@ def _booted(booting: "subprocess.Popen[str]") -> Machine:
     pytest.skip(f"systemd cannot boot in namespaces here: {said.strip()[-200:]}")
 
 
-def test_the_service_keeps_its_promises_on_a_real_systemd(machine: Machine) -> None:
+def test_service_works_under_a_real_systemd(machine: Machine) -> None:
     prepare(machine)
-    machine.run("gatehouse service install --system")  # Returns once READY was said.
+    machine.run("gatehouse service install --system")  # Returns after READY=1.
     assert machine.property("ActiveState") == "active"
     assert machine.property("StatusText").startswith("Gatehouse ")
     assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once hello")
-    only_the_service_reads_its_credentials(machine)
-    the_sandbox_works_inside_the_unit(machine)
-    a_reload_is_followed(machine)
-    nothing_is_lost_by_a_stop_in_mid_turn(machine)
-    a_crash_is_followed_by_a_start(machine)
-    a_stuck_event_loop_is_ended_and_started_anew(machine)
-    bad_configuration_is_not_tried_again(machine)
+    check_that_only_the_service_reads_its_credentials(machine)
+    check_the_sandbox_inside_the_unit(machine)
+    check_reload(machine)
+    check_that_a_stop_loses_no_turn(machine)
+    check_restart_after_a_crash(machine)
+    check_that_the_watchdog_restarts_a_stuck_daemon(machine)
+    check_that_bad_configuration_is_not_restarted(machine)
     machine.run("gatehouse service uninstall --system")
     assert machine.property("LoadState") == "not-found"
-    the_guide_sets_up_what_the_service_reads(machine)
-    a_user_has_a_service_of_their_own(machine)
+    check_setup_of_the_system_service(machine)
+    check_the_service_of_a_user(machine)
 
 
 def prepare(machine: Machine) -> None:
@@ -145,7 +145,7 @@ def prepare(machine: Machine) -> None:
     machine.run(f"systemd-run --unit=model /opt/python/bin/{python} /opt/gatehouse/tests/deploy/model.py")
 
 
-def only_the_service_reads_its_credentials(machine: Machine) -> None:
+def check_that_only_the_service_reads_its_credentials(machine: Machine) -> None:
     path = "/run/credentials/gatehouse.service/web"
     assert machine.run(f"cat {path}").strip() == "canary-web-token-0123456789"
     stranger = machine.try_out(f"setpriv --reuid=65534 --clear-groups cat {path} /root/web.token")
@@ -153,7 +153,7 @@ def only_the_service_reads_its_credentials(machine: Machine) -> None:
     assert "canary" not in machine.run("journalctl --no-pager")
 
 
-def the_sandbox_works_inside_the_unit(machine: Machine) -> None:
+def check_the_sandbox_inside_the_unit(machine: Machine) -> None:
     script = "echo $((6 * 7)) > made; cat made; hostname; ls -d /var /run /home; ls /sys/class/net; unshare --user true"
     said = machine.run(f"{GATEHOUSE} chat --once 'run exec 2> /dev/null; {script} || echo none'")
     assert said.split() == ["the", "command", "said:", "42", "sandbox", "none"]
@@ -166,13 +166,13 @@ def the_sandbox_works_inside_the_unit(machine: Machine) -> None:
     assert "FAIL " not in told, told
 
 
-def a_reload_is_followed(machine: Machine) -> None:
+def check_reload(machine: Machine) -> None:
     machine.run("systemctl reload gatehouse")
     machine.until("journalctl -u gatehouse -o cat | grep -q config_reloaded")
     machine.until("systemctl is-active --quiet gatehouse")
 
 
-def nothing_is_lost_by_a_stop_in_mid_turn(machine: Machine) -> None:
+def check_that_a_stop_loses_no_turn(machine: Machine) -> None:
     machine.run("touch /run/hold; rm -f /run/asked")
     machine.run(f"{GATEHOUSE} chat --once 'mid turn' > /dev/null 2>&1 &")
     machine.until("test -e /run/asked")
@@ -184,7 +184,7 @@ def nothing_is_lost_by_a_stop_in_mid_turn(machine: Machine) -> None:
     assert machine.run(f"cat {transcripts}/*.jsonl | grep -c 'mid turn'").strip() == "1"
 
 
-def a_crash_is_followed_by_a_start(machine: Machine) -> None:
+def check_restart_after_a_crash(machine: Machine) -> None:
     before = machine.property("MainPID")
     machine.run("systemctl kill --kill-whom=main --signal=KILL gatehouse")
     machine.until('test "$(systemctl show gatehouse --property=NRestarts --value)" = 1')
@@ -192,7 +192,7 @@ def a_crash_is_followed_by_a_start(machine: Machine) -> None:
     assert machine.property("MainPID") != before
 
 
-def a_stuck_event_loop_is_ended_and_started_anew(machine: Machine) -> None:
+def check_that_the_watchdog_restarts_a_stuck_daemon(machine: Machine) -> None:
     machine.run("systemctl kill --kill-whom=main --signal=STOP gatehouse")
     machine.until('test "$(systemctl show gatehouse --property=NRestarts --value)" = 2')
     machine.until("systemctl is-active --quiet gatehouse")
@@ -200,7 +200,7 @@ def a_stuck_event_loop_is_ended_and_started_anew(machine: Machine) -> None:
     assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once 'still there?'")
 
 
-def bad_configuration_is_not_tried_again(machine: Machine) -> None:
+def check_that_bad_configuration_is_not_restarted(machine: Machine) -> None:
     machine.run("echo 'nonsense = 1' > /etc/gatehouse/gatehouse.toml")
     assert machine.try_out("systemctl restart gatehouse").returncode != 0
     assert machine.property("ExecMainStatus") == "78"
@@ -208,7 +208,7 @@ def bad_configuration_is_not_tried_again(machine: Machine) -> None:
     assert machine.property("NRestarts") == "0"
 
 
-def the_guide_sets_up_what_the_service_reads(machine: Machine) -> None:
+def check_setup_of_the_system_service(machine: Machine) -> None:
     machine.run("rm -r /etc/gatehouse /etc/systemd/system/gatehouse.service.d /var/lib/private/gatehouse")
     model = "--provider custom --base-url http://127.0.0.1:9000/v1"
     told = machine.run(f"KEY=canary-model-key gatehouse setup {model} --model m --key env:KEY --service system")
@@ -225,11 +225,11 @@ def the_guide_sets_up_what_the_service_reads(machine: Machine) -> None:
     machine.run("gatehouse service uninstall --system")
 
 
-def a_user_has_a_service_of_their_own(machine: Machine) -> None:
+def check_the_service_of_a_user(machine: Machine) -> None:
     machine.run("useradd --create-home --uid 4711 alice && systemctl start user@4711")  # As lingering does.
     machine.write("/home/alice/.gatehouse/gatehouse.toml", MODEL)
     machine.run("chown -R alice /home/alice/.gatehouse")
-    machine.run(f"{ALICE} gatehouse service install --user")  # Returns once READY was said.
+    machine.run(f"{ALICE} gatehouse service install --user")  # Returns after READY=1.
     machine.run(f"{ALICE} systemctl --user is-enabled gatehouse")
     assert "systemctl --user start gatehouse" in machine.run(f"{ALICE} gatehouse service install --user")
     assert "the model has answered" in machine.run(f"{ALICE} gatehouse chat --once hello")
