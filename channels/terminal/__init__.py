@@ -1,4 +1,4 @@
-"""The terminal channel: the socket behind `gatehouse chat`; the client is not imported with it."""
+"""The terminal channel: the gateway's side of `gatehouse chat`. Importing it does not import the client."""
 
 from channels.terminal.channel import TerminalChannel
 from gateway.contract import Channel, ChannelContext

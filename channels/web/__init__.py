@@ -1,4 +1,4 @@
-"""The web channel: a chat page and the socket behind it, on the gateway's own HTTP server."""
+"""The web channel: the chat page and its WebSocket, on the gateway's HTTP server."""
 
 from channels.web.channel import WebChannel
 from gateway.contract import Channel, ChannelContext

@@ -1,22 +1,31 @@
-"""The web channel: a `SocketChannel` for the chat page, with Markdown rendered on this side."""
+"""The web channel: serves the chat page, and renders Markdown for it."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
-from channels.web.assets import asset_routes
-from channels.websocket import SocketChannel
-from channels.websocket.connection import link_to
-from channels.websocket.wire import Message
-from gateway.contract import Access, ChannelContext, Outbound, Receipt, Route
+from aiohttp import web
+
+from channels.websocket import WebSocketChannel
+from channels.websocket.wire import MessageFrame, link_to
+from gateway.contract import Access, Caller, ChannelContext, Outbound, Receipt, Route
 from gateway.errors import Undeliverable
 from gateway.text.markdown import render_html
 
-__all__ = ["WebChannel"]
+# A fixed list: no path of a request ever reaches the file system.
+_PAGE_FILES = {
+    "/": ("index.html", "text/html"),
+    "/app.js": ("app.js", "text/javascript"),
+    "/app.css": ("app.css", "text/css"),
+    "/favicon.svg": ("favicon.svg", "image/svg+xml"),
+}
 
 
-class WebChannel(SocketChannel):
-    """Everybody with the same name sees the same chat, in as many tabs as they like."""
+class WebChannel(WebSocketChannel):
+    """All browsers with the same user name share one chat."""
 
     max_buttons = 30
     max_file_bytes = 2_000_000_000
@@ -25,11 +34,11 @@ class WebChannel(SocketChannel):
         super().__init__(context, render=render_html)
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
-        """Show a link to the file, which the gateway itself hands over; the transcript has it too."""
+        """Show a link to the file. The gateway serves the download, and the transcript has the link as well."""
         del path
         if message.file is None:
             raise Undeliverable("There is no file to send.")
-        frame = Message(
+        frame = MessageFrame(
             key=key,
             kind=message.kind,
             text=f"[file: {message.file.name}]",
@@ -38,8 +47,20 @@ class WebChannel(SocketChannel):
             reply_to=message.reply_to,
             file=link_to(message.file),
         )
-        self.broadcast(message.address, frame)
+        self._hub.broadcast(message.address.peer, frame)
         return Receipt(message_id=key)
 
     def routes(self) -> Sequence[Route]:
-        return [*asset_routes(), Route(method="GET", path="/web/ws", access=Access.OWNER, handle=self.serve)]
+        page = [Route(method="GET", path=path, access=Access.PUBLIC, handle=_serve_file) for path in _PAGE_FILES]
+        return [*page, Route(method="GET", path="/web/ws", access=Access.OWNER, handle=self.serve)]
+
+
+async def _serve_file(request: web.Request, _caller: Caller) -> web.StreamResponse:
+    name, media_type = _PAGE_FILES[request.path]
+    body = await asyncio.to_thread(_read_file, name)
+    return web.Response(body=body, content_type=media_type, charset="utf-8")
+
+
+@cache
+def _read_file(name: str) -> bytes:
+    return files("channels.web").joinpath("page", name).read_bytes()

@@ -1,5 +1,5 @@
-"""What the channels that speak JSON over a WebSocket share: frames, the hub of open sockets, and the channel itself."""
+"""JSON frames over WebSockets: the base of the web and the terminal channel."""
 
-from channels.websocket.channel import SocketChannel
+from channels.websocket.channel import WebSocketChannel
 
-__all__ = ["SocketChannel"]
+__all__ = ["WebSocketChannel"]

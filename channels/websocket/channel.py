@@ -1,39 +1,48 @@
-"""A channel whose clients come over WebSockets; where they come in is for its heirs to say."""
+"""`WebSocketChannel`: a channel whose clients connect by WebSocket. Its subclasses add the route."""
 
 import asyncio
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, web
 
-from channels.websocket.connection import Conversation, Desk, Render, TooInsistent
-from channels.websocket.hub import Hub, TooManyConnections
-from channels.websocket.mail import Mail
-from channels.websocket.send_queue import Outlet
-from channels.websocket.wire import Draft, Message
-from gateway.contract import Address, Caller, ChannelContext, Deliver, Outbound, OutboundKind, Receipt, TextLimit
-
-__all__ = ["SocketChannel"]
+from channels.websocket.connection import ClientConnection, RenderHtml
+from channels.websocket.hub import Hub
+from channels.websocket.wire import DraftFrame, MessageFrame
+from gateway.contract import (
+    Address,
+    Caller,
+    ChannelContext,
+    Deliver,
+    Inbound,
+    Outbound,
+    OutboundKind,
+    PeerKind,
+    Receipt,
+    TextLimit,
+    Verdict,
+)
+from gateway.errors import Transient
 
 MAX_MESSAGE_SIZE = 1024 * 1024
-"""Above it the connection is closed with 1009 before the rest is read."""
+"""A larger message closes the connection with 1009 before the rest of it is read."""
 HEARTBEAT = 30.0
-"""A client that has sent nothing for so long is asked for a sign of life."""
-SILENCE = 3
-"""After so many heartbeats without one whole message, not even that sign, the client is at a message without end."""
+"""A client that has sent nothing for this long is pinged."""
+MAX_SILENT_HEARTBEATS = 3
+"""A client without one complete message for this many heartbeats, not even a pong, is disconnected."""
 CLOSE_TIMEOUT = 2.0
-"""How long a client may take to answer a closing handshake."""
-SEND_TIMEOUT = 30.0
-SLOW = 0.02
-REST = 3
-"""After a slow draft none is made for so many times as long, so that long answers leave the processor to others."""
+"""How long a client may take to answer the closing handshake."""
+SLOW_DRAFT = 0.02
+DRAFT_PAUSE = 3
+"""After a slow draft, drafts are skipped for this many times as long, so that long answers do not hog the processor."""
 
 
-class SocketChannel:
-    """Takes WebSockets, hands to the core what they say, and gives to all sockets of a peer what the core answers.
+class WebSocketChannel:
+    """Delivers the messages of WebSocket clients to the core, and sends its answers to all clients of a peer.
 
-    With `render`, frames carry HTML beside the text.
+    With `render`, frames have HTML in addition to the text.
     """
 
     text_limit = TextLimit(size=1_000_000)
@@ -41,165 +50,115 @@ class SocketChannel:
     repeats_dropped_for = math.inf
     """A client shows each key once."""
     keeps_replies = False
-    """Whether a reply waits for whoever is away, as a notice does; clients that read transcripts need not be told."""
+    """Whether replies, like notices, wait for an absent peer. Clients that read the transcript do not need that."""
 
-    def __init__(self, context: ChannelContext, *, render: Render | None = None, heartbeat: float = HEARTBEAT) -> None:
+    def __init__(
+        self,
+        context: ChannelContext,
+        *,
+        render: RenderHtml | None = None,
+        heartbeat: float = HEARTBEAT,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.name = context.name
         self.account = context.account
         self._context = context
         self._render = render
         self._heartbeat = heartbeat
-        self._rests_until = 0.0
-        self._hub = Hub(keeps_replies=self.keeps_replies)
-        self._mail = Mail(self._hub, context.notebook)
-        self._desk = Desk(
-            channel=context.name, account=context.account, browser=context.browser, hub=self._hub, render=render
-        )
+        self._clock = clock
+        self._deliver: Deliver | None = None
+        self._no_drafts_until = 0.0
+        self._hub = Hub(context.notebook, keeps_replies=self.keeps_replies)
 
     async def run(self, deliver: Deliver) -> None:
-        """Let messages in until cancelled. Open sockets stay: what is still to be answered can be delivered."""
+        """Accept messages until cancelled. Open sockets stay, so that pending answers can still be delivered."""
         if self._render is not None:
-            await asyncio.to_thread(self._render, "*warm*")  # The first answer does not wait for the parser's tables.
-        self._desk.deliver = deliver
+            await asyncio.to_thread(self._render, "*warm*")  # Builds the parser's tables before the first answer.
+        self._deliver = deliver
         self._context.pulse.up()
         try:
             await asyncio.Event().wait()
         finally:
-            self._desk.deliver = None
+            self._deliver = None
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        """Give `message` to every socket of its peer. With none open, a notice waits; a reply is in the transcript."""
+        """Send `message` to every connection of its peer. If there is none, a notice waits in the peer's mailbox."""
         is_notice = message.kind is OutboundKind.NOTICE
-        frame = Message(
+        html = None
+        if self._render is not None and not is_notice:
+            html = await asyncio.to_thread(self._render, message.text)
+        frame = MessageFrame(
             key=key,
             kind=message.kind,
             text=message.text,
             at=datetime.now(UTC),
             session=message.session,
             reply_to=message.reply_to,
-            html=None if is_notice else await self._rendered(message.text),
+            html=html,
             buttons=message.buttons,
             is_failure=message.is_failure,
             is_question=message.is_question,
             restored=message.restored,
         )
-        is_anybody_there = self._hub.broadcast(message.address.peer, frame)
-        if not is_anybody_there and (is_notice or self.keeps_replies):
-            await self._mail.leave(message.address.peer, frame)
+        is_connected = self._hub.broadcast(message.address.peer, frame)
+        if not is_connected and (is_notice or self.keeps_replies):
+            await self._hub.keep(message.address.peer, frame)
         return Receipt(message_id=key)
-
-    def broadcast(self, address: Address, frame: Message) -> None:
-        """Give `frame` to every socket of a peer."""
-        self._hub.broadcast(address.peer, frame)
 
     def can_draft(self, address: Address) -> bool:  # noqa: ARG002 - the contract's signature.
         return True
 
     async def draft(self, message: Outbound, *, key: str) -> None:
-        """Show an answer so far, unless drafts cost too much by now: a long text renders slowly, and is soon old."""
-        started = monotonic()
-        if started < self._rests_until:
+        """Show the answer so far. Skipped for a while after a draft that was slow to render."""
+        started = self._clock()
+        if started < self._no_drafts_until:
             return
-        draft = Draft(
-            key=key,
-            text=message.text,
-            session=message.session,
-            reply_to=message.reply_to,
-            html=await self._rendered(message.text),
-        )
+        html = None if self._render is None else await asyncio.to_thread(self._render, message.text)
+        draft = DraftFrame(key=key, text=message.text, session=message.session, reply_to=message.reply_to, html=html)
         self._hub.broadcast(message.address.peer, draft)
-        took = monotonic() - started
-        if took > SLOW:
-            self._rests_until = started + took * (1 + REST)
+        took = self._clock() - started
+        if took > SLOW_DRAFT:
+            self._no_drafts_until = started + took * (1 + DRAFT_PAUSE)
 
     async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Talk with one client until it leaves. Cancelled, it says goodbye with 1001 and leaves no task behind."""
+        """Handle one client until it leaves. If cancelled, close its socket with 1001."""
         socket = web.WebSocketResponse(
             max_msg_size=MAX_MESSAGE_SIZE,
             compress=False,
             heartbeat=self._heartbeat,
-            receive_timeout=self._heartbeat * SILENCE,
+            receive_timeout=self._heartbeat * MAX_SILENT_HEARTBEATS,
             timeout=CLOSE_TIMEOUT,
-            autoping=False,  # Pings and pongs count against the client's limit like anything else.
+            autoping=False,  # Pings and pongs count against the client's rate limit.
         )
         await socket.prepare(request)
-        outlet = Outlet(abort=lambda: _abort(request))
+
+        def abort() -> None:
+            if request.transport is not None:
+                request.transport.abort()
+
+        connection = ClientConnection(
+            socket,
+            caller,
+            Address(channel=self.name, account=self.account, kind=PeerKind.DIRECT, peer=caller.name),
+            hub=self._hub,
+            browser=self._context.browser,
+            deliver=self._deliver_if_running,
+            render=self._render,
+            abort=abort,
+            clock=self._clock,
+        )
         code = WSCloseCode.GOING_AWAY
         try:
-            code = await self._talk(socket, caller, outlet)
+            code = await connection.run()
         finally:
-            await _close(socket, request, code)
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await socket.close(code=code)
+            except TimeoutError:
+                abort()
         return socket
 
-    async def _talk(self, socket: web.WebSocketResponse, caller: Caller, outlet: Outlet) -> WSCloseCode:
-        await self._mail.open()
-        conversation = Conversation(self._desk, caller, outlet)
-        conversation.greet()
-        try:
-            with self._hub.joined(caller.name, outlet):
-                async with asyncio.TaskGroup() as group:
-                    writer = group.create_task(_write(socket, outlet), name=f"{self._context.name}:writer")
-                    await self._mail.taken(caller.name)
-                    code = await _listen(socket, conversation, outlet)
-                    writer.cancel()
-        except TooManyConnections:
-            code = WSCloseCode.TRY_AGAIN_LATER
-        return code
-
-    async def _rendered(self, text: str) -> str | None:
-        return None if self._render is None else await asyncio.to_thread(self._render, text)
-
-
-async def _listen(socket: web.WebSocketResponse, conversation: Conversation, outlet: Outlet) -> WSCloseCode:
-    """Read until the client leaves, is lost, or has to go; say with which code."""
-    try:
-        async for message in socket:
-            if message.type is WSMsgType.ERROR:
-                break
-            if message.type is WSMsgType.PING:
-                await _pong(socket, conversation, message.data)
-            elif message.type is WSMsgType.PONG:
-                conversation.may_be_answered()
-            else:
-                await conversation.hear(message)
-            await outlet.calm()
-    except (TooInsistent, TimeoutError):
-        return WSCloseCode.POLICY_VIOLATION
-    return WSCloseCode.OK
-
-
-async def _pong(socket: web.WebSocketResponse, conversation: Conversation, payload: bytes) -> None:
-    if not conversation.may_be_answered():
-        return
-    try:
-        await socket.pong(payload)
-    except ConnectionError:
-        return  # The client has gone; the next read says so.
-
-
-async def _write(socket: web.WebSocketResponse, outlet: Outlet) -> None:
-    """Send what is queued. A client that takes nothing for long is given up; the reading side sees that too."""
-    while True:
-        data = await outlet.next()
-        try:
-            async with asyncio.timeout(SEND_TIMEOUT):
-                await socket.send_frame(data, WSMsgType.TEXT)
-        except ConnectionError:
-            return
-        except TimeoutError:
-            outlet.give_up()
-            return
-
-
-async def _close(socket: web.WebSocketResponse, request: web.Request, code: WSCloseCode) -> None:
-    """Say goodbye if the client still listens, and be rid of the connection in any case."""
-    try:
-        async with asyncio.timeout(CLOSE_TIMEOUT):
-            await socket.close(code=code)
-    except TimeoutError:
-        _abort(request)
-
-
-def _abort(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
+    async def _deliver_if_running(self, inbound: Inbound) -> Verdict:
+        if self._deliver is None:
+            raise Transient("The channel is not running.")
+        return await self._deliver(inbound)

@@ -1,228 +1,242 @@
-"""One client's way in: its frames are read in order, and each is answered before the next is read."""
+"""The connection of one client: reads its frames, limits their rate, answers them, and sends its queue."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime
-from urllib.parse import quote
 
-from aiohttp import WSMessage, WSMsgType
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
-from channels.websocket.bucket import Bucket
-from channels.websocket.hub import Hub
-from channels.websocket.send_queue import Outlet
+from channels.websocket.hub import Hub, TooManyConnections
+from channels.websocket.send_queue import SendQueue
 from channels.websocket.wire import (
-    Ack,
-    AskCommands,
-    AskHistory,
-    AskSessions,
+    AckFrame,
     BadFrame,
-    Commands,
-    Echo,
-    Failure,
-    FileLink,
-    Frame,
-    Hello,
-    History,
+    ClientMessage,
+    CommandsFrame,
+    CommandsRequest,
+    EchoFrame,
+    ErrorFrame,
+    HelloFrame,
+    HistoryFrame,
     HistoryLine,
-    Message,
-    Say,
-    Sessions,
-    Upload,
+    HistoryRequest,
+    MessageFrame,
+    SessionsFrame,
+    SessionsRequest,
+    link_to,
     parse,
 )
-from gateway.contract import (
-    Address,
-    Attachment,
-    Browser,
-    Caller,
-    Deliver,
-    Enclosure,
-    Inbound,
-    Line,
-    OpenQuestion,
-    PeerKind,
-    Sender,
-    SessionInfo,
-    Verdict,
-)
+from gateway.contract import Address, Attachment, Browser, Caller, Deliver, Inbound, Line, Sender, Verdict
 from gateway.errors import Transient
 
-__all__ = ["Conversation", "Desk", "Render", "TooInsistent", "link_to"]
-
-Render = Callable[[str], str]
-"""Markdown to safe HTML; slow for long texts, so it is called in a thread."""
+RenderHtml = Callable[[str], str]
+"""Turns Markdown into safe HTML. It is slow for long texts, so call it in a thread."""
 
 FRAMES_PER_SECOND = 20
-FRAMES_AT_ONCE = 60
-PATIENCE = 200
-"""How many frames above the limit, in a row, are answered before the connection is closed."""
+MAX_BURST = 60
+MAX_REFUSALS = 200
+"""How many frames above the limit get an error before the connection is closed. They refill at the same rate."""
 HISTORY_CHARS = 1_000_000
-NOT_NOW = "This was not taken just now; try again in a moment."
+SEND_TIMEOUT = 30.0
+NOT_NOW = "Gatehouse can't take messages right now. Try again in a moment."
 
 
-class TooInsistent(Exception):
+class RateLimitExceeded(Exception):
     """The client keeps sending above its limit; close the connection."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Desk:
-    """What every conversation of a channel needs. `deliver` is there only while the channel runs."""
+class TokenBucket:
+    """Allows `burst` frames at once, and `rate` per second in the long run."""
 
-    channel: str
-    account: str
-    browser: Browser
-    hub: Hub
-    render: Render | None = None
-    deliver: Deliver | None = None
+    def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._filled_at = clock()
+
+    def take(self) -> bool:
+        """Take one token; return False if the bucket is empty."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
 
 
-class Conversation:
-    def __init__(self, desk: Desk, caller: Caller, outlet: Outlet) -> None:
-        self._desk = desk
-        self._outlet = outlet
+class ClientConnection:
+    """Handles the frames of one client in order: each is answered before the next is read."""
+
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        caller: Caller,
+        address: Address,
+        *,
+        hub: Hub,
+        browser: Browser,
+        deliver: Deliver,
+        render: RenderHtml | None,
+        abort: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._socket = socket
         self._sender = Sender(id=caller.name, name=caller.name, is_owner=caller.is_owner)
-        self._address = Address(channel=desk.channel, account=desk.account, kind=PeerKind.DIRECT, peer=caller.name)
-        self._bucket = Bucket(rate=FRAMES_PER_SECOND, burst=FRAMES_AT_ONCE)
-        self._refused = 0
+        self._address = address
+        self._hub = hub
+        self._browser = browser
+        self._deliver = deliver
+        self._render = render
+        self._queue = SendQueue(abort)
+        self._frames = TokenBucket(rate=FRAMES_PER_SECOND, burst=MAX_BURST, clock=clock)
+        # Refusals have their own bucket. A count of refusals in a row would start again with each new token, every
+        # 50 ms, and only a client with more than 4,000 frames per second would ever be closed.
+        self._refusals = TokenBucket(rate=FRAMES_PER_SECOND, burst=MAX_REFUSALS, clock=clock)
 
-    def greet(self) -> None:
-        """Say hello, and ask again what somebody has to answer: it may have been asked before this client came."""
-        self._outlet.offer(Hello(name=self._sender.name))
-        for question in self._desk.browser.questions(self._address, self._sender):
-            self._outlet.offer(_asked(question))
+    async def run(self) -> WSCloseCode:
+        """Talk with the client until it leaves or breaks a limit; return the code to close the socket with."""
+        await self._hub.load()
+        # No `await` from here to `joined`: a question that the agent asks in a gap would be in neither the list of
+        # open questions nor the broadcast.
+        self._queue.put(HelloFrame(name=self._sender.name))
+        for question in self._browser.questions(self._address, self._sender):
+            asked = question.message
+            self._queue.put(
+                MessageFrame(
+                    key=question.key,
+                    kind=asked.kind,
+                    text=asked.text,
+                    at=datetime.now(UTC),
+                    reply_to=asked.reply_to,
+                    buttons=asked.buttons,
+                    is_question=True,
+                )
+            )
+        try:
+            with self._hub.joined(self._address.peer, self._queue):
+                async with asyncio.TaskGroup() as group:
+                    writer = group.create_task(self._write(), name=f"{self._address.channel}:writer")
+                    await self._hub.forget(self._address.peer)
+                    code = WSCloseCode.OK
+                    try:
+                        async for message in self._socket:
+                            if message.type is WSMsgType.ERROR:
+                                break
+                            await self._handle(message)
+                            await self._queue.wait_until_short()
+                    except (RateLimitExceeded, TimeoutError):
+                        code = WSCloseCode.POLICY_VIOLATION
+                    writer.cancel()
+        except TooManyConnections:
+            code = WSCloseCode.TRY_AGAIN_LATER
+        return code
 
-    async def hear(self, message: WSMessage) -> None:
-        """Answer one frame; whatever is in it, only `TooInsistent` is raised."""
-        is_within_limit = self._spend()
+    async def _write(self) -> None:
+        """Send the queue. The reading side ends as well once the connection is gone."""
+        while True:
+            data = await self._queue.get()
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT):
+                    await self._socket.send_frame(data, WSMsgType.TEXT)
+            except ConnectionError:
+                return
+            except TimeoutError:
+                self._queue.abort()
+                return
+
+    async def _handle(self, message: WSMessage) -> None:
+        """Answer one frame; raises only `RateLimitExceeded`."""
+        is_within_limit = self._frames.take()
+        if not is_within_limit and not self._refusals.take():
+            raise RateLimitExceeded
+        if message.type is WSMsgType.PONG:
+            return
+        if message.type is WSMsgType.PING:
+            if is_within_limit:
+                with suppress(ConnectionError):  # The client is gone, and the next read ends the loop.
+                    await self._socket.pong(message.data)
+            return
         if message.type is not WSMsgType.TEXT:
-            self._fail("Only text frames are understood here.")
+            self._queue.put(ErrorFrame(text="Only text frames are supported."))
             return
         try:
             frame = parse(message.data)
         except BadFrame as problem:
-            self._fail(str(problem), id=problem.id)
+            self._queue.put(ErrorFrame(text=str(problem), id=problem.id))
             return
-        if is_within_limit:
-            await self._answer(frame)
-        else:
-            name = frame.id if isinstance(frame, Say) else None
-            self._fail("This is too fast; wait a moment.", id=name, can_retry=True)
-
-    def may_be_answered(self) -> bool:
-        """Count a frame that says nothing (a ping or a pong) against the limit."""
-        return self._spend()
-
-    def _spend(self) -> bool:
-        if self._bucket.take():
-            self._refused = 0
-            return True
-        self._refused += 1
-        if self._refused > PATIENCE:
-            raise TooInsistent
-        return False
-
-    async def _answer(self, frame: Frame) -> None:
+        if not is_within_limit:
+            frame_id = frame.id if isinstance(frame, ClientMessage) else None
+            self._queue.put(ErrorFrame(text="You're sending too fast. Wait a moment.", id=frame_id, can_retry=True))
+            return
         match frame:
-            case Say():
-                await self._deliver(frame)
-            case AskSessions():
-                self._outlet.offer(Sessions(sessions=self._sessions()))
-            case AskHistory():
-                self._outlet.offer(await self._history(frame.limit))
-            case AskCommands():
-                self._outlet.offer(Commands(commands=self._desk.browser.commands()))
+            case ClientMessage():
+                await self._accept(frame)
+            case SessionsRequest():
+                sessions = self._browser.sessions(self._address, self._sender)
+                self._queue.put(SessionsFrame(sessions=sessions))
+            case HistoryRequest():
+                await self._send_history(frame.limit)
+            case CommandsRequest():
+                self._queue.put(CommandsFrame(commands=self._browser.commands()))
 
-    async def _deliver(self, said: Say) -> None:
-        """Acknowledge only what the core has taken: until then the client keeps it, and may send it again."""
-        if self._desk.deliver is None:
-            self._fail(NOT_NOW, id=said.id, can_retry=True)
-            return
-        inbound = self._inbound(said)
-        try:
-            verdict = await self._desk.deliver(inbound)
-        except Transient:
-            self._fail(NOT_NOW, id=said.id, can_retry=True)
-            return
-        self._outlet.offer(Ack(id=said.id, verdict=verdict, at=inbound.sent_at))
-        if verdict is Verdict.ACCEPTED:
-            echo = Echo(id=said.id, text=_shown(said), at=inbound.sent_at)
-            self._desk.hub.broadcast(self._sender.id, echo, besides=self._outlet)
-        elif verdict is Verdict.DUPLICATE:  # It may have lost the connection before its answer came.
-            for answer in self._desk.hub.answers(self._sender.id, said.id):
-                self._outlet.offer(answer)
-
-    def _inbound(self, said: Say) -> Inbound:
-        return Inbound(
+    async def _accept(self, message: ClientMessage) -> None:
+        """Deliver a message to the core, and acknowledge it only then: until that the client may send it again."""
+        inbound = Inbound(
             address=self._address,
             sender=self._sender,
-            event_id=said.id,
-            text=said.text,
+            event_id=message.id,
+            text=message.text,
             sent_at=datetime.now(UTC),
-            message_id=said.id,
-            attachments=tuple(map(_attachment, said.files)),
+            message_id=message.id,
+            attachments=tuple(
+                Attachment(kind=file.kind, name=file.name, media_type=file.media_type, size=file.size, ref=file.ref)
+                for file in message.files
+            ),
         )
+        try:
+            verdict = await self._deliver(inbound)
+        except Transient:
+            self._queue.put(ErrorFrame(text=NOT_NOW, id=message.id, can_retry=True))
+            return
+        self._queue.put(AckFrame(id=message.id, verdict=verdict, at=inbound.sent_at))
+        if verdict is Verdict.ACCEPTED:
+            # The same text as the history will show.
+            shown = "\n".join(filter(None, [message.text, *(f"[{file.kind}: {file.name}]" for file in message.files)]))
+            echo = EchoFrame(id=message.id, text=shown, at=inbound.sent_at)
+            self._hub.broadcast(self._address.peer, echo, skip=self._queue)
+        elif verdict is Verdict.DUPLICATE:
+            # The client may have lost its connection before the answer came.
+            for answer in self._hub.recent_answers(self._address.peer, message.id):
+                self._queue.put(answer)
 
-    def _sessions(self) -> list[SessionInfo]:
-        return self._desk.browser.sessions(self._address, self._sender)
+    async def _send_history(self, limit: int) -> None:
+        lines = await self._browser.history(self._address, self._sender, limit=limit)
+        sessions = self._browser.sessions(self._address, self._sender)
+        active = next((session.number for session in sessions if session.is_active), None)
+        # The newest lines that fit into `HISTORY_CHARS`, and always the last one.
+        newest: list[Line] = []
+        free = HISTORY_CHARS
+        for line in reversed(lines):
+            free -= len(line.text)
+            if newest and free < 0:
+                break
+            newest.append(line)
 
-    async def _history(self, limit: int) -> History:
-        lines = await self._desk.browser.history(self._address, self._sender, limit=limit)
-        active = next((session.number for session in self._sessions() if session.is_active), None)
-        shown = await asyncio.to_thread(_show, _newest(lines, HISTORY_CHARS), self._desk.render)
-        return History(session=active, lines=shown)
+        def render() -> list[HistoryLine]:
+            return [
+                HistoryLine(
+                    role=line.role,
+                    text=line.text,
+                    at=line.at,
+                    # The user's own text is shown as it was typed.
+                    html=self._render(line.text) if self._render and line.role != "user" and not line.file else None,
+                    file=link_to(line.file) if line.file else None,
+                )
+                for line in reversed(newest)
+            ]
 
-    def _fail(self, sentence: str, *, id: str | None = None, can_retry: bool = False) -> None:  # noqa: A002 - as on the wire.
-        self._outlet.offer(Failure(text=sentence, id=id, can_retry=can_retry))
-
-
-def _asked(question: OpenQuestion) -> Message:
-    message = question.message
-    return Message(
-        key=question.key,
-        kind=message.kind,
-        text=message.text,
-        at=datetime.now(UTC),
-        reply_to=message.reply_to,
-        buttons=message.buttons,
-        is_question=True,
-    )
-
-
-def _attachment(file: Upload) -> Attachment:
-    return Attachment(kind=file.kind, name=file.name, media_type=file.media_type, size=file.size, ref=file.ref)
-
-
-def _shown(said: Say) -> str:
-    """Return what a person sees of a message, as the history will show it."""
-    return "\n".join(filter(None, [said.text, *(f"[{file.kind}: {file.name}]" for file in said.files)]))
-
-
-def link_to(file: Enclosure) -> FileLink:
-    """Say where a file that the agent has sent can be downloaded."""
-    return FileLink(name=file.name, size=file.size, url=f"/files/{quote(file.ref)}?name={quote(file.name)}")
-
-
-def _newest(lines: list[Line], max_chars: int) -> list[Line]:
-    """Drop the oldest lines until the rest has at most `max_chars` characters; the newest always stays."""
-    kept: list[Line] = []
-    for line in reversed(lines):
-        max_chars -= len(line.text)
-        if kept and max_chars < 0:
-            break
-        kept.append(line)
-    return kept[::-1]
-
-
-def _show(lines: list[Line], render: Render | None) -> list[HistoryLine]:
-    """Add HTML to the agent's lines; what a person typed is shown as it was typed."""
-    return [
-        HistoryLine(
-            role=line.role,
-            text=line.text,
-            at=line.at,
-            html=render(line.text) if render is not None and line.role != "user" and not line.file else None,
-            file=link_to(line.file) if line.file else None,
-        )
-        for line in lines
-    ]
+        self._queue.put(HistoryFrame(session=active, lines=await asyncio.to_thread(render)))

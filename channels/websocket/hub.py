@@ -1,112 +1,157 @@
-"""Who is connected: the open outlets of each peer, what waits for a peer who is away, and what was said last."""
+"""The open connections of each peer, and the mailboxes of peers that are not connected.
 
+Mailboxes are stored in the channel's notebook: a reminder may come days before its reader connects.
+"""
+
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from channels.websocket.send_queue import Outlet
-from channels.websocket.wire import Message, ServerFrame
-from gateway.contract import OutboundKind
+import msgspec
 
-__all__ = ["Hub", "TooManyConnections"]
+from channels.websocket.send_queue import SendQueue
+from channels.websocket.wire import MessageFrame, ServerFrame, encode
+from gateway.contract import Notebook, OutboundKind
+from gateway.errors import Transient
 
 MAX_CONNECTIONS = 16
-"""For one peer: a person with many tabs, not a leak."""
-MAX_NOTES = 20
+"""Per peer: enough for many browser tabs, and a bound for a client that leaks connections."""
+MAX_MAILBOX_SIZE = 20
 MAX_MAILBOXES = 1000
-MAX_SAID = 20
-MAX_LISTENERS = 1000
-"""How many peers are remembered with what was said to them last."""
+MAX_RECENT_MESSAGES = 20
+"""Per peer, for clients that resend a message to get its answer again."""
+MAX_RECENT_PEERS = 1000
+
+_KEY_PREFIX = "mail/"
+_decode_mailbox = msgspec.json.Decoder(list[MessageFrame]).decode
 
 
 class TooManyConnections(Exception):
-    """The peer has as many connections as it may have."""
+    """The peer has `MAX_CONNECTIONS` open already."""
 
 
 class Hub:
-    """Everybody who is connected, by peer; all of it bounded. For use within one event loop."""
+    """Broadcasts frames to all connections of a peer, and keeps messages for a peer without one.
 
-    def __init__(self, *, keeps_replies: bool = False) -> None:
+    Notices are always kept; replies only with `keeps_replies`. After a crash a kept message may be sent twice, with
+    the same key. Use it from one event loop.
+    """
+
+    def __init__(self, notebook: Notebook, *, keeps_replies: bool = False) -> None:
+        self._notebook = notebook
         self._keeps_replies = keeps_replies
-        self._outlets: dict[str, list[Outlet]] = {}
-        self._mailboxes: OrderedDict[str, deque[Message]] = OrderedDict()
-        self._said: OrderedDict[str, deque[Message]] = OrderedDict()
+        self._queues: dict[str, list[SendQueue]] = {}
+        self._mailboxes: OrderedDict[str, deque[MessageFrame]] = OrderedDict()
+        self._recent: OrderedDict[str, deque[MessageFrame]] = OrderedDict()
+        self._stored: set[str] = set()
+        """The peers whose mailbox is in the notebook."""
+        self._loading = asyncio.Lock()
+        self._is_loaded = False
+
+    async def load(self) -> None:
+        """Read the mailboxes from the notebook, the first time only. Await this before `joined`."""
+        async with self._loading:
+            if self._is_loaded:
+                return
+            for name, value in (await self._notebook.read()).items():
+                if not name.startswith(_KEY_PREFIX):
+                    continue
+                peer = name.removeprefix(_KEY_PREFIX)
+                self._stored.add(peer)
+                with suppress(msgspec.DecodeError):  # Another version wrote it, and only that one can read it.
+                    for message in _decode_mailbox(value.encode()):
+                        self._add_to_mailbox(peer, message)
+            self._is_loaded = True
 
     @contextmanager
-    def joined(self, peer: str, outlet: Outlet) -> Iterator[None]:
-        """Let `outlet` have what is broadcast to `peer`, and first what has been waiting in the mailbox."""
-        outlets = self._outlets.setdefault(peer, [])
-        if len(outlets) >= MAX_CONNECTIONS:
+    def joined(self, peer: str, queue: SendQueue) -> Iterator[None]:
+        """Add `queue` to the connections of `peer`, and first move the peer's mailbox into it."""
+        queues = self._queues.setdefault(peer, [])
+        if len(queues) >= MAX_CONNECTIONS:
             raise TooManyConnections
-        outlets.append(outlet)
+        queues.append(queue)
         try:
-            for note in self._mailboxes.pop(peer, ()):
-                self._remember(peer, note)
-                outlet.offer(note)
+            for message in self._mailboxes.pop(peer, ()):
+                self._remember(peer, message)
+                queue.put(message)
             yield
         finally:
-            self._leave(peer, outlet)
+            queues.remove(queue)
+            if not queues:
+                del self._queues[peer]
+                # With another connection open, the peer has received the same frames there.
+                for frame in queue.unsent():
+                    if isinstance(frame, MessageFrame) and (self._keeps_replies or frame.kind == OutboundKind.NOTICE):
+                        self._add_to_mailbox(peer, frame)
 
-    def broadcast(self, peer: str, frame: ServerFrame, *, besides: Outlet | None = None) -> bool:
-        """Offer `frame` to every connection of `peer`, or say that there is none."""
-        outlets = self._outlets.get(peer, ())
-        if isinstance(frame, Message):
+    def broadcast(self, peer: str, frame: ServerFrame, *, skip: SendQueue | None = None) -> bool:
+        """Queue `frame` for every connection of `peer` but `skip`; return False if the peer has no connection."""
+        queues = self._queues.get(peer, ())
+        if isinstance(frame, MessageFrame):
             self._remember(peer, frame)
-        for outlet in tuple(outlets):
-            if outlet is not besides:
-                outlet.offer(frame)
-        return bool(outlets)
+        for queue in tuple(queues):
+            if queue is not skip:
+                queue.put(frame)
+        return bool(queues)
 
-    def answers(self, peer: str, name: str) -> list[Message]:
-        """Return what was said lately to the message `name` of `peer`, maybe to another connection than that it is of.
+    def recent_answers(self, peer: str, message_id: str) -> list[MessageFrame]:
+        """Return recent messages to `peer` that answer `message_id`, whichever connection they were sent to.
 
-        Where replies are not kept, nothing is: a client finds them in the transcript. A question that is still open is
-        asked again of whoever connects; one that is not must not be taken for the answer.
+        Always empty without `keeps_replies`. Questions are left out: an open one is asked again when a client
+        connects, and a closed one must not be taken for the answer.
         """
-        return [said for said in self._said.get(peer, ()) if said.reply_to == name and not said.is_question]
+        recent = self._recent.get(peer, ())
+        return [message for message in recent if message.reply_to == message_id and not message.is_question]
 
-    def waiting(self, peer: str) -> list[Message]:
-        """Return what is in the mailbox of `peer`."""
-        return list(self._mailboxes.get(peer, ()))
+    async def keep(self, peer: str, message: MessageFrame) -> None:
+        """Keep `message` until `peer` connects. When this returns, the message survives a power cut.
 
-    def leave_note(self, peer: str, note: Message) -> list[str]:
-        """Keep `note` for the next connection of `peer`; when full, an old note or mailbox makes room.
-
-        Return whose mailboxes have made room.
+        Raises `Transient` if it could not be stored.
         """
-        mailbox = self._mailboxes.setdefault(peer, deque(maxlen=MAX_NOTES))
-        if all(waiting.key != note.key for waiting in mailbox):
-            _make_room(mailbox)
-            mailbox.append(note)
+        await self.load()
+        evicted = self._add_to_mailbox(peer, message)
+        stored = encode(list(self._mailboxes[peer])).decode()
+        self._stored.difference_update(evicted)
+        # The peer may connect while the write below is under way:
+        # 1. it takes the mailbox from memory;
+        # 2. `forget` finds the peer in `_stored` and writes a deletion;
+        # 3. the notebook keeps the order of writes, so the deletion wins.
+        # Adding the peer only after the write would skip step 2, and the message would be sent again after a restart.
+        self._stored.add(peer)
+        await self._notebook.write(
+            {**{f"{_KEY_PREFIX}{each}": None for each in evicted}, f"{_KEY_PREFIX}{peer}": stored}
+        )
+
+    async def forget(self, peer: str) -> None:
+        """Delete the stored mailbox of `peer`, who has taken it."""
+        if peer in self._stored:
+            self._stored.discard(peer)
+            with suppress(Transient):  # The disk is full: the messages are sent once more after a restart.
+                await self._notebook.write({f"{_KEY_PREFIX}{peer}": None})
+
+    def _add_to_mailbox(self, peer: str, message: MessageFrame) -> list[str]:
+        """Put `message` into the mailbox in memory; return the peers whose mailboxes were evicted for it."""
+        mailbox = self._mailboxes.setdefault(peer, deque(maxlen=MAX_MAILBOX_SIZE))
+        if all(kept.key != message.key for kept in mailbox):
+            # A full mailbox evicts its oldest reply, which is in the transcript too. If it holds only notices,
+            # `maxlen` evicts the oldest of them.
+            reply = next((kept for kept in mailbox if kept.kind == OutboundKind.REPLY), None)
+            if reply is not None and len(mailbox) == MAX_MAILBOX_SIZE:
+                mailbox.remove(reply)
+            mailbox.append(message)
         self._mailboxes.move_to_end(peer)
-        dropped: list[str] = []
+        evicted: list[str] = []
         while len(self._mailboxes) > MAX_MAILBOXES:
-            dropped.append(self._mailboxes.popitem(last=False)[0])
-        return dropped
+            evicted.append(self._mailboxes.popitem(last=False)[0])
+        return evicted
 
-    def _remember(self, peer: str, said: Message) -> None:
+    def _remember(self, peer: str, message: MessageFrame) -> None:
         if not self._keeps_replies:
             return
-        known = self._said.setdefault(peer, deque(maxlen=MAX_SAID))
-        if all(other.key != said.key for other in known):
-            known.append(said)
-        self._said.move_to_end(peer)
-        while len(self._said) > MAX_LISTENERS:
-            self._said.popitem(last=False)
-
-    def _leave(self, peer: str, outlet: Outlet) -> None:
-        outlets = self._outlets[peer]
-        outlets.remove(outlet)
-        if outlets:
-            return
-        del self._outlets[peer]
-        for frame in outlet.unsent():
-            if isinstance(frame, Message) and (frame.kind == OutboundKind.NOTICE or self._keeps_replies):
-                self.leave_note(peer, frame)
-
-
-def _make_room(mailbox: deque[Message]) -> None:
-    """In a full mailbox the oldest reply gives way, which is in the transcript too; else the oldest note will."""
-    reply = next((note for note in mailbox if note.kind == OutboundKind.REPLY), None)
-    if reply is not None and len(mailbox) == MAX_NOTES:
-        mailbox.remove(reply)
+        recent = self._recent.setdefault(peer, deque(maxlen=MAX_RECENT_MESSAGES))
+        if all(known.key != message.key for known in recent):
+            recent.append(message)
+        self._recent.move_to_end(peer)
+        while len(self._recent) > MAX_RECENT_PEERS:
+            self._recent.popitem(last=False)

@@ -1,104 +1,93 @@
-"""One connection's way out: a bounded queue that a slow reader cannot make grow."""
+"""The bounded queue of frames that wait to be sent to one client."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
-from channels.websocket.wire import Draft, Message, ServerFrame, encode
-
-__all__ = ["Outlet"]
+from channels.websocket.wire import DraftFrame, MessageFrame, ServerFrame, encode
 
 MAX_FRAMES = 256
 MAX_BYTES = 8 * 1024 * 1024
-"""How much may wait before the queue is full; one frame may go over it, so the real bound is this and a frame."""
-CALM = 64
-"""With more frames than this waiting, the client is not listened to: who asks faster than they read has to wait."""
-
-_Slot = int | str
+"""The queue is full above this size. The last frame may exceed it, so the real bound is this plus one frame."""
+PAUSE_READING_AT = 64
+"""With this many frames in the queue, the server stops reading from the client until the client has caught up."""
 
 
-class Outlet:
-    """Frames on their way to one client, in order.
+class SendQueue:
+    """Frames for one client, in order.
 
-    A newer draft takes the place of one that still waits, and the finished message makes its draft needless. When the
-    queue is full, drafts are given up first; if that is not enough, `abort` is called once: the client is not reading,
-    and what it missed it gets from the history when it comes back.
+    A newer draft replaces an unsent one in its place, and the finished message removes its draft. A full queue drops
+    its drafts first. If it is still full, it calls `abort` once: the client does not read, and it gets the missed
+    frames from the history or the mailbox when it reconnects.
     """
 
     def __init__(self, abort: Callable[[], None]) -> None:
-        self._abort = abort
-        self._waiting: OrderedDict[_Slot, tuple[ServerFrame, bytes]] = OrderedDict()
+        self._abort_connection = abort
+        # Drafts are stored under their key, all other frames under a running number.
+        self._frames: OrderedDict[int | str, tuple[ServerFrame, bytes]] = OrderedDict()
         self._bytes = 0
-        self._slots = count()
-        self._has_some = asyncio.Event()
-        self._is_calm = asyncio.Event()
-        self._is_calm.set()
-        self._is_broken = False
+        self._numbers = count()
+        self._has_frames = asyncio.Event()
+        self._is_short = asyncio.Event()
+        self._is_short.set()
+        self._is_aborted = False
 
-    def offer(self, frame: ServerFrame) -> None:
-        """Queue `frame`; never waits."""
-        if self._is_broken:
+    def put(self, frame: ServerFrame) -> None:
+        """Queue `frame` without waiting."""
+        if self._is_aborted:
             return
-        if isinstance(frame, Draft):
-            self._offer_draft(frame)
-            return
-        if isinstance(frame, Message):
-            self._take(frame.key)
-        if self._is_full:
-            self._drop_drafts()
-        if self._is_full:
-            self.give_up()
-            return
-        self._put(next(self._slots), frame)
+        if isinstance(frame, DraftFrame):
+            if frame.key not in self._frames and self._is_full:
+                return  # A later draft or the finished message has the same text and more.
+            slot: int | str = frame.key
+        else:
+            if isinstance(frame, MessageFrame):
+                self._remove(frame.key)
+            if self._is_full:
+                for key in [key for key, (queued, _) in self._frames.items() if isinstance(queued, DraftFrame)]:
+                    self._remove(key)
+            if self._is_full:
+                self.abort()
+                return
+            slot = next(self._numbers)
+        data = encode(frame)
+        if slot in self._frames:
+            self._bytes -= len(self._frames[slot][1])
+        self._frames[slot] = (frame, data)
+        self._bytes += len(data)
+        self._has_frames.set()
+        if len(self._frames) >= PAUSE_READING_AT:
+            self._is_short.clear()
 
-    def give_up(self) -> None:
-        """Break the connection: its client takes nothing."""
-        self._is_broken = True
-        self._is_calm.set()
-        self._abort()
+    def abort(self) -> None:
+        """Break the connection of a client that does not read."""
+        self._is_aborted = True
+        self._is_short.set()  # The reading side must wake up to see that the connection is gone.
+        self._abort_connection()
 
     def unsent(self) -> list[ServerFrame]:
-        return [frame for frame, _ in self._waiting.values()]
+        return [frame for frame, _ in self._frames.values()]
 
-    async def next(self) -> bytes:
-        """Wait for the next frame, encoded. A frame that was returned counts as sent."""
-        while not self._waiting:
-            self._has_some.clear()
-            await self._has_some.wait()
-        _, (_, data) = self._waiting.popitem(last=False)
+    async def get(self) -> bytes:
+        """Wait for the next frame and return it encoded. From then on it counts as sent."""
+        while not self._frames:
+            self._has_frames.clear()
+            await self._has_frames.wait()
+        _, (_, data) = self._frames.popitem(last=False)
         self._bytes -= len(data)
-        if len(self._waiting) < CALM:
-            self._is_calm.set()
+        if len(self._frames) < PAUSE_READING_AT:
+            self._is_short.set()
         return data
 
-    async def calm(self) -> None:
-        """Wait until not much is waiting, or the connection is broken."""
-        await self._is_calm.wait()
-
-    def _offer_draft(self, draft: Draft) -> None:
-        if draft.key in self._waiting:
-            self._bytes -= len(self._waiting[draft.key][1])
-            self._put(draft.key, draft)
-        elif not self._is_full:
-            self._put(draft.key, draft)
+    async def wait_until_short(self) -> None:
+        """Wait until fewer than `PAUSE_READING_AT` frames are queued, or the connection is aborted."""
+        await self._is_short.wait()
 
     @property
     def _is_full(self) -> bool:
-        return len(self._waiting) >= MAX_FRAMES or self._bytes >= MAX_BYTES
+        return len(self._frames) >= MAX_FRAMES or self._bytes >= MAX_BYTES
 
-    def _put(self, slot: _Slot, frame: ServerFrame) -> None:
-        data = encode(frame)
-        self._waiting[slot] = (frame, data)
-        self._bytes += len(data)
-        self._has_some.set()
-        if len(self._waiting) >= CALM:
-            self._is_calm.clear()
-
-    def _take(self, slot: _Slot) -> None:
-        if (taken := self._waiting.pop(slot, None)) is not None:
-            self._bytes -= len(taken[1])
-
-    def _drop_drafts(self) -> None:
-        for slot in [slot for slot, (frame, _) in self._waiting.items() if isinstance(frame, Draft)]:
-            self._take(slot)
+    def _remove(self, slot: int | str) -> None:
+        if (removed := self._frames.pop(slot, None)) is not None:
+            self._bytes -= len(removed[1])

@@ -1,57 +1,25 @@
-"""The frames of a chat socket: one JSON object each, told apart by `type`. Pure: bytes in, values out, and back."""
+"""Frame types and codec of a chat WebSocket. Each frame is one JSON object; its `type` says which one."""
 
 import json
 from datetime import datetime
 from typing import Annotated
+from urllib.parse import quote
 
 import msgspec
 
-from gateway.contract import AttachmentKind, Button, CommandInfo, SessionInfo, Verdict
+from gateway.contract import AttachmentKind, Button, CommandInfo, Enclosure, SessionInfo, Verdict
 from gateway.text import clean
 
-__all__ = [
-    "Ack",
-    "AskCommands",
-    "AskHistory",
-    "AskSessions",
-    "BadFrame",
-    "Commands",
-    "Draft",
-    "Echo",
-    "Failure",
-    "FileLink",
-    "Frame",
-    "Hello",
-    "History",
-    "HistoryLine",
-    "Message",
-    "Say",
-    "ServerFrame",
-    "Sessions",
-    "Upload",
-    "encode",
-    "parse",
-]
-
 MAX_FRAME_SIZE = 256 * 1024
-"""In bytes, as it comes over the wire: room for the longest message that the core takes, in any script."""
+"""In bytes on the wire. The longest message that the core accepts fits in any script."""
 MAX_HISTORY = 500
 MAX_FILES = 100
-
-
-class BadFrame(Exception):
-    """One sentence for the client: what is wrong with its frame. `id` is the client's own, where it was readable."""
-
-    def __init__(self, sentence: str, *, id: str | None = None) -> None:  # noqa: A002 - the field's name on the wire.
-        super().__init__(sentence)
-        self.id = id
-
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{1,64}\Z")]
 
 
-class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was uploaded before, as the answer to the upload describes it."""
+class UploadedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the client uploaded before, as the response to the upload describes it."""
 
     ref: Annotated[str, msgspec.Meta(max_length=200)]
     name: Annotated[str, msgspec.Meta(max_length=200)]
@@ -60,103 +28,54 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     size: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class Say(msgspec.Struct, frozen=True, kw_only=True, tag="message", tag_field="type"):
-    """Something to tell the agent. The client may repeat it with the same `id`, up to 64 visible ASCII characters."""
+class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message", tag_field="type"):
+    """A message to the agent. The client may resend it with the same `id` (up to 64 visible ASCII characters)."""
 
     id: _Id
     text: str
-    files: Annotated[tuple[Upload, ...], msgspec.Meta(max_length=MAX_FILES)] = ()
+    files: Annotated[tuple[UploadedFile, ...], msgspec.Meta(max_length=MAX_FILES)] = ()
 
 
-class AskSessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
+class SessionsRequest(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
     pass
 
 
-class AskHistory(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):
+class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_HISTORY)] = 100
 
 
-class AskCommands(msgspec.Struct, frozen=True, kw_only=True, tag="commands", tag_field="type"):
+class CommandsRequest(msgspec.Struct, frozen=True, kw_only=True, tag="commands", tag_field="type"):
     pass
 
 
-Frame = Say | AskSessions | AskHistory | AskCommands
+ClientFrame = ClientMessage | SessionsRequest | HistoryRequest | CommandsRequest
 
 
-class _Named(msgspec.Struct):
-    """As much of a bad frame as is needed to say which one it was."""
-
-    id: _Id
-
-
-_frames = msgspec.json.Decoder(Frame)
-_named = msgspec.json.Decoder(_Named)
-
-
-def parse(data: str | bytes) -> Frame:
-    """Read one frame of a client, or raise `BadFrame` and nothing else."""
-    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    if len(raw) > MAX_FRAME_SIZE:
-        raise BadFrame(f"This is too long: a frame may have {MAX_FRAME_SIZE // 1024} KiB.", id=_id_of(raw))
-    try:
-        frame = _read(raw)
-    except msgspec.ValidationError as problem:
-        raise BadFrame(f"This frame makes no sense here: {clean(str(problem))}.", id=_id_of(raw)) from problem
-    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
-        raise BadFrame("This is not valid JSON.") from problem
-    return _checked(frame) if isinstance(frame, Say) else frame
-
-
-def _read(raw: bytes) -> Frame:
-    """Read a frame; half a pair of surrogates, which browsers escape, is no reason to refuse it."""
-    try:
-        frame: Frame = _frames.decode(raw)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        frame = _frames.decode(clean(json.dumps(json.loads(raw), ensure_ascii=False)))
-    return frame
-
-
-def _checked(frame: Say) -> Say:
-    text = clean(frame.text)
-    if not text.strip() and not frame.files:
-        raise BadFrame("There is nothing in this message.", id=frame.id)
-    return Say(id=frame.id, text=text, files=frame.files)
-
-
-def _id_of(raw: bytes) -> str | None:
-    try:
-        return _named.decode(raw).id
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="type"):
-    """Always the first frame: who the server takes the client for, and how many bytes a client's frame may have."""
+class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="type"):
+    """The first frame of each connection: the name of the client's user, and the size limit for the client's frames."""
 
     name: str
     max_frame_bytes: int = MAX_FRAME_SIZE
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="type"):
-    """The message `id` has been taken (or refused for good) and must not be sent again."""
+class AckFrame(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="type"):
+    """The core has decided on the message `id`; the client must not send it again."""
 
     id: str
     verdict: Verdict
     at: datetime
 
 
-class Echo(msgspec.Struct, frozen=True, kw_only=True, tag="echo", tag_field="type"):
-    """What the same person has just said through another connection."""
+class EchoFrame(msgspec.Struct, frozen=True, kw_only=True, tag="echo", tag_field="type"):
+    """A message that the same user sent through another connection."""
 
     id: str
     text: str
     at: datetime
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="draft", tag_field="type"):
-    """All of an answer so far; the next draft, and at last the message, with the same `key` take its place."""
+class DraftFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="draft", tag_field="type"):
+    """The whole answer so far. The next draft, and finally the message, with the same `key` replaces it."""
 
     key: str
     text: str
@@ -166,17 +85,17 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class FileLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to download: `url` is a path on this server."""
+    """A file to download; `url` is a path on this server."""
 
     name: str
     size: int
     url: str
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="message", tag_field="type"):
-    """A whole answer, `kind` reply (Markdown) or notice (plain text), to the client's message `reply_to`.
+class MessageFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="message", tag_field="type"):
+    """A complete message of `kind` reply (Markdown) or notice (plain text); it answers the client's `reply_to`.
 
-    The same `key` twice is the same message.
+    Two frames with the same `key` are the same message.
     """
 
     key: str
@@ -188,15 +107,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     html: str | None = None
     buttons: tuple[Button, ...] = ()
     is_failure: bool = False
-    """It tells why there is no answer."""
+    """The text explains why there is no answer."""
     is_question: bool = False
-    """One of its buttons, or yes or no, is the answer that the agent waits for."""
+    """The agent waits for one of the buttons, or for yes or no."""
     restored: int = 0
-    """How many turns the session had when the daemon started, in the first answer since."""
+    """In the first answer after a restart: how many turns the session had when the daemon started."""
     file: FileLink | None = None
 
 
-class Sessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
+class SessionsFrame(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
     sessions: list[SessionInfo]
 
 
@@ -208,18 +127,18 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     file: FileLink | None = None
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):
-    """The last lines of the active session, whose number is `session`; oldest first."""
+class HistoryFrame(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):
+    """The last lines of the active session, oldest first; `session` is its number."""
 
     session: int | None
     lines: list[HistoryLine]
 
 
-class Commands(msgspec.Struct, frozen=True, kw_only=True, tag="commands", tag_field="type"):
+class CommandsFrame(msgspec.Struct, frozen=True, kw_only=True, tag="commands", tag_field="type"):
     commands: list[CommandInfo]
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="type"):
+class ErrorFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="type"):
     """One sentence for a person. With `can_retry`, the same frame may succeed a little later."""
 
     text: str
@@ -227,10 +146,78 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     can_retry: bool = False
 
 
-ServerFrame = Hello | Ack | Echo | Draft | Message | Sessions | History | Commands | Failure
+ServerFrame = (
+    HelloFrame
+    | AckFrame
+    | EchoFrame
+    | DraftFrame
+    | MessageFrame
+    | SessionsFrame
+    | HistoryFrame
+    | CommandsFrame
+    | ErrorFrame
+)
 
-_encoder = msgspec.json.Encoder()
+
+class BadFrame(Exception):
+    """Says in one sentence what is wrong with a client's frame. `id` is the message's id, if it was readable."""
+
+    def __init__(self, sentence: str, *, id: str | None = None) -> None:  # noqa: A002 - the field's name on the wire.
+        super().__init__(sentence)
+        self.id = id
 
 
-def encode(frame: ServerFrame) -> bytes:
-    return _encoder.encode(frame)
+class _FrameId(msgspec.Struct):
+    """The part of a bad frame that is needed to name it in the error."""
+
+    id: _Id
+
+
+encode = msgspec.json.Encoder().encode
+_client_frames: msgspec.json.Decoder[ClientFrame] = msgspec.json.Decoder(ClientFrame)
+_server_frames: msgspec.json.Decoder[ServerFrame] = msgspec.json.Decoder(ServerFrame)
+_frame_ids = msgspec.json.Decoder(_FrameId)
+
+
+def parse(data: str | bytes) -> ClientFrame:
+    """Read one frame of a client; raises only `BadFrame`."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if len(raw) > MAX_FRAME_SIZE:
+        raise BadFrame(f"This message is too long. The limit is {MAX_FRAME_SIZE // 1024} KiB.", id=_id_of(raw))
+    try:
+        try:
+            frame = _client_frames.decode(raw)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            # A browser escapes half of a surrogate pair as "\ud83d". msgspec refuses that; `json` reads it.
+            frame = _client_frames.decode(clean(json.dumps(json.loads(raw), ensure_ascii=False)))
+    except msgspec.ValidationError as problem:
+        raise BadFrame(f"This frame is not valid: {clean(str(problem))}.", id=_id_of(raw)) from problem
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
+        raise BadFrame("This is not valid JSON.") from problem
+    if isinstance(frame, ClientMessage):
+        frame = msgspec.structs.replace(frame, text=clean(frame.text))
+        if not frame.text.strip() and not frame.files:
+            raise BadFrame("This message is empty.", id=frame.id)
+    return frame
+
+
+def _id_of(raw: bytes) -> str | None:
+    try:
+        return _frame_ids.decode(raw).id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def parse_server_frame(data: str | bytes) -> ServerFrame | None:
+    """Read one frame of the gateway; returns None for frames of another version, which a client skips."""
+    try:
+        return _server_frames.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def link_to(file: Enclosure) -> FileLink:
+    """Return the link under which the client can download a file of the agent."""
+    return FileLink(name=file.name, size=file.size, url=f"/files/{quote(file.ref)}?name={quote(file.name)}")

@@ -12,8 +12,8 @@ from channels.terminal import open_channel as open_terminal
 from channels.web import open_channel as open_web
 from gateway.contract import Address, Attachment, AttachmentKind, Channel, HasRoutes, OpenChannel, PeerKind
 from gateway.errors import Transient
-from gateway.testing import NOT_TAKEN, FarSide
-from tests.channels.websocket.harness import Core, StubBrowser, StubPulse, context, frame, running, serving
+from gateway.testing import NOT_TAKEN, Core, FarSide, StubBrowser, StubPulse
+from tests.channels.websocket.harness import context, frame, running, serving
 
 
 class LoopbackFarSide:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.data_dir import DataDirLock
-from tests.channels.terminal.pseudo import in_terminal
+from tests.channels.terminal.pseudo_terminal import in_terminal
 from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, environment, gatehouse, running, write_config
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
@@ -149,7 +149,7 @@ def test_refused_message_is_reported_on_stderr(home: Path) -> None:
 def test_too_long_input_is_refused(home: Path) -> None:
     done = gatehouse("chat", "--once", home=home, stdin="x" * 300_000)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "gatehouse: The input has more than 256 KiB in one message; send it in parts.\n"
+    assert done.stderr == "gatehouse: A message of the input is longer than 256 KiB. Send it in parts.\n"
 
 
 def test_timeout_limits_the_wait(home: Path) -> None:

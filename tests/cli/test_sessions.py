@@ -23,7 +23,7 @@ from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from gateway.text import printable
-from tests.channels.terminal.pseudo import in_terminal
+from tests.channels.terminal.pseudo_terminal import in_terminal
 from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config
 from tests.sessions.conftest import ANN, SCOPE
 

@@ -4,8 +4,7 @@ import sys
 from msgspec.structs import replace
 
 from channels.terminal import open_channel
-from channels.terminal.channel import TerminalChannel
-from channels.terminal.wire import PATH
+from channels.terminal.channel import PATH, TerminalChannel
 from gateway.contract import (
     Access,
     Address,
@@ -18,7 +17,8 @@ from gateway.contract import (
     PeerKind,
     Verdict,
 )
-from tests.channels.websocket.harness import Core, StubBrowser, StubPulse, context, frame, running, say, serving
+from gateway.testing import Core, StubBrowser, StubPulse
+from tests.channels.websocket.harness import context, frame, running, say, serving
 
 ADA = Caller(name="ada", is_owner=True)
 
@@ -29,7 +29,7 @@ def _channel(pulse: StubPulse | None = None) -> TerminalChannel:
     return channel
 
 
-async def test_can_be_reached_through_the_control_socket_only() -> None:
+async def test_the_route_is_on_the_control_socket_only() -> None:
     [route] = _channel().routes()
     assert (route.method, route.path, route.access) == ("GET", PATH, Access.CONTROL)
 
@@ -43,7 +43,7 @@ async def test_shows_drafts_and_offers_no_buttons() -> None:
     assert channel.text_limit.size >= 100_000
 
 
-async def test_the_unix_user_is_the_peer_and_answers_find_the_way_back_as_plain_text() -> None:
+async def test_the_unix_user_is_the_peer_and_gets_plain_text() -> None:
     pulse, core = StubPulse(), Core()
     channel = _channel(pulse)
     async with running(channel, core, pulse), serving(channel.routes(), ADA) as client, client.ws_connect(PATH) as ada:
@@ -60,8 +60,8 @@ async def test_the_unix_user_is_the_peer_and_answers_find_the_way_back_as_plain_
     assert "html" not in message
 
 
-async def test_an_answer_waits_for_a_client_that_has_lost_the_gateway() -> None:
-    """It sends its message again, learns that this is known, and would wait for ever."""
+async def test_an_answer_waits_for_a_disconnected_client() -> None:
+    """The client resends its message, learns that it is a duplicate, and would wait forever."""
     pulse, core = StubPulse(), Core()
     channel = _channel(pulse)
     ada = Address(channel="terminal", kind=PeerKind.DIRECT, peer="ada")
@@ -71,8 +71,8 @@ async def test_an_answer_waits_for_a_client_that_has_lost_the_gateway() -> None:
     assert (message["text"], message["reply_to"]) == ("hi", "m1")
 
 
-async def test_an_answer_finds_its_client_also_where_another_of_the_same_person_came_back_first() -> None:
-    """Two terminals lose the gateway at the same moment; the one that has asked nothing empties the mailbox."""
+async def test_a_resent_message_gets_its_answer_after_another_terminal_took_the_mailbox() -> None:
+    """Two terminals reconnect at the same time, and the one that has asked nothing empties the mailbox."""
     pulse, core = StubPulse(), Core(verdict=Verdict.DUPLICATE)
     channel = _channel(pulse)
     ada = Address(channel="terminal", kind=PeerKind.DIRECT, peer="ada")
@@ -90,6 +90,6 @@ async def test_an_answer_finds_its_client_also_where_another_of_the_same_person_
     assert (message["key"], message["reply_to"]) == ("t1", "m1")
 
 
-def test_the_daemon_does_not_pay_for_line_editing() -> None:
+def test_the_daemon_does_not_import_prompt_toolkit() -> None:
     check = "import sys, channels.terminal; sys.exit('prompt_toolkit' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)

@@ -1,3 +1,5 @@
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,17 +9,8 @@ from aiohttp.test_utils import TestClient
 from channels.web import open_channel
 from channels.web.channel import WebChannel
 from gateway.contract import Access, Drafts, HasRoutes, OffersButtons
-from tests.channels.websocket.harness import (
-    Core,
-    StubBrowser,
-    StubPulse,
-    context,
-    frame,
-    outbound,
-    running,
-    say,
-    serving,
-)
+from gateway.testing import Core, StubBrowser, StubPulse
+from tests.channels.websocket.harness import context, frame, outbound, running, say, serving
 
 
 @pytest.fixture
@@ -38,13 +31,13 @@ async def client(channel: WebChannel) -> AsyncIterator[TestClient[Any, Any]]:
         yield client
 
 
-def test_has_the_abilities_that_the_page_shows(channel: WebChannel) -> None:
+def test_has_drafts_routes_and_buttons(channel: WebChannel) -> None:
     assert isinstance(channel, Drafts)
     assert isinstance(channel, HasRoutes)
     assert isinstance(channel, OffersButtons)
 
 
-def test_only_the_empty_page_is_public(channel: WebChannel) -> None:
+def test_only_the_files_of_the_page_are_public(channel: WebChannel) -> None:
     access = {route.path: route.access for route in channel.routes()}
     assert {path for path, who in access.items() if who is Access.PUBLIC} == {
         "/",
@@ -55,7 +48,9 @@ def test_only_the_empty_page_is_public(channel: WebChannel) -> None:
     assert access["/web/ws"] is Access.OWNER
 
 
-async def test_talks_both_ways(channel: WebChannel, client: TestClient[Any, Any], pulse: StubPulse) -> None:
+async def test_delivers_messages_and_sends_rendered_answers(
+    channel: WebChannel, client: TestClient[Any, Any], pulse: StubPulse
+) -> None:
     core = Core()
     async with running(channel, core, pulse), client.ws_connect("/web/ws") as socket:
         await say(socket, "hello")
@@ -66,7 +61,56 @@ async def test_talks_both_ways(channel: WebChannel, client: TestClient[Any, Any]
     assert core.taken[0].address.channel == channel.name
 
 
-async def test_html_in_an_answer_is_shown_and_not_run(channel: WebChannel, client: TestClient[Any, Any]) -> None:
+async def test_html_in_an_answer_is_escaped(channel: WebChannel, client: TestClient[Any, Any]) -> None:
     async with client.ws_connect("/web/ws") as socket:
         await channel.send(outbound("<script>alert(1)</script>"), key="k")
         assert "<script" not in (await frame(socket, "message"))["html"]
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/app.js", "text/javascript; charset=utf-8"),
+        ("/app.css", "text/css; charset=utf-8"),
+        ("/favicon.svg", "image/svg+xml; charset=utf-8"),
+    ],
+)
+async def test_serves_the_files_of_the_page(client: TestClient[Any, Any], path: str, media_type: str) -> None:
+    for _ in range(2):
+        answer = await client.get(path)
+        assert (answer.status, answer.headers["Content-Type"]) == (200, media_type)
+        assert await answer.text()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/index.html",
+        "/../channel.py",
+        "/%2e%2e/channel.py",
+        "/..%2fchannel.py",
+        "/app.js%00",
+        "/.git/config",
+        "/page/app.js",
+        "//etc/passwd",
+        "/sessions/transcripts/main.jsonl",
+    ],
+)
+async def test_serves_no_other_file(client: TestClient[Any, Any], path: str) -> None:
+    """Over a plain socket, because a client library would normalise the path first."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert (await reader.readline()).split()[1] in {b"404", b"400"}
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_the_page_has_no_inline_code_and_no_foreign_addresses(client: TestClient[Any, Any]) -> None:
+    """The content security policy would block both."""
+    page = await (await client.get("/")).text()
+    code = await (await client.get("/app.js")).text()
+    style = await (await client.get("/app.css")).text()
+    assert not re.search(r"<script(?! src=)|<style|\son\w+=|\sstyle=", page)
+    assert not re.search(r"https?://|//[a-z]+\.", page + style)
+    assert not re.search(r"\.style\b|eval\(|https?://", code)

@@ -1,5 +1,6 @@
 import contextlib
 import json
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -7,15 +8,20 @@ from hypothesis import strategies as st
 
 from channels.websocket.wire import (
     MAX_FRAME_SIZE,
-    AskCommands,
-    AskHistory,
-    AskSessions,
     BadFrame,
-    Draft,
-    Say,
+    ClientMessage,
+    CommandsFrame,
+    CommandsRequest,
+    DraftFrame,
+    HistoryRequest,
+    MessageFrame,
+    ServerFrame,
+    SessionsRequest,
     encode,
     parse,
+    parse_server_frame,
 )
+from gateway.contract import Button, CommandInfo
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -30,28 +36,28 @@ nearly_frames = st.fixed_dictionaries(
 @pytest.mark.parametrize(
     ("raw", "frame"),
     [
-        ('{"type":"message","id":"m1","text":"hi"}', Say(id="m1", text="hi")),
-        ('{"type":"sessions"}', AskSessions()),
-        ('{"type":"history","limit":7}', AskHistory(limit=7)),
-        ('{"type":"history"}', AskHistory(limit=100)),
-        (b'{"type":"commands","added later":1}', AskCommands()),
+        ('{"type":"message","id":"m1","text":"hi"}', ClientMessage(id="m1", text="hi")),
+        ('{"type":"sessions"}', SessionsRequest()),
+        ('{"type":"history","limit":7}', HistoryRequest(limit=7)),
+        ('{"type":"history"}', HistoryRequest(limit=100)),
+        (b'{"type":"commands","added later":1}', CommandsRequest()),
     ],
 )
-def test_reads_each_kind_of_frame(raw: str | bytes, frame: object) -> None:
+def test_parses_each_kind_of_frame(raw: str | bytes, frame: object) -> None:
     assert parse(raw) == frame
 
 
 @given(st.binary() | st.text(st.characters()) | json_values.map(json.dumps) | nearly_frames.map(json.dumps))
-def test_reads_anything_or_says_what_is_wrong(raw: str | bytes) -> None:
+def test_parse_raises_only_bad_frame(raw: str | bytes) -> None:
     with contextlib.suppress(BadFrame):
         parse(raw)
 
 
 @given(st.text(st.characters(), max_size=2000))
-def test_text_comes_out_fit_for_a_transcript(text: str) -> None:
+def test_parsed_text_can_be_written_to_a_transcript(text: str) -> None:
     with contextlib.suppress(BadFrame):
         frame = parse(json.dumps({"type": "message", "id": "m1", "text": text}))
-        assert isinstance(frame, Say)
+        assert isinstance(frame, ClientMessage)
         assert "\0" not in frame.text
         frame.text.encode()
 
@@ -76,23 +82,54 @@ def test_text_comes_out_fit_for_a_transcript(text: str) -> None:
         b'{"type":"message","id":"m1","text":"\xff"}',
     ],
 )
-def test_a_bad_frame_gets_one_sentence(raw: str | bytes) -> None:
+def test_a_bad_frame_is_described_in_one_sentence(raw: str | bytes) -> None:
     with pytest.raises(BadFrame, match=r"^[A-Z].*\.$"):
         parse(raw)
 
 
-def test_half_an_emoji_does_not_keep_a_message_from_being_taken() -> None:
-    """A page would wait for ever for its acknowledgement, and send nothing else."""
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    """If the frame were refused, the page would wait for its acknowledgement and send nothing else."""
     frame = parse(json.dumps({"type": "message", "id": "m1", "text": "half \ud83d, whole \U0001f600"}))
-    assert frame == Say(id="m1", text="half \ufffd, whole \U0001f600")
+    assert frame == ClientMessage(id="m1", text="half \ufffd, whole \U0001f600")
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "x" * MAX_FRAME_SIZE])
-def test_a_refusal_names_the_message_it_is_about(text: str) -> None:
+def test_a_bad_frame_has_the_id_of_its_message(text: str) -> None:
     with pytest.raises(BadFrame) as refusal:
         parse(json.dumps({"type": "message", "id": "m7", "text": text}))
     assert refusal.value.id == "m7"
 
 
-def test_what_is_not_there_is_not_sent() -> None:
-    assert encode(Draft(key="k", text="so far")) == b'{"type":"draft","key":"k","text":"so far"}'
+def test_absent_fields_are_not_encoded() -> None:
+    assert encode(DraftFrame(key="k", text="so far")) == b'{"type":"draft","key":"k","text":"so far"}'
+
+
+@given(st.text() | st.binary())
+def test_parsing_a_server_frame_never_raises(data: str | bytes) -> None:
+    assert parse_server_frame(data) is None or data
+
+
+def test_a_client_parses_the_frames_of_the_gateway() -> None:
+    frames: list[ServerFrame] = [
+        MessageFrame(
+            key="k",
+            kind="notice",
+            text="hi",
+            at=datetime(2026, 3, 1, tzinfo=UTC),
+            reply_to="m1",
+            buttons=(Button(label="Go", command="/go"),),
+        ),
+        DraftFrame(key="k", text="h", reply_to="m1"),
+        CommandsFrame(commands=[CommandInfo(name="new", arguments="", summary="Start anew")]),
+    ]
+    assert [parse_server_frame(encode(frame)) for frame in frames] == frames
+
+
+def test_the_gateway_parses_the_frames_of_a_client() -> None:
+    said = ClientMessage(id="m1", text="grüße ✓")
+    assert parse(encode(said)) == said
+
+
+@pytest.mark.parametrize("data", ['{"type":"from the future"}', "{}", "[", b"\xff", '{"type":"ack"}'])
+def test_an_unknown_server_frame_is_skipped(data: str | bytes) -> None:
+    assert parse_server_frame(data) is None

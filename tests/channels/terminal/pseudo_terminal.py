@@ -1,4 +1,4 @@
-"""A person at a real pseudo-terminal, in which `gatehouse` runs."""
+"""Runs `gatehouse` in a pseudo-terminal."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ IN_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1
 
 
 class Terminal:
-    """Keys go in by `type`; everything that was ever shown is in `screen`."""
+    """`type` presses keys; `screen` has everything that was ever shown."""
 
     def __init__(self, keyboard: int, process: subprocess.Popen[bytes]) -> None:
         self._keyboard = keyboard
@@ -29,7 +29,7 @@ class Terminal:
         os.write(self._keyboard, keys if isinstance(keys, bytes) else keys.encode())
 
     async def shows(self, text: str) -> str:
-        """Wait until `text` appears behind what was waited for before; return what came up to its end."""
+        """Wait until `text` appears after the text of the previous wait; return everything up to its end."""
         async with asyncio.timeout(PATIENCE):
             while (at := self.screen.find(text, self._seen_to)) < 0:
                 self._changed.clear()
@@ -39,7 +39,7 @@ class Terminal:
         return shown
 
     async def prompts(self) -> None:
-        """Wait for a new prompt. With each, prompt_toolkit asks the terminal to mark what is pasted."""
+        """Wait for a new prompt. prompt_toolkit turns on bracketed paste with each."""
         await self.shows("\x1b[?2004h")
         await self.shows("you>")
 
@@ -52,7 +52,7 @@ class Terminal:
     def read(self) -> None:
         try:
             data = os.read(self._keyboard, 65536)
-        except OSError:  # How Linux tells that the other side has been closed.
+        except OSError:  # Linux reports a closed other side this way.
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._keyboard)
@@ -78,7 +78,7 @@ async def in_terminal(*arguments: str, home: Path) -> AsyncIterator[Terminal]:
 
 def _started(arguments: Sequence[str], home: Path) -> tuple[int, subprocess.Popen[bytes]]:
     outer, inner = os.openpty()
-    extra = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # Nobody here answers where the cursor is.
+    extra = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # Nothing here answers cursor position requests.
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, str(COMMAND), *arguments],
         cwd=home,

@@ -1,4 +1,4 @@
-"""A gateway that speaks the frames over a real WebSocket and says what a test has scripted."""
+"""A scripted gateway on a real WebSocket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -8,24 +8,24 @@ from typing import Any
 from aiohttp import ClientSession, ClientWebSocketResponse, web
 from aiohttp.test_utils import TestServer
 
-from channels.terminal.link import Connect
-from channels.terminal.wire import PATH
+from channels.terminal.channel import PATH
+from channels.terminal.client.gateway_connection import Connect
 from gateway.errors import Transient
 
 NOON = "2026-03-01T12:00:00Z"
 
 Script = Callable[["Client"], Awaitable[None]]
-"""Plays the gateway on one connection, which is closed when it returns."""
+"""Plays the gateway on one connection. The connection is closed when the script returns."""
 
 
 class Client:
-    """What a script sees of one client."""
+    """One client, as a script sees it."""
 
     def __init__(self, socket: web.WebSocketResponse) -> None:
         self._socket = socket
 
     async def heard(self) -> dict[str, Any]:
-        """Return the next message of the client, past what it asks for by itself."""
+        """Return the next message of the client, and skip its other requests."""
         while True:
             frame: dict[str, Any] = await self._socket.receive_json()
             if frame["type"] == "message":
@@ -54,7 +54,7 @@ class Client:
         await self._socket.close(code=code)
 
     async def stay(self) -> None:
-        """Keep the connection until the client leaves."""
+        """Keep the connection open until the client leaves."""
         async for _ in self._socket:
             pass
 
@@ -67,7 +67,7 @@ async def echoing(client: Client) -> None:
 
 @asynccontextmanager
 async def gateway(*scripts: Script) -> AsyncIterator[Connect]:
-    """Play one script a connection, in turn; when they are used up, nobody answers any more."""
+    """Play one script per connection, in order. After the last one, connecting fails."""
     waiting = list(scripts)
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -76,7 +76,7 @@ async def gateway(*scripts: Script) -> AsyncIterator[Connect]:
         await socket.send_json({"type": "hello", "name": "ada"})
         try:
             await waiting.pop(0)(Client(socket))
-        except TypeError:  # How aiohttp says that there was no JSON to receive: the client has left.
+        except TypeError:  # aiohttp had no JSON to receive: the client has left.
             return socket
         await socket.close()
         return socket
@@ -91,14 +91,14 @@ async def gateway(*scripts: Script) -> AsyncIterator[Connect]:
 
         async def connect(path: str) -> ClientWebSocketResponse:
             if not waiting:
-                raise Transient("Nobody is there.")
+                raise Transient("The gateway is not running.")
             return await session.ws_connect(path)
 
         yield connect
 
 
-def never(_frame: object, _exchange: object) -> None:
-    """Hear nothing: for tests of what is said."""
+def ignore(_frame: object, _exchange: object) -> None:
+    """Ignore a received frame."""
 
 
-QUICKLY: Sequence[float] = (0.0, 0.0, 0.0)
+NO_DELAYS: Sequence[float] = (0.0, 0.0, 0.0)

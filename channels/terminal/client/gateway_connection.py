@@ -1,0 +1,239 @@
+"""The client's connection to the gateway: reconnects, and resends the messages that are still unanswered."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
+
+from channels.terminal.channel import PATH
+from channels.websocket.wire import (
+    AckFrame,
+    ClientFrame,
+    ClientMessage,
+    CommandsRequest,
+    DraftFrame,
+    ErrorFrame,
+    MessageFrame,
+    ServerFrame,
+    encode,
+    parse_server_frame,
+)
+from gateway.contract import OutboundKind, Verdict
+from gateway.errors import GatehouseError, Refused
+from gateway.text import clean, excerpt
+
+RETRY_DELAYS = (0.1, 0.4, 1.0, 2.0, 4.0, 8.0)
+"""Before each attempt to reconnect, or to resend a message that the gateway could not take."""
+STABLE_AFTER = 10.0
+"""A connection that lasted this many seconds starts the delays from the beginning."""
+MAX_KNOWN_KEYS = 256
+REFUSAL_REASON_TIMEOUT = 5.0
+"""How long to wait for the reason of a refusal, which comes as a separate message."""
+MAX_EXCERPT = 60
+LOST = "(Lost the connection to the gateway. Reconnecting.)"
+RECONNECTED = "(Reconnected.)"
+REFUSED = "The gateway refused this message."
+QUIT = "quit"
+"""The one command that the client handles itself."""
+
+
+class GatewayLost(GatehouseError):
+    """The gateway went away and did not come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOutcome:
+    """How a message ended: `text` is the answer, or the reason why there is none."""
+
+    is_answer: bool
+    text: str
+    can_retry: bool = False
+
+
+def is_quit(text: str) -> bool:
+    return text.strip().lower() in {f"/{QUIT}", f"!{QUIT}"}
+
+
+class PendingMessage:
+    """A message of ours until its outcome is known.
+
+    That takes both the answer and the acknowledgement, or a refusal, or an error. Frames may come in any order, and
+    more than once.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.id = uuid4().hex
+        self.text = clean(text)
+        self._verdict: Verdict | None = None
+        self._answer: MessageFrame | None = None
+        self._outcome: asyncio.Future[ChatOutcome] = asyncio.get_running_loop().create_future()
+
+    @property
+    def frame(self) -> ClientMessage:
+        return ClientMessage(id=self.id, text=self.text)
+
+    def receive(self, frame: ServerFrame) -> None:
+        """Note a frame about this message."""
+        match frame:
+            case AckFrame():
+                self._verdict = frame.verdict
+            case MessageFrame():
+                self._answer = frame
+            case ErrorFrame():
+                self._settle(ChatOutcome(is_answer=False, text=frame.text, can_retry=frame.can_retry))
+            case _:
+                return
+        if self._verdict is None:
+            return
+        if self._answer is not None:
+            is_answer = self._verdict is not Verdict.REFUSED and self._is_answered_by(self._answer)
+            self._settle(ChatOutcome(is_answer=is_answer, text=self._answer.text))
+        elif self._verdict is Verdict.REFUSED:
+            refused = ChatOutcome(is_answer=False, text=REFUSED)
+            asyncio.get_running_loop().call_later(REFUSAL_REASON_TIMEOUT, self._settle, refused)
+
+    async def outcome(self) -> ChatOutcome:
+        return await asyncio.shield(self._outcome)
+
+    def reset(self) -> None:
+        """Forget an error before another attempt."""
+        self._outcome = asyncio.get_running_loop().create_future()
+
+    def _is_answered_by(self, message: MessageFrame) -> bool:
+        """Return whether `message` is an answer. A notice is one only for a command, and for a yes or no."""
+        if message.is_failure or message.is_question:
+            return False
+        text = self.text.strip()
+        is_command = text.startswith(("/", "!")) and not text.startswith("//")
+        is_yes_or_no = text.rstrip(".!").lower() in {"yes", "y", "no", "n"}
+        return message.kind == OutboundKind.REPLY or is_command or is_yes_or_no
+
+    def _settle(self, outcome: ChatOutcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+
+Connect = Callable[[str], Awaitable[ClientWebSocketResponse]]
+"""Opens a WebSocket to the gateway at a path. `Refused` is final; after another `GatehouseError`, retry."""
+Receive = Callable[[ServerFrame, PendingMessage | None], None]
+"""Is called with each frame, and with the pending message that it is about, if any."""
+
+
+class GatewayConnection:
+    """Opened by `connected`. Each frame goes to its pending message first, then once to `receive`."""
+
+    def __init__(self, connect: Connect, receive: Receive, retry_delays: Sequence[float]) -> None:
+        self._connect = connect
+        self._receive = receive
+        self._retry_delays = retry_delays
+        self._socket: ClientWebSocketResponse | None = None
+        self._pending: dict[str, PendingMessage] = {}
+        self._known_keys: deque[str] = deque(maxlen=MAX_KNOWN_KEYS)
+
+    async def ask(self, message: PendingMessage) -> ChatOutcome:
+        """Send a message and wait for its outcome, without a timeout."""
+        self._pending[message.id] = message
+        try:
+            await self._send(message.frame)
+            for delay in self._retry_delays:
+                outcome = await message.outcome()
+                if not outcome.can_retry:
+                    return outcome
+                await asyncio.sleep(delay)
+                message.reset()
+                await self._send(message.frame)
+            return await message.outcome()
+        finally:
+            del self._pending[message.id]
+
+    async def open(self) -> None:
+        self._socket = await self._connect(PATH)
+        await self._send(CommandsRequest())
+
+    async def run(self) -> None:
+        """Read frames and reconnect, until cancelled.
+
+        Raises `GatewayLost` if the gateway does not come back, and `Refused` if it does not let us in again.
+        """
+        clock = asyncio.get_running_loop().time
+        delays = iter(self._retry_delays)
+        while True:
+            opened_at = clock()
+            await self._read()
+            if clock() - opened_at > STABLE_AFTER:
+                delays = iter(self._retry_delays)
+            await self.close()
+            self._receive(ErrorFrame(text=LOST), None)
+            for delay in delays:
+                await asyncio.sleep(delay)
+                try:
+                    await self.open()
+                except Refused:
+                    raise
+                except GatehouseError:
+                    continue
+                break
+            else:
+                gone = "The gateway went away and did not come back."
+                unanswered = "; ".join(excerpt(message.text, MAX_EXCERPT) for message in self._pending.values())
+                raise GatewayLost(f"{gone} Not answered: {unanswered}" if unanswered else gone)
+            self._receive(ErrorFrame(text=RECONNECTED), None)
+            # The gateway drops duplicates, so it is safe to resend messages that it may have taken already.
+            for message in tuple(self._pending.values()):
+                await self._send(message.frame)
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def _read(self) -> None:
+        """Dispatch frames until the connection is lost."""
+        assert self._socket is not None, "open() comes first"  # noqa: S101 - for mypy and the reader.
+        async for data in self._socket:
+            frame = parse_server_frame(data.data) if data.type is WSMsgType.TEXT else None
+            if frame is None:
+                continue
+            subject: str | None = None
+            match frame:
+                case MessageFrame():
+                    # A reconnect may bring a message a second time.
+                    if frame.key in self._known_keys:
+                        continue
+                    self._known_keys.append(frame.key)
+                    subject = frame.reply_to
+                case DraftFrame():
+                    subject = frame.reply_to
+                case AckFrame() | ErrorFrame():
+                    subject = frame.id
+            message = self._pending.get(subject or "")
+            if message is not None:
+                message.receive(frame)
+            self._receive(frame, message)
+        if self._socket.close_code == WSCloseCode.TRY_AGAIN_LATER:
+            raise Refused("You have too many chats open on this gateway. Close one of them first.")
+
+    async def _send(self, frame: ClientFrame) -> None:
+        """Send a frame if connected. Pending messages are resent after the next reconnect."""
+        if self._socket is not None:
+            with suppress(ConnectionError):
+                await self._socket.send_str(encode(frame).decode())
+
+
+@asynccontextmanager
+async def connected(
+    connect: Connect, receive: Receive, *, retry_delays: Sequence[float] = RETRY_DELAYS
+) -> AsyncIterator[GatewayConnection]:
+    """Keep a connection open inside the block. Errors of `GatewayConnection.run` come out in an exception group."""
+    connection = GatewayConnection(connect, receive, retry_delays)
+    await connection.open()
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(connection.run(), name="terminal:connection")
+            yield connection
+            running.cancel()
+    finally:
+        await connection.close()

@@ -1,0 +1,131 @@
+"""The chat without a terminal: answers go to stdout, everything else to stderr."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TextIO
+
+from channels.terminal.client.gateway_connection import GatewayConnection, PendingMessage, is_quit
+from channels.websocket.wire import ErrorFrame, MessageFrame, ServerFrame
+from gateway.contract import OutboundKind
+from gateway.errors import GatehouseError
+from gateway.text import excerpt, printable
+
+EXIT_UNANSWERED = 1
+EXIT_EMPTY = 2
+NOTHING_TO_SEND = "There was nothing to send: the input is empty."
+CHUNK_SIZE = 64 * 1024
+MAX_INPUT_SIZE = 256 * 1024
+"""In bytes per message; far more than a gateway accepts."""
+
+
+class InputTooLong(GatehouseError):
+    """One message of the input is longer than any gateway accepts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipedChat:
+    """Sends messages one after the other; `answer_timeout` is in seconds, for each answer."""
+
+    out: TextIO
+    err: TextIO
+    answer_timeout: float
+
+    def receive(self, frame: ServerFrame, message: PendingMessage | None) -> None:
+        """Print errors and notices that are not about a message of ours, like a reminder from the mailbox."""
+        if message is not None:
+            return
+        match frame:
+            case ErrorFrame() | MessageFrame(kind=OutboundKind.NOTICE):
+                self._report(frame.text)
+            case _:
+                return
+
+    async def send(self, connection: GatewayConnection, text: str) -> int:
+        """Send one message, print its answer and return the exit code."""
+        if not text.strip():
+            self._report(NOTHING_TO_SEND)
+            return EXIT_EMPTY
+        try:
+            async with asyncio.timeout(self.answer_timeout):
+                outcome = await connection.ask(PendingMessage(text))
+        except TimeoutError:
+            self._report(f"No answer came within {self.answer_timeout:g} seconds to: {excerpt(text, 60)}")
+            return EXIT_UNANSWERED
+        if not outcome.is_answer:
+            self._report(outcome.text)
+            return EXIT_UNANSWERED
+        # In a thread: the reader of stdout may be slow, and the connection needs the event loop.
+        await asyncio.to_thread(_print, outcome.text, self.out)
+        return 0
+
+    async def send_each(self, connection: GatewayConnection, lines: AsyncIterator[str]) -> int:
+        """Send each non-blank line after the previous one is answered; return the highest exit code."""
+        codes: list[int] = []
+        async for line in lines:
+            if is_quit(line):
+                return max(codes, default=0)
+            if line.strip():
+                codes.append(await self.send(connection, line))
+        if not codes:
+            self._report(NOTHING_TO_SEND)
+        return max(codes, default=EXIT_EMPTY)
+
+    def _report(self, sentence: str) -> None:
+        _print(f"gatehouse: {sentence}", self.err)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    stream.write(f"{printable(text).rstrip()}\n")
+    stream.flush()
+
+
+async def read_all(descriptor: int) -> str:
+    """Read to the end of the input. Bytes that are not UTF-8 are replaced."""
+    data = b""
+    while chunk := await _read_chunk(descriptor):
+        data += chunk
+        _check_size(data)
+    return data.decode("utf-8", "replace")
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[str]:
+    """Yield each line as soon as it is complete, without its line ending."""
+    rest = b""
+    while chunk := await _read_chunk(descriptor):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            _check_size(line)
+            yield line.decode("utf-8", "replace").removesuffix("\r")
+        _check_size(rest)
+    if rest:
+        yield rest.decode("utf-8", "replace").removesuffix("\r")
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_INPUT_SIZE:
+        raise InputTooLong(f"A message of the input is longer than {MAX_INPUT_SIZE // 1024} KiB. Send it in parts.")
+
+
+async def _read_chunk(descriptor: int) -> bytes:
+    """Read in a daemon thread: Python waits for pool threads at exit, and the event loop cannot poll a file."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[bytes] = loop.create_future()
+
+    def set_result(data: bytes) -> None:
+        if not result.done():
+            result.set_result(data)
+
+    def read() -> None:
+        data = b""
+        with suppress(OSError):  # A terminal that was closed is the end of the input.
+            # Not through `sys.stdin`: a thread that still waits would hold its lock when Python exits.
+            data = os.read(descriptor, CHUNK_SIZE)
+        with suppress(RuntimeError):  # The loop was closed in the meantime.
+            loop.call_soon_threadsafe(set_result, data)
+
+    threading.Thread(target=read, name="terminal:stdin", daemon=True).start()
+    return await result
