@@ -11,12 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from config import Secret, load
+from config import load
 from gateway.cli import main
 from gateway.cli.setup import bot_channels
 from gateway.cli.setup import main as setup
-from gateway.install.setup import SetupPlan, credentials_drop_in, list_ollama_models, ollama_url
-from gateway.install.units import ServiceScope, service_paths
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api
@@ -148,24 +146,6 @@ async def test_local_ollama_is_found_and_suggested(
         assert (told, load(path).settings) == (1, settings)
 
 
-@pytest.mark.parametrize(
-    ("told", "place"),
-    [
-        ("", "http://127.0.0.1:11434"),
-        ("0.0.0.0", "http://127.0.0.1:11434"),  # noqa: S104 - nothing listens there.
-        ("0.0.0.0:8000", "http://127.0.0.1:8000"),
-        ("gpu.local", "http://gpu.local:11434"),
-        (":8000", "http://127.0.0.1:8000"),
-        ("[::]:8000", "http://[::1]:8000"),
-        ("https://ollama.example", "https://ollama.example"),
-        ("http://gpu.local:80/", "http://gpu.local:80"),
-        ("gpu.local:none", "http://127.0.0.1:11434"),
-    ],
-)
-def test_ollama_host_is_understood_in_all_forms(told: str, place: str) -> None:
-    assert ollama_url({"OLLAMA_HOST": told}) == place
-
-
 def test_new_provider_gets_no_model_url_or_key_of_the_previous_one(tmp_path: Path) -> None:
     path = tmp_path / "gatehouse.toml"
     first = ("--provider", "custom", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--key", "canary-first")
@@ -246,25 +226,5 @@ async def test_person_with_the_pairing_code_becomes_the_owner(tmp_path: Path) ->
             assert "owner" in said
 
 
-def test_system_service_gets_its_secrets_from_systemd(tmp_path: Path) -> None:
-    where = service_paths(ServiceScope.SYSTEM, tmp_path, tmp_path)
-    typed = SetupPlan()
-    typed.add_token("telegram", Secret("canary-token"), None)
-    plan = typed.with_credentials()
-    assert plan.values["channels.telegram.token"] == "credential:telegram.token"
-    assert plan.values["channels.telegram.enabled"] is True
-    where.credentials.parent.mkdir(parents=True)
-    where.credentials.write_text("[Service]\nLoadCredential=web:/root/web.token\n")
-    loads = credentials_drop_in(where, plan.secrets)
-    assert loads.splitlines()[-2:] == [
-        f"LoadCredential=telegram.token:{tmp_path}/etc/gatehouse/telegram.token",
-        "LoadCredential=web:/root/web.token",
-    ]
-
-
 def test_channels_that_need_a_token_are_found() -> None:
     assert set(bot_channels()) == {"discord", "telegram"}
-
-
-async def test_no_models_are_found_without_ollama() -> None:
-    assert await list_ollama_models("http://127.0.0.1:9") == []
