@@ -100,6 +100,7 @@ class TarWriter:
     def add_file(self, name: str, path: Path, size: int | None = None) -> Iterator[bytes]:
         """Add a file, or its first `size` bytes. Leaves out a file that no longer exists."""
         try:
+            # An agent may have put a link or a pipe into its workspace. Follow no link, and do not wait for a pipe.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return
@@ -213,6 +214,7 @@ class Backup:
         copy = self._directory / f"{_COPY}{uuid4().hex}"
         await asyncio.to_thread(_remove_copies, self._directory)
         try:
+            # No flush can run here: journal, index and the sizes of the transcripts belong to the same moment.
             async with self._sessions.held_still() as transcripts:
                 index = await asyncio.to_thread(_read, self._directory / INDEX)
                 await self._spool.copy_to(copy)
@@ -242,6 +244,7 @@ class Backup:
             taken_at=snapshot.taken_at.isoformat(),
             has_secrets=has_secrets,
             members=dict(tar.members),
+            # File names may contain bytes that are not UTF-8, which JSON cannot hold.
             skipped=[name.encode(errors="replace").decode() for name in tar.skipped],
         )
         yield from tar.add_data(MANIFEST, msgspec.json.encode(manifest))

@@ -67,6 +67,7 @@ def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datet
     set_aside = None
     try:
         manifest = _unpack(archive, staging)
+        # From here on, a crash leaves the staging folder, and `require_complete_restore` prevents a start.
         if present:
             set_aside = directory.parent / f"{directory.name}.before-restore-{now:%Y%m%dT%H%M%SZ}"
             if not os.access(directory.parent, os.W_OK):
@@ -94,6 +95,7 @@ def _unpack(archive: Path, staging: Path) -> Manifest:
         reason = str(error) if isinstance(error, _Damaged) else "it is truncated or damaged"
         raise Refused(f"Can't restore {archive}: {reason}. Nothing was changed.") from error
     except OSError as error:
+        # Everything else is a problem of the data directory, not of the archive. gzip's own errors have no errno.
         if error.filename == str(archive) or error.errno is None:
             reason = error.strerror or "it is not a gzip file"
             raise Refused(f"Can't read {archive}: {reason}. Nothing was changed.") from error

@@ -32,7 +32,7 @@ def backup(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--with-secrets", action="store_true", help="include the configuration and the HTTP token")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     options = parser.parse_args(arguments)
-    os.umask(0o077)
+    os.umask(0o077)  # The archive contains conversations.
     # The daemon may have secrets in its environment that this shell lacks.
     loaded = load_settings(options.config, resolves=False)
     configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(loaded.settings), sys.stderr)
@@ -44,7 +44,7 @@ def backup(arguments: Sequence[str], *, config: Path | None) -> int:
                 gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=_COMPRESSION) as packed,
             ):
                 async for block in blocks:
-                    await asyncio.to_thread(packed.write, block)
+                    await asyncio.to_thread(packed.write, block)  # Compressing blocks, and the source must go on.
 
     asyncio.run(save())
     size = options.file.stat().st_size / 1_000_000

@@ -33,6 +33,7 @@ class CommandParser(argparse.ArgumentParser):
     """Reports wrong usage as one sentence instead of a page of usage."""
 
     def error(self, message: str) -> NoReturn:
+        # argparse's messages start with a small letter and have no full stop.
         sentence = f"{message[:1].upper()}{message[1:]}"
         stop = "" if sentence.endswith((".", "?")) else "."
         raise SystemExit(fail(f"{sentence}{stop} Run `{self.prog} --help` for usage.", EXIT_USAGE))
@@ -52,7 +53,7 @@ def seconds_between(least: float, most: float) -> Callable[[str], float]:
         try:
             seconds = float(text)
         except ValueError:
-            seconds = math.nan
+            seconds = math.nan  # Fails every comparison, as a typed `nan` does.
         if not least <= seconds <= most:
             raise argparse.ArgumentTypeError(f"{text} is not a number of seconds between {least:g} and {most:g}")
         return seconds
@@ -90,7 +91,7 @@ def output_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
                 cleanup.callback(path.unlink, missing_ok=True)
             with files.atomic_writer(path) as file:
                 yield file
-            cleanup.pop_all()
+            cleanup.pop_all()  # The file is complete, so it stays.
     except FileExistsError as error:
         raise Refused(f"{printable(str(path))} already exists. Choose another name or add --force.") from error
     except OSError as error:

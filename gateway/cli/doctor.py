@@ -35,6 +35,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--local", action="store_true", help="don't call platforms and models")
     options = parser.parse_args(arguments)
     configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The findings contain everything the log would say.
+    # With --fix, the calls to platforms and models come in the second examination, after the repairs.
     findings = _examine(options.config, is_local=options.local or options.fix)
     repaired = []
     if options.fix:
@@ -98,7 +99,7 @@ def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
         file = str(loaded.path or "no file, so the defaults apply")
         findings.append(ok("config", f"The configuration is valid: {file}."))
     if not is_live:
-        findings.append(check_port(settings.http))
+        findings.append(check_port(settings.http))  # While the daemon runs, it occupies the port itself.
     findings += _check_data_dir(loaded, is_live=is_live)
     findings += check_units(Path.home())
     if is_live:

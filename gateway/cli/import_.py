@@ -54,6 +54,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if (scope := options.scope) is not None:
+        # A scope is a key without a number, so it parses as the first session of itself.
         is_scope = False
         with suppress(ValueError):
             is_scope = scope.startswith("agent:") and scope.isprintable() and parse_key(scope) == (scope, 1)
@@ -120,6 +121,7 @@ async def _import(
     present: dict[int, str] = {}
     async with closing(archive.sessions(destination.scope)) as sessions:
         keys = [listed.meta.key async for listed in sessions]
+    # Only the header of a session tells its id, so read the first line of each transcript.
     for key in keys:
         async with closing(archive.export(key)) as blocks:
             first_line = (await anext(blocks, b"")).split(b"\n")[0]

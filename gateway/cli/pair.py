@@ -59,6 +59,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 
 async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
     """Ask the running daemon. If none runs, use its spool under its lock."""
+    # Each action reads the fields that it needs.
     wanted: dict[str, Json] = {"code": options.subject, "id": options.subject, "is_owner": options.owner}
     if await asyncio.to_thread(is_running, directory):
         async with Control(directory) as control:

@@ -34,7 +34,7 @@ async def _host() -> None:
 
     async def serve() -> None:
         with socket.socket(fileno=_FIRST_DESCRIPTOR) as listener:
-            listener.set_inheritable(False)
+            listener.set_inheritable(False)  # Commands in the sandbox must not get the socket.
             await host(listener, has_network=_NETWORK in os.environ)
 
     async with asyncio.TaskGroup() as group:

@@ -62,6 +62,7 @@ def install(
     dry_run: bool = False,
 ) -> int:
     """Install or update the service, start it, and print each step. Running it again changes nothing."""
+    # Prefer the program of this Python's environment over another one in $PATH.
     beside = Path(sys.executable).parent / "gatehouse"
     found = str(beside) if beside.exists() else shutil.which("gatehouse")
     if found is None:

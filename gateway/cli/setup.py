@@ -103,7 +103,7 @@ def main(arguments: Sequence[str], *, config: Path | None, prompter: Prompter | 
     else:
         plan = asyncio.run(_plan(options, path, os.environ))
     if plan.values:
-        plan.write(path, os.environ)
+        plan.write(path, os.environ)  # Everything has been tested by now.
         print(f"Wrote {', '.join([str(path), *plan.secrets])}.")
     if options.service == "system":
         credentials = credentials_drop_in(paths, plan.secrets) if plan.secrets else ""
@@ -158,6 +158,7 @@ async def _plan(options: argparse.Namespace, path: Path, environ: Mapping[str, s
         token, reference = _secret(text, path, environ)
         if not options.no_test:
             settings = current.settings.channels.get(channel, ChannelSettings())
+            # Without its other accounts, which have their own tokens.
             settings = settings.model_copy(update={"token": token, "enabled": True, "accounts": {}})
             try:
                 channels = open_channels(Settings.model_construct(channels={channel: settings}))
@@ -176,6 +177,7 @@ async def _plan_model(
 ) -> None:
     name, preset = options.provider, PRESETS[options.provider]
     given = options.base_url if options.base_url is not None else current.base_url(name)
+    # An empty --base-url resets the endpoint to the provider's own.
     base_url = (given if given is not None else default_base_url(name, os.environ)) or None
     secret = options.key or current.key(name, base_url)
     key, reference = _secret(secret, path, environ) if secret else (None, None)
@@ -248,6 +250,7 @@ def _ask_all(options: argparse.Namespace, prompter: Prompter, current: CurrentSe
         keep = "; leave empty to keep the current one" if current.key(provider, url) else ""
         options.key = prompter.ask_secret(f"API key (hidden; or env:NAME, file:PATH{keep})") or None
     for channel, instructions in bot_channels().items():
+        # The first sentence says that the token is missing. Only the instructions after it are of interest here.
         prompter.say(instructions.partition(". ")[2] or instructions)
         empty = "keep the current one" if current.has_token(channel) else "skip"
         if token := prompter.ask_secret(f"Token of your {channel} bot (hidden; leave empty to {empty})"):

@@ -69,6 +69,7 @@ def check_port(http: HttpSettings) -> Finding:
             http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
+            # As the server does: connections in TIME_WAIT do not count as a listener.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
@@ -101,6 +102,7 @@ def check_permissions(directory: Path, config: Path | None, *, holds_secrets: bo
                 continue  # The running gateway has just removed it.
             if status.st_uid != owner:
                 foreign.append(path)
+            # The mode of a symbolic link means nothing.
             if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OTHERS:
                 exposed.append(path)
         if exposed:

@@ -35,6 +35,7 @@ def check_disk(directory: Path, usage: Callable[[Path], os.statvfs_result] = os.
     room = f"{free // _MIB} MiB free at {directory}."
     if free < LEAST_BYTES:
         return error("disk", f"Only {room}", "Free some space. A full disk makes the gateway refuse messages.")
+    # Some file systems, like btrfs, report no inodes at all.
     if found.f_files and found.f_favail < FEW_FILES:
         return error(
             "disk", f"Only {found.f_favail} more files fit on the disk of {directory}.", "Remove unused files."
@@ -58,7 +59,7 @@ def check_fsync(directory: Path, *, slow: float = SLOW_FSYNC, clock: Callable[[]
     except OSError as failure:
         fix = "Free some space." if failure.errno in _FULL else "Make the gateway's user the owner of the directory."
         return error("fsync", f"Can't write to {directory}: {failure.strerror}.", fix)
-    took = statistics.median(times)
+    took = statistics.median(times)  # A single slow write, as after a pause of the disk, does not count.
     message = f"A write reaches the disk after {took * 1000:.1f} ms."
     if took < slow:
         return ok("fsync", message)
@@ -76,6 +77,7 @@ def check_file_system(directory: Path, mounts: Path = Path("/proc/self/mounts"))
     depth, kind = -1, ""
     for line in lines:
         _, point, mounted, *_ = line.split(" ")
+        # The kernel writes a space in a path as \040.
         place = Path(point.replace("\\040", " "))
         if directory.resolve().is_relative_to(place) and len(place.parts) >= depth:
             depth, kind = len(place.parts), mounted

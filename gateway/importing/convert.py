@@ -64,6 +64,7 @@ def _entries(session: ForeignSession) -> Iterator[e.Entry]:
             case ImportedToolUse():
                 open_tools.add(step.id)
                 yield e.ToolUse(ts=step.at, turn=turn, tool_use_id=step.id, name=step.name, input=dict(step.input))
+            # A result without its call would make providers refuse the whole history.
             case _ if step.id in open_tools:
                 open_tools.discard(step.id)
                 yield e.ToolResult(ts=step.at, turn=turn, tool_use_id=step.id, output=step.output)

@@ -29,6 +29,7 @@ def find_destination(settings: Settings, session: ForeignSession, user: str) -> 
     `user` is the user of this machine, who talked to the other gateway in its terminal.
     """
     parts = session.key.split(":")
+    # miniclaw writes `agent:NAME:...`, and claw0 `NAME:...`.
     if parts[0] == "agent" and len(parts) > 1:
         parts = parts[1:]
     agent, *rest = parts

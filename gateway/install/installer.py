@@ -59,6 +59,7 @@ def install_steps(
     if changed:
         yield _systemctl_step(paths.scope, "daemon-reload")
     yield _systemctl_step(paths.scope, "enable", SERVICE)
+    # `start` does nothing if the service runs already.
     yield _systemctl_step(paths.scope, "restart" if changed or restart else "start", SERVICE)
 
 

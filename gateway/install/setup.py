@@ -52,6 +52,7 @@ def ollama_url(environ: Mapping[str, str]) -> str:
     except ValueError:
         return f"http://{_OLLAMA}"
     host = parts.hostname or "127.0.0.1"
+    # A server can listen on 0.0.0.0, but clients cannot portably connect to it.
     host = _LISTEN_TO_CONNECT.get(host, f"[{host}]" if ":" in host else host)
     return f"{parts.scheme}://{host}{f':{port}' if port else ''}"
 

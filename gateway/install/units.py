@@ -107,4 +107,4 @@ def program_of(unit: str, home: Path) -> Path | None:
         words = shlex.split(found[-1].removeprefix("ExecStart=").replace("%h", str(home)).replace("%%", "%"))
     except (IndexError, ValueError):
         return None
-    return Path(words[0].lstrip("-@:+!")) if words else None
+    return Path(words[0].lstrip("-@:+!")) if words else None  # Without systemd's prefixes (systemd.service(5)).

@@ -49,6 +49,7 @@ async def unknown_scope(archive: Archive, scope: str) -> str:
             containing[name] = None
             if len(containing) == _MAX_SUGGESTIONS:
                 break
+    # A part of the name is the better hint: people type `bob` for `agent:main:web:direct:bob`.
     near = list(containing) or get_close_matches(scope, scopes, n=_MAX_SUGGESTIONS)
     hint = "Run `gatehouse sessions list` to see all scopes."
     if near:

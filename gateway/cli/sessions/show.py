@@ -179,6 +179,7 @@ class Tail:
         lines: list[bytes] = []
         taken = 0
         with self._open() as file:
+            # A repair may have cut the file.
             self._at = min(self._at, os.fstat(file.fileno()).st_size)
             file.seek(self._at)
             for line in file:
