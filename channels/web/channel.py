@@ -35,7 +35,7 @@ class WebChannel(WebSocketChannel):
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
         """Show a link to the file. The gateway serves the download, and the transcript has the link as well."""
-        del path
+        del path  # The gateway serves the file by its reference.
         if message.file is None:
             raise Undeliverable("There is no file to send.")
         frame = MessageFrame(

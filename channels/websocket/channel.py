@@ -82,7 +82,7 @@ class WebSocketChannel:
             self._deliver = None
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        """Send `message` to every connection of its peer. If there is none, a notice waits in the peer's mailbox."""
+        """Send `message` to every connection of its peer. Without a connection, a notice waits in its mailbox."""
         is_notice = message.kind is OutboundKind.NOTICE
         html = None
         if self._render is not None and not is_notice:
@@ -100,6 +100,7 @@ class WebSocketChannel:
             is_question=message.is_question,
             restored=message.restored,
         )
+        # A queued frame counts as sent. If the last connection breaks before that, the hub moves it to the mailbox.
         is_connected = self._hub.broadcast(message.address.peer, frame)
         if not is_connected and (is_notice or self.keeps_replies):
             await self._hub.keep(message.address.peer, frame)
@@ -147,7 +148,7 @@ class WebSocketChannel:
             abort=abort,
             clock=self._clock,
         )
-        code = WSCloseCode.GOING_AWAY
+        code = WSCloseCode.GOING_AWAY  # Stays if this task is cancelled: the daemon is stopping.
         try:
             code = await connection.run()
         finally:

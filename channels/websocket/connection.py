@@ -8,26 +8,9 @@ from datetime import UTC, datetime
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
+from channels.websocket import wire
 from channels.websocket.hub import Hub, TooManyConnections
 from channels.websocket.send_queue import SendQueue
-from channels.websocket.wire import (
-    AckFrame,
-    BadFrame,
-    ClientMessage,
-    CommandsFrame,
-    CommandsRequest,
-    EchoFrame,
-    ErrorFrame,
-    HelloFrame,
-    HistoryFrame,
-    HistoryLine,
-    HistoryRequest,
-    MessageFrame,
-    SessionsFrame,
-    SessionsRequest,
-    link_to,
-    parse,
-)
 from gateway.contract import Address, Attachment, Browser, Caller, Deliver, Inbound, Line, Sender, Verdict
 from gateway.errors import Transient
 
@@ -102,11 +85,11 @@ class ClientConnection:
         await self._hub.load()
         # No `await` from here to `joined`: a question that the agent asks in a gap would be in neither the list of
         # open questions nor the broadcast.
-        self._queue.put(HelloFrame(name=self._sender.name))
+        self._queue.put(wire.HelloFrame(name=self._sender.name))
         for question in self._browser.questions(self._address, self._sender):
             asked = question.message
             self._queue.put(
-                MessageFrame(
+                wire.MessageFrame(
                     key=question.key,
                     kind=asked.kind,
                     text=asked.text,
@@ -120,6 +103,7 @@ class ClientConnection:
             with self._hub.joined(self._address.peer, self._queue):
                 async with asyncio.TaskGroup() as group:
                     writer = group.create_task(self._write(), name=f"{self._address.channel}:writer")
+                    # The mailbox is in the send queue now. A crash before this line sends it again, with the same keys.
                     await self._hub.forget(self._address.peer)
                     code = WSCloseCode.OK
                     try:
@@ -127,8 +111,9 @@ class ClientConnection:
                             if message.type is WSMsgType.ERROR:
                                 break
                             await self._handle(message)
+                            # A client that asks faster than it reads is not read from until it has caught up.
                             await self._queue.wait_until_short()
-                    except (RateLimitExceeded, TimeoutError):
+                    except (RateLimitExceeded, TimeoutError):  # aiohttp raises the second after `receive_timeout`.
                         code = WSCloseCode.POLICY_VIOLATION
                     writer.cancel()
         except TooManyConnections:
@@ -150,6 +135,7 @@ class ClientConnection:
 
     async def _handle(self, message: WSMessage) -> None:
         """Answer one frame; raises only `RateLimitExceeded`."""
+        # Pings and pongs count against the limit as well.
         is_within_limit = self._frames.take()
         if not is_within_limit and not self._refusals.take():
             raise RateLimitExceeded
@@ -161,29 +147,31 @@ class ClientConnection:
                     await self._socket.pong(message.data)
             return
         if message.type is not WSMsgType.TEXT:
-            self._queue.put(ErrorFrame(text="Only text frames are supported."))
+            self._queue.put(wire.ErrorFrame(text="Only text frames are supported."))
             return
         try:
-            frame = parse(message.data)
-        except BadFrame as problem:
-            self._queue.put(ErrorFrame(text=str(problem), id=problem.id))
+            frame = wire.parse(message.data)
+        except wire.BadFrame as problem:
+            self._queue.put(wire.ErrorFrame(text=str(problem), id=problem.id))
             return
         if not is_within_limit:
-            frame_id = frame.id if isinstance(frame, ClientMessage) else None
-            self._queue.put(ErrorFrame(text="You're sending too fast. Wait a moment.", id=frame_id, can_retry=True))
+            frame_id = frame.id if isinstance(frame, wire.ClientMessage) else None
+            self._queue.put(
+                wire.ErrorFrame(text="You're sending too fast. Wait a moment.", id=frame_id, can_retry=True)
+            )
             return
         match frame:
-            case ClientMessage():
+            case wire.ClientMessage():
                 await self._accept(frame)
-            case SessionsRequest():
+            case wire.SessionsRequest():
                 sessions = self._browser.sessions(self._address, self._sender)
-                self._queue.put(SessionsFrame(sessions=sessions))
-            case HistoryRequest():
+                self._queue.put(wire.SessionsFrame(sessions=sessions))
+            case wire.HistoryRequest():
                 await self._send_history(frame.limit)
-            case CommandsRequest():
-                self._queue.put(CommandsFrame(commands=self._browser.commands()))
+            case wire.CommandsRequest():
+                self._queue.put(wire.CommandsFrame(commands=self._browser.commands()))
 
-    async def _accept(self, message: ClientMessage) -> None:
+    async def _accept(self, message: wire.ClientMessage) -> None:
         """Deliver a message to the core, and acknowledge it only then: until that the client may send it again."""
         inbound = Inbound(
             address=self._address,
@@ -200,13 +188,13 @@ class ClientConnection:
         try:
             verdict = await self._deliver(inbound)
         except Transient:
-            self._queue.put(ErrorFrame(text=NOT_NOW, id=message.id, can_retry=True))
+            self._queue.put(wire.ErrorFrame(text=NOT_NOW, id=message.id, can_retry=True))
             return
-        self._queue.put(AckFrame(id=message.id, verdict=verdict, at=inbound.sent_at))
+        self._queue.put(wire.AckFrame(id=message.id, verdict=verdict, at=inbound.sent_at))
         if verdict is Verdict.ACCEPTED:
             # The same text as the history will show.
             shown = "\n".join(filter(None, [message.text, *(f"[{file.kind}: {file.name}]" for file in message.files)]))
-            echo = EchoFrame(id=message.id, text=shown, at=inbound.sent_at)
+            echo = wire.EchoFrame(id=message.id, text=shown, at=inbound.sent_at)
             self._hub.broadcast(self._address.peer, echo, skip=self._queue)
         elif verdict is Verdict.DUPLICATE:
             # The client may have lost its connection before the answer came.
@@ -226,17 +214,17 @@ class ClientConnection:
                 break
             newest.append(line)
 
-        def render() -> list[HistoryLine]:
+        def render() -> list[wire.HistoryLine]:
             return [
-                HistoryLine(
+                wire.HistoryLine(
                     role=line.role,
                     text=line.text,
                     at=line.at,
                     # The user's own text is shown as it was typed.
                     html=self._render(line.text) if self._render and line.role != "user" and not line.file else None,
-                    file=link_to(line.file) if line.file else None,
+                    file=wire.link_to(line.file) if line.file else None,
                 )
                 for line in reversed(newest)
             ]
 
-        self._queue.put(HistoryFrame(session=active, lines=await asyncio.to_thread(render)))
+        self._queue.put(wire.HistoryFrame(session=active, lines=await asyncio.to_thread(render)))

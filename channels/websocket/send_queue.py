@@ -72,7 +72,7 @@ class SendQueue:
     async def get(self) -> bytes:
         """Wait for the next frame and return it encoded. From then on it counts as sent."""
         while not self._frames:
-            self._has_frames.clear()
+            self._has_frames.clear()  # No `await` since the check, so no `put` can be missed.
             await self._has_frames.wait()
         _, (_, data) = self._frames.popitem(last=False)
         self._bytes -= len(data)

@@ -42,6 +42,7 @@ async def chat(
                 else:
                     text = " ".join(words) if words else await read_all(sys.stdin.fileno())
                     code = await piped.send(connection, text)
+    # `except*`, because `connected` runs a task group, which raises exception groups.
     except* GatehouseError as errors:
         for error in errors.exceptions:
             print(f"gatehouse: {printable(str(error))}", file=sys.stderr)

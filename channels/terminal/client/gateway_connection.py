@@ -10,18 +10,7 @@ from uuid import uuid4
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 
 from channels.terminal.channel import PATH
-from channels.websocket.wire import (
-    AckFrame,
-    ClientFrame,
-    ClientMessage,
-    CommandsRequest,
-    DraftFrame,
-    ErrorFrame,
-    MessageFrame,
-    ServerFrame,
-    encode,
-    parse_server_frame,
-)
+from channels.websocket import wire
 from gateway.contract import OutboundKind, Verdict
 from gateway.errors import GatehouseError, Refused
 from gateway.text import clean, excerpt
@@ -47,7 +36,7 @@ class GatewayLost(GatehouseError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOutcome:
-    """How a message ended: `text` is the answer, or the reason why there is none."""
+    """How a message ended: `text` is the answer, or the reason why it is missing."""
 
     is_answer: bool
     text: str
@@ -69,26 +58,26 @@ class PendingMessage:
         self.id = uuid4().hex
         self.text = clean(text)
         self._verdict: Verdict | None = None
-        self._answer: MessageFrame | None = None
+        self._answer: wire.MessageFrame | None = None
         self._outcome: asyncio.Future[ChatOutcome] = asyncio.get_running_loop().create_future()
 
     @property
-    def frame(self) -> ClientMessage:
-        return ClientMessage(id=self.id, text=self.text)
+    def frame(self) -> wire.ClientMessage:
+        return wire.ClientMessage(id=self.id, text=self.text)
 
-    def receive(self, frame: ServerFrame) -> None:
+    def receive(self, frame: wire.ServerFrame) -> None:
         """Note a frame about this message."""
         match frame:
-            case AckFrame():
+            case wire.AckFrame():
                 self._verdict = frame.verdict
-            case MessageFrame():
+            case wire.MessageFrame():
                 self._answer = frame
-            case ErrorFrame():
+            case wire.ErrorFrame():
                 self._settle(ChatOutcome(is_answer=False, text=frame.text, can_retry=frame.can_retry))
             case _:
                 return
         if self._verdict is None:
-            return
+            return  # The answer came first; the acknowledgement follows.
         if self._answer is not None:
             is_answer = self._verdict is not Verdict.REFUSED and self._is_answered_by(self._answer)
             self._settle(ChatOutcome(is_answer=is_answer, text=self._answer.text))
@@ -97,13 +86,14 @@ class PendingMessage:
             asyncio.get_running_loop().call_later(REFUSAL_REASON_TIMEOUT, self._settle, refused)
 
     async def outcome(self) -> ChatOutcome:
+        # A waiter that times out must not cancel the future: a later frame still settles it.
         return await asyncio.shield(self._outcome)
 
     def reset(self) -> None:
         """Forget an error before another attempt."""
         self._outcome = asyncio.get_running_loop().create_future()
 
-    def _is_answered_by(self, message: MessageFrame) -> bool:
+    def _is_answered_by(self, message: wire.MessageFrame) -> bool:
         """Return whether `message` is an answer. A notice is one only for a command, and for a yes or no."""
         if message.is_failure or message.is_question:
             return False
@@ -119,7 +109,7 @@ class PendingMessage:
 
 Connect = Callable[[str], Awaitable[ClientWebSocketResponse]]
 """Opens a WebSocket to the gateway at a path. `Refused` is final; after another `GatehouseError`, retry."""
-Receive = Callable[[ServerFrame, PendingMessage | None], None]
+Receive = Callable[[wire.ServerFrame, PendingMessage | None], None]
 """Is called with each frame, and with the pending message that it is about, if any."""
 
 
@@ -152,7 +142,7 @@ class GatewayConnection:
 
     async def open(self) -> None:
         self._socket = await self._connect(PATH)
-        await self._send(CommandsRequest())
+        await self._send(wire.CommandsRequest())
 
     async def run(self) -> None:
         """Read frames and reconnect, until cancelled.
@@ -167,12 +157,12 @@ class GatewayConnection:
             if clock() - opened_at > STABLE_AFTER:
                 delays = iter(self._retry_delays)
             await self.close()
-            self._receive(ErrorFrame(text=LOST), None)
+            self._receive(wire.ErrorFrame(text=LOST), None)
             for delay in delays:
                 await asyncio.sleep(delay)
                 try:
                     await self.open()
-                except Refused:
+                except Refused:  # Another attempt would be refused as well.
                     raise
                 except GatehouseError:
                     continue
@@ -181,7 +171,7 @@ class GatewayConnection:
                 gone = "The gateway went away and did not come back."
                 unanswered = "; ".join(excerpt(message.text, MAX_EXCERPT) for message in self._pending.values())
                 raise GatewayLost(f"{gone} Not answered: {unanswered}" if unanswered else gone)
-            self._receive(ErrorFrame(text=RECONNECTED), None)
+            self._receive(wire.ErrorFrame(text=RECONNECTED), None)
             # The gateway drops duplicates, so it is safe to resend messages that it may have taken already.
             for message in tuple(self._pending.values()):
                 await self._send(message.frame)
@@ -194,20 +184,20 @@ class GatewayConnection:
         """Dispatch frames until the connection is lost."""
         assert self._socket is not None, "open() comes first"  # noqa: S101 - for mypy and the reader.
         async for data in self._socket:
-            frame = parse_server_frame(data.data) if data.type is WSMsgType.TEXT else None
+            frame = wire.parse_server_frame(data.data) if data.type is WSMsgType.TEXT else None
             if frame is None:
                 continue
             subject: str | None = None
             match frame:
-                case MessageFrame():
+                case wire.MessageFrame():
                     # A reconnect may bring a message a second time.
                     if frame.key in self._known_keys:
                         continue
                     self._known_keys.append(frame.key)
                     subject = frame.reply_to
-                case DraftFrame():
+                case wire.DraftFrame():
                     subject = frame.reply_to
-                case AckFrame() | ErrorFrame():
+                case wire.AckFrame() | wire.ErrorFrame():
                     subject = frame.id
             message = self._pending.get(subject or "")
             if message is not None:
@@ -216,11 +206,11 @@ class GatewayConnection:
         if self._socket.close_code == WSCloseCode.TRY_AGAIN_LATER:
             raise Refused("You have too many chats open on this gateway. Close one of them first.")
 
-    async def _send(self, frame: ClientFrame) -> None:
+    async def _send(self, frame: wire.ClientFrame) -> None:
         """Send a frame if connected. Pending messages are resent after the next reconnect."""
         if self._socket is not None:
             with suppress(ConnectionError):
-                await self._socket.send_str(encode(frame).decode())
+                await self._socket.send_str(wire.encode(frame).decode())
 
 
 @asynccontextmanager

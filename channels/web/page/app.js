@@ -25,7 +25,7 @@ const state = {
   awaiting: new Set(), // Ids of accepted messages without an answer.
   quiet: new Map(), // Commands sent by a button, by id. Their answers appear as a toast, not in the log.
   sessions: [],
-  active: undefined, // Number of the session on screen; null if there is none, undefined until the server has sent it.
+  active: undefined, // Number of the session on screen; null without a session, undefined until the server has sent it.
   unread: new Set(),
   keepFrom: 0, // Index in `items`, set by a command. When the session changes, the items from here on stay.
   refetched: new Set(), // Keys of answers for which the history was requested because their question was missing.

@@ -75,7 +75,7 @@ async def test_a_notice_waits_for_an_absent_peer_and_a_reply_does_not(served: Se
 
 
 async def test_a_notice_waits_across_restarts_and_is_sent_once() -> None:
-    """A reminder comes when nobody is there, and the daemon is restarted before somebody is."""
+    """A reminder comes while no client is connected, and the daemon restarts before one connects."""
     room = context(StubBrowser(), StubPulse())
     for key in ("n1", "n2"):
         await WebSocketChannel(room).send(outbound(key, OutboundKind.NOTICE), key=key)

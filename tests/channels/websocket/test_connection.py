@@ -44,7 +44,7 @@ async def test_a_message_is_acknowledged_after_the_core_has_taken_it(served: Ser
     async with served.connected() as socket:
         await say(socket, "hello")
         await served.core.has_arrived.wait()
-        await served.channel.send(outbound("meanwhile"), key="k")
+        await served.channel.send(outbound("a message in the meantime"), key="k")
         assert (await socket.receive_json())["type"] == "message"
         served.core.gate.set()
         assert (await socket.receive_json())["type"] == "ack"

@@ -120,7 +120,7 @@ def test_a_client_parses_the_frames_of_the_gateway() -> None:
             buttons=(Button(label="Go", command="/go"),),
         ),
         DraftFrame(key="k", text="h", reply_to="m1"),
-        CommandsFrame(commands=[CommandInfo(name="new", arguments="", summary="Start anew")]),
+        CommandsFrame(commands=[CommandInfo(name="new", arguments="", summary="Start a new conversation")]),
     ]
     assert [parse_server_frame(encode(frame)) for frame in frames] == frames
 
