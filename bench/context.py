@@ -22,7 +22,7 @@ from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Spool
-from gateway.turns.agents import Agent, Roster
+from gateway.turns.agents import Agent, AgentRegistry
 from gateway.turns.context import brief
 from gateway.turns.metering import Meter
 
@@ -82,7 +82,7 @@ async def _took_ms(sessions: SessionManager, meter: Meter, agent: Agent, job: Jo
 @asynccontextmanager
 async def _session(folder: Path) -> AsyncIterator[tuple[SessionManager, Meter, Agent, Job]]:
     settings = Settings.model_validate({"gateway": {"data_dir": folder}})
-    agent = replace(Roster(settings)["main"], info=ModelInfo(name="house/model"))
+    agent = replace(AgentRegistry(settings)["main"], info=ModelInfo(name="house/model"))
     async with await Spool.open(folder) as spool:
         sessions = await SessionManager.open(folder / "sessions", SessionSettings(), lambda: NOW, journal=spool)
         await sessions.recover()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 
-class Allowance:
+class TurnSlot:
     """Inside it, a turn has one of each kind of `places`, and `TimeoutError` is raised after `seconds` without pauses.
 
     Everybody takes those kinds in the same order, so nobody waits for ever. Time is that of the event loop, which no

@@ -25,17 +25,17 @@ from gateway.observability.housekeeping import AtWork, Flushes, FreeSpace, House
 from gateway.observability.prometheus import Metrics
 from gateway.observability.status import Condition, Organs, Status, Vitals
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.reactions import Signs
+from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import Alarm, Reminders
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
-from gateway.turns.agents import Roster
+from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
-from gateway.turns.busy import Meanwhile
-from gateway.turns.compaction import Compactions
-from gateway.turns.context import Preparing
+from gateway.turns.busy import BusyPolicy
+from gateway.turns.compaction import Compactor
+from gateway.turns.context import TurnContext
 from gateway.turns.metering import Meter
-from gateway.turns.runner import Turns
+from gateway.turns.runner import TurnRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class Ground:
 class Agents:
     mcp: McpServers
     meter: Meter
-    compactions: Compactions
-    roster: Roster
+    compactions: Compactor
+    roster: AgentRegistry
     """A reload puts another in its place, so others ask for it by `current` whenever they need it."""
 
-    def current(self) -> Roster:
+    def current(self) -> AgentRegistry:
         return self.roster
 
 
@@ -66,8 +66,8 @@ def open_agents(ground: Ground) -> Agents:
     return Agents(
         mcp=mcp,
         meter=meter,
-        compactions=Compactions(sessions=ground.sessions, meter=meter, spool=ground.spool),
-        roster=Roster(ground.live.settings, mcp),
+        compactions=Compactor(sessions=ground.sessions, meter=meter, spool=ground.spool),
+        roster=AgentRegistry(ground.live.settings, mcp),
     )
 
 
@@ -76,7 +76,7 @@ class Chats:
     moves: Moves
     approvals: Approvals
     channels: Channels
-    signs: Signs
+    signs: WaitingReactions
     files: FileRoom
     uploads: FileRoutes
     delivery: Delivery
@@ -94,7 +94,7 @@ def open_chats(ground: Ground) -> Chats:
         moves=moves,
         approvals=approvals,
         channels=channels,
-        signs=Signs(channels.by_identity),
+        signs=WaitingReactions(channels.by_identity),
         files=files,
         uploads=FileRoutes(ground.store, lambda: live.settings.files.max_bytes, ground.now),
         delivery=Delivery(channels.by_identity, spool, now=ground.now, file_path=files.path, tally=ground.tally),
@@ -104,7 +104,7 @@ def open_chats(ground: Ground) -> Chats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
     intake: Intake
-    turns: Turns
+    turns: TurnRunner
     errands: Errands
     work: Work
     alarm: Alarm
@@ -123,8 +123,8 @@ def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> 
     )
 
 
-def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Turns:
-    preparing = Preparing(
+def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> TurnRunner:
+    preparing = TurnContext(
         live=ground.live,
         roster=agents.current,
         sessions=ground.sessions,
@@ -133,12 +133,12 @@ def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Turns:
         files=chats.files,
         now=ground.now,
     )
-    return Turns(
+    return TurnRunner(
         live=ground.live,
         preparing=preparing,
         sessions=ground.sessions,
         delivery=chats.delivery,
-        meanwhile=Meanwhile(ground.live, desk.lanes, chats.signs),
+        meanwhile=BusyPolicy(ground.live, desk.lanes, chats.signs),
         approvals=chats.approvals,
         reminders=desk.reminders,
     )

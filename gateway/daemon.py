@@ -35,7 +35,7 @@ from gateway.observability.status import Status
 from gateway.reminders import Alarm
 from gateway.sessions import SessionManager
 from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
-from gateway.turns.agents import Roster
+from gateway.turns.agents import AgentRegistry
 
 log = structlog.get_logger()
 
@@ -159,7 +159,7 @@ class Daemon:
         return self._chats.channels
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> AgentRegistry:
         return self._agents.roster
 
     @property
@@ -259,7 +259,7 @@ class Daemon:
     async def reload(self, settings: Settings) -> None:
         """Put new settings in force; raises with nothing changed when they cannot work."""
         settings = with_what_is_fixed(self._live.settings, settings)
-        roster = await asyncio.to_thread(Roster, settings, self._agents.mcp)
+        roster = await asyncio.to_thread(AgentRegistry, settings, self._agents.mcp)
         await roster.warm_up()
         await self.channels.reload(settings)
         old, self._agents.roster = self.roster, roster

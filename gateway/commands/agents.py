@@ -10,7 +10,7 @@ from gateway.sessions import SessionMeta
 from gateway.text import excerpt
 from gateway.text.clean import count
 from gateway.turns.agents import Agent
-from gateway.turns.compaction import ON_REQUEST, Order
+from gateway.turns.compaction import ON_REQUEST, CompactionRequest
 from gateway.turns.usage import person_of
 
 OWN = "default"
@@ -99,7 +99,9 @@ async def _compact(call: Call) -> Answer:
     session = await own_session(call)
     agent = answering(call, session)
     person = person_of(call.desk.live.settings, call.inbound)
-    done = await call.desk.compactions.compact(Order(session=session.key, agent=agent, person=person, keep=ON_REQUEST))
+    done = await call.desk.compactions.compact(
+        CompactionRequest(session=session.key, agent=agent, person=person, keep=ON_REQUEST)
+    )
     if done.failure:
         raise Refused(f"The conversation could not be summed up, and nothing has changed: {done.failure}")
     if not done.messages:

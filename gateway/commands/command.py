@@ -16,9 +16,9 @@ from gateway.reminders.reminders import Reminders
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
 from gateway.spool import Operation, Spent
-from gateway.turns.agents import Roster
+from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
-from gateway.turns.compaction import Compactions
+from gateway.turns.compaction import Compactor
 from gateway.turns.metering import Meter
 
 
@@ -45,11 +45,11 @@ class Desk:
     approvals: Approvals
     pairing: Pairing
     live: Live
-    roster: Callable[[], Roster]
+    roster: Callable[[], AgentRegistry]
     mcp: McpServers
     meter: Meter
     reminders: Reminders
-    compactions: Compactions
+    compactions: Compactor
     commands: Sequence["Command"]
     status: Callable[[], str]
     restart: Callable[[], None]

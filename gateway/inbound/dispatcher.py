@@ -7,14 +7,14 @@ from gateway.commands import COMMANDS, RETRY, Command
 from gateway.commands.runner import Errands
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.outbound.reactions import Signs
-from gateway.turns.runner import Turns
+from gateway.outbound.reactions import WaitingReactions
+from gateway.turns.runner import TurnRunner
 
 __all__ = ["Work"]
 
 
 class Work:
-    def __init__(self, turns: Turns, errands: Errands, signs: Signs) -> None:
+    def __init__(self, turns: TurnRunner, errands: Errands, signs: WaitingReactions) -> None:
         self._turns = turns
         self._errands = errands
         self._signs = signs

@@ -18,11 +18,11 @@ from gateway.files.download import Reception
 from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.reactions import Signs
+from gateway.outbound.reactions import WaitingReactions
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
 from gateway.spool import Accept, Operation, Send, Spool, Take
-from gateway.turns.state import as_asked
+from gateway.turns.state import user_entry
 
 __all__ = ["Queueing", "taken"]
 
@@ -44,7 +44,7 @@ class Queueing:
         spool: Spool,
         desk: Desk,
         delivery: Delivery,
-        signs: Signs,
+        signs: WaitingReactions,
         files: Reception,
     ) -> None:
         self._live = live
@@ -87,7 +87,7 @@ class Queueing:
 
     async def _begin(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
         accept = self._acceptance(inbound, routed, session, is_begun=True)
-        asked = as_asked(inbound, turn=accept.turn)
+        asked = user_entry(inbound, turn=accept.turn)
         job = _job(accept)
         await self._sessions.append(
             session.key,

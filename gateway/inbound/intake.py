@@ -26,7 +26,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed, route
 from gateway.spool import Duplicate, Operation, Spool, SpoolBroken
 from gateway.text import clean, excerpt, split
-from gateway.turns.approvals import Decision, spoken_decision
+from gateway.turns.approvals import Decision, parse_decision
 
 log = structlog.get_logger()
 
@@ -210,7 +210,7 @@ class Intake:
 
     def _as_answer(self, inbound: Inbound, routed: Routed) -> tuple[Command, str] | None:
         """Read a plain yes or no, from somebody who may say so, as the answer to the question that is open here."""
-        decision = spoken_decision(inbound.text)
+        decision = parse_decision(inbound.text)
         if decision is None or inbound.attachments:
             return None
         active = self._sessions.active(routed.scope)

@@ -14,7 +14,7 @@ from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.reactions import Signs
+from gateway.outbound.reactions import WaitingReactions
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
 from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
 from gateway.turns.approvals import Approvals, Question
@@ -40,7 +40,7 @@ class TakingUp:
     readings: Lanes[Job]
     delivery: Delivery
     approvals: Approvals
-    signs: Signs
+    signs: WaitingReactions
     max_age: timedelta
     """How long a message may have waited."""
     now: datetime

@@ -24,7 +24,7 @@ from gateway.observability.housekeeping import AtWork, Flushes, FreeSpace, Runni
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
 from gateway.text.clean import count, duration
-from gateway.turns.agents import Roster
+from gateway.turns.agents import AgentRegistry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Organs:
     at_work: AtWork
     replies: Lanes[OutboxRow]
     mcp: McpServers
-    roster: Callable[[], Roster]
+    roster: Callable[[], AgentRegistry]
     tally: Tally
     is_stopping: Callable[[], bool]
 

@@ -19,7 +19,7 @@ from gateway.files.identify import in_bytes
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Tally
 from gateway.outbound.parts import Composer, possibly_repeated
-from gateway.outbound.streaming import Draft, Easel, Memory, Sketches
+from gateway.outbound.streaming import Draft, DraftStore, DraftStream, Memory
 from gateway.spool import Bury, Delivered, Operation, OutboxRow, OutboxState, Postpone, Send, Sending, Spool
 from gateway.spool.spool import insist
 
@@ -37,7 +37,7 @@ class Courier:
     def __init__(
         self,
         spool: Spool,
-        sketches: Sketches,
+        sketches: DraftStore,
         *,
         now: Callable[[], datetime],
         file_path: Callable[[str], Awaitable[Path]],
@@ -138,7 +138,7 @@ class Delivery:
         self._now = now
         self._sleep = sleep
         self.tally = tally or Tally()
-        self._sketches = Sketches(spool, now)
+        self._sketches = DraftStore(spool, now)
         self._courier = Courier(spool, self._sketches, now=now, file_path=file_path)
         self._parked: list[OutboxRow] = []
         self._marked: set[str] = set()
@@ -211,7 +211,7 @@ class Delivery:
         channel = self._channel(template)
         if channel is None:
             return nullcontext(Draft())
-        return Easel(
+        return DraftStream(
             channel=channel,
             template=template,
             key=turn,

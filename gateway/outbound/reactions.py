@@ -11,7 +11,7 @@ from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient, Undeliverable
 from gateway.lanes import LaneFull, Lanes
 
-__all__ = ["SEEN", "Signs"]
+__all__ = ["SEEN", "WaitingReactions"]
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class _Sign:
         return f"{address.channel}:{address.account}:{address.peer}"
 
 
-class Signs:
+class WaitingReactions:
     def __init__(
         self,
         channels: Mapping[tuple[str, str], Channel],

@@ -75,7 +75,7 @@ class Memory:
     receipt: Receipt | None
 
 
-class Easel:
+class DraftStream:
     """Where one answer is drafted: while inside, the draft is shown, and a sign of life; leaving stops both.
 
     A draft that is a message which gets edited keeps its place in the chat, so it is sent only when that `is_clear` of
@@ -227,7 +227,7 @@ async def _ended(signs: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.wait(signs)
 
 
-class Sketches:
+class DraftStore:
     """By turn. The part of an answer that takes the place of its draft has the turn as its key."""
 
     def __init__(self, spool: Spool, now: Callable[[], datetime]) -> None:

@@ -93,7 +93,7 @@ class Agent:
     max_iterations: int
 
 
-class Roster:
+class AgentRegistry:
     """Opens every agent at once, so that a mistake shows at the start and not at the first message."""
 
     def __init__(self, settings: Settings, mcp: McpServers | None = None) -> None:

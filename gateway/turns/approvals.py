@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gateway.access.live import Live
 from gateway.access.rules import are_same_person
-from gateway.aio import Allowance, whole
+from gateway.aio import TurnSlot, whole
 from gateway.contract import Button, Inbound, Outbound, PeerKind, Sender
 from gateway.conversation import Json, ToolCall
 from gateway.errors import Refused
@@ -26,8 +26,8 @@ from gateway.sessions import Entry, SessionManager, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle
 from gateway.spool.spool import insist
 from gateway.text.clean import duration
-from gateway.turns.busy import Meanwhile
-from gateway.turns.state import Course
+from gateway.turns.busy import BusyPolicy
+from gateway.turns.state import TurnState
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ _WORDS = {
 }
 
 
-def spoken_decision(text: str) -> Decision | None:
+def parse_decision(text: str) -> Decision | None:
     """Read a message as a plain yes or no."""
     return _WORDS.get(text.strip().rstrip(".!").lower())
 
@@ -198,7 +198,7 @@ _MAX_NAME = 60
 _MAX_ARGUMENTS = 12
 
 
-def worded(call: ToolCall, *, timeout: float, asker: str = "") -> str:
+def question_text(call: ToolCall, *, timeout: float, asker: str = "") -> str:
     """Return the question as plain text. `asker` is named in a group, where not everybody may answer."""
     who = f"{_shown(asker, _MAX_NAME)} or an owner, answer" if asker else "Answer"
     return "\n".join(
@@ -242,19 +242,19 @@ _DENIED = "The person was asked and said no, so it was not run. Do not try it ag
 _EXPIRED = "Nobody answered within {span} whether this may be run, so it was not run."
 
 
-class Asking(Struct, frozen=True, kw_only=True):
+class ApprovalGate(Struct, frozen=True, kw_only=True):
     """How one turn asks. Meanwhile it keeps its lane, but has no place among those that run, and its time stands still.
 
     The question, the state `waiting` and the message in the chat are one commit. From then on until the tools run, the
     row is in that state, and nothing of the step has been done.
     """
 
-    course: Course
-    allowance: Allowance
+    course: TurnState
+    allowance: TurnSlot
     draft: Draft
     approvals: Approvals
     delivery: Delivery
-    meanwhile: Meanwhile
+    meanwhile: BusyPolicy
     write: Write
     timeout: float
 
@@ -290,7 +290,7 @@ class Asking(Struct, frozen=True, kw_only=True):
             return Question.about(call, job, id=known.approval_id, text=known.question)
         sender = job.inbound.sender
         asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
-        text = worded(call, timeout=self.timeout, asker=asker)
+        text = question_text(call, timeout=self.timeout, asker=asker)
         return Question.about(call, job, id=new_question_id(), text=text)
 
     async def _pose(self, question: Question) -> None:

@@ -7,15 +7,15 @@ from gateway.access.live import Live
 from gateway.access.rules import may_talk
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.outbound.reactions import Signs
+from gateway.outbound.reactions import WaitingReactions
 
-__all__ = ["Meanwhile"]
+__all__ = ["BusyPolicy"]
 
 
-class Meanwhile:
+class BusyPolicy:
     """Order is kept: what stands behind a command, or behind a message that waits for its own turn, waits as well."""
 
-    def __init__(self, live: Live, lanes: Lanes[Job], signs: Signs) -> None:
+    def __init__(self, live: Live, lanes: Lanes[Job], signs: WaitingReactions) -> None:
         self._live = live
         self._lanes = lanes
         self._signs = signs

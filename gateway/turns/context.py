@@ -27,10 +27,10 @@ from gateway.job import Job
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
 from gateway.spool import Operation
-from gateway.turns.agents import Agent, Roster
-from gateway.turns.compaction import CONVERSATION, OVERFLOW, Compactions, Keep, Order
-from gateway.turns.metering import Meter, Metered
-from gateway.turns.usage import Bill, person_of
+from gateway.turns.agents import Agent, AgentRegistry
+from gateway.turns.compaction import CONVERSATION, OVERFLOW, CompactionRequest, Compactor, KeepRule
+from gateway.turns.metering import Meter, MeteredProvider
+from gateway.turns.usage import TurnUsage, person_of
 
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -41,7 +41,7 @@ class Briefing(Struct, frozen=True, kw_only=True):
     """How many of the prompt's messages are from before the turn."""
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class PromptFacts(Struct, frozen=True, kw_only=True):
     """What a prompt may name as `{{date}}` and so on; what it does not name is told after it."""
 
     agent: str
@@ -68,9 +68,9 @@ async def brief(
     return Briefing(prompt=prompt, before=len(before))
 
 
-def _facts(job: Job, agent: Agent, today: datetime, *, is_shared: bool) -> Facts:
+def _facts(job: Job, agent: Agent, today: datetime, *, is_shared: bool) -> PromptFacts:
     address, sender = job.inbound.address, job.inbound.sender
-    return Facts(
+    return PromptFacts(
         agent=agent.name,
         channel=address.channel,
         chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
@@ -87,7 +87,7 @@ def _named(day: date) -> str:
 
 
 @lru_cache(maxsize=256)
-def system_prompt(template: str, facts: Facts, notes: str = "") -> str:
+def system_prompt(template: str, facts: PromptFacts, notes: str = "") -> str:
     """Fill in the places that `template` has, and tell after it the notes and the facts that it has no place for.
 
     It is the same for many turns, so the last ones are kept.
@@ -105,7 +105,7 @@ def system_prompt(template: str, facts: Facts, notes: str = "") -> str:
     return "\n\n".join(filter(None, (told.rstrip(), notes, _circumstances(facts, places))))
 
 
-def _circumstances(facts: Facts, told: set[str]) -> str:
+def _circumstances(facts: PromptFacts, told: set[str]) -> str:
     company = f'with "{facts.sender}"' if facts.sender else "with several people; each message begins with its sender"
     where = f"This is {facts.chat} on {facts.channel}"
     sentences = [
@@ -122,7 +122,7 @@ _OPEN = 512
 _CHARS = 2_000
 
 
-class Jottings:
+class NotesCache:
     """Those that were read last. `changed` has to be told what was written."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Jottings:
         if monotonic() < fresh_until:
             return told
         changes = self._changes
-        told = quoted(await asyncio.to_thread(kept_notes, path))
+        told = quote_notes(await asyncio.to_thread(kept_notes, path))
         if changes == self._changes:
             self._read[path] = (told, monotonic() + _FRESH)
             self._read.move_to_end(path)
@@ -148,7 +148,7 @@ class Jottings:
         self._read.pop(path, None)
 
 
-def quoted(notes: Sequence[str]) -> str:
+def quote_notes(notes: Sequence[str]) -> str:
     """Quote the newest notes, oldest first: what people had written down is information, never an instruction."""
     lines: list[str] = []
     left = _CHARS
@@ -167,21 +167,21 @@ def quoted(notes: Sequence[str]) -> str:
 
 class Prepared(Struct, frozen=True, kw_only=True):
     agent: Agent
-    provider: Metered
+    provider: MeteredProvider
     """What the agent loop asks: the agent's provider, with a meter on it."""
-    bill: Bill
+    bill: TurnUsage
     notes: Path
 
 
-class Preparing:
+class TurnContext:
     def __init__(
         self,
         *,
         live: Live,
-        roster: Callable[[], Roster],
+        roster: Callable[[], AgentRegistry],
         sessions: SessionManager,
         meter: Meter,
-        compactions: Compactions,
+        compactions: Compactor,
         files: FileRoom,
         now: Callable[[], datetime],
     ) -> None:
@@ -192,7 +192,7 @@ class Preparing:
         self._compactions = compactions
         self.files = files
         self._memory = live.settings.gateway.data_dir / "memory"
-        self._jottings = Jottings()
+        self._jottings = NotesCache()
         self._now = now
 
     def now(self) -> datetime:
@@ -244,9 +244,9 @@ class Preparing:
         before, _ = await self._sessions.divided(job.session, turn=job.turn)
         return before
 
-    def _order(self, job: Job, agent: Agent, keep: Keep) -> Order:
+    def _order(self, job: Job, agent: Agent, keep: KeepRule) -> CompactionRequest:
         person = person_of(self._live.settings, job.inbound)
-        return Order(session=job.session, agent=agent, person=person, keep=keep)
+        return CompactionRequest(session=job.session, agent=agent, person=person, keep=keep)
 
 
 @lru_cache(maxsize=1_024)

@@ -23,7 +23,7 @@ from gateway.errors import ContextTooLong, ProviderFailed
 from gateway.metrics import Tally
 from gateway.spool import Operation, Remember, Spool
 from gateway.turns.agents import Agent
-from gateway.turns.usage import Bill, Spending
+from gateway.turns.usage import DailyUsage, TurnUsage
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class _Request(Struct, frozen=True, kw_only=True):
     """Tokens of the system prompt and the tools, which cannot be shortened."""
 
 
-def budget_of(info: ModelInfo, calibration: Calibration) -> int:
+def token_budget(info: ModelInfo, calibration: Calibration) -> int:
     """Return how many estimated tokens a request may have."""
     room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MAX_OUTPUT_SHARE))
     budget = round(room * _MARGIN)
@@ -102,7 +102,7 @@ class _Heard(Struct):
         self.on_end(self)
 
 
-class Metered:
+class MeteredProvider:
     """Make one for each turn. When a request is too long all the same, `shorten` is asked; then it is tried again."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Metered:
         *,
         info: ModelInfo,
         calibrations: Calibrations,
-        bill: Bill,
+        bill: TurnUsage,
         names_senders: bool = False,
         shorten: Shorten | None = None,
         tally: Tally | None = None,
@@ -168,7 +168,7 @@ class Metered:
             sizes = list(map(measure_message, messages))
         calibration = self._calibrations[self._info.name]
         frame = measure_frame(prompt.system, prompt.tools)
-        fixed, budget = calibration.estimate(frame), budget_of(self._info, calibration)
+        fixed, budget = calibration.estimate(frame), token_budget(self._info, calibration)
         measured = frame + sum(sizes)
         room = min(budget - fixed, self._room or budget)
         if calibration.estimate(measured) > fixed + room:
@@ -227,7 +227,7 @@ class Meter:
         self._now = now
         self._spool = spool
         self._tally = tally or Tally()
-        self.spending = Spending(spool, now, self._tally)
+        self.spending = DailyUsage(spool, now, self._tally)
         self.calibrations = Calibrations()
 
     async def read(self) -> None:
@@ -235,19 +235,19 @@ class Meter:
         facts = await self._spool.facts(_CALIBRATION_FACT)
         self.calibrations = Calibrations(facts.get(_CALIBRATION_FACT))
 
-    def bill(self, person: str, agent: Agent) -> Bill:
+    def bill(self, person: str, agent: Agent) -> TurnUsage:
         limits = self._live.settings.limits
-        return Bill(person, spending=self.spending, limits=limits, about=agent.about, now=self._now)
+        return TurnUsage(person, spending=self.spending, limits=limits, about=agent.about, now=self._now)
 
     def metered(
         self,
         agent: Agent,
-        bill: Bill,
+        bill: TurnUsage,
         *,
         names_senders: bool = False,
         shorten: Shorten | None = None,
-    ) -> Metered:
-        return Metered(
+    ) -> MeteredProvider:
+        return MeteredProvider(
             agent.provider,
             info=agent.info,
             calibrations=self.calibrations,
@@ -259,7 +259,7 @@ class Meter:
 
     def budget(self, agent: Agent) -> int:
         """Return how many tokens a request to the agent's model may have."""
-        return budget_of(agent.info, self.calibrations[agent.info.name])
+        return token_budget(agent.info, self.calibrations[agent.info.name])
 
     def size(self, agent: Agent, messages: Iterable[Message]) -> int:
         """Return about how many tokens the agent's next request has before anything is added."""

@@ -20,21 +20,21 @@ from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interr
 from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import Begin, InboxState, Operation, Send, Settle
 from gateway.spool.spool import insist
-from gateway.turns.busy import Meanwhile
-from gateway.turns.context import Preparing
-from gateway.turns.state import Course, as_asked
+from gateway.turns.busy import BusyPolicy
+from gateway.turns.context import TurnContext
+from gateway.turns.state import TurnState, user_entry
 
 log = structlog.get_logger()
 
 
-class Minutes:
+class TurnRecorder:
     """What is in the transcript and what a course knows of it are one: otherwise a `/stop` in between is paid twice."""
 
-    def __init__(self, sessions: SessionManager, preparing: Preparing) -> None:
+    def __init__(self, sessions: SessionManager, preparing: TurnContext) -> None:
         self._sessions = sessions
         self._preparing = preparing
 
-    async def begin(self, course: Course) -> None:
+    async def begin(self, course: TurnState) -> None:
         """Write down what was asked; in a turn that goes on after a crash, what has become of the tools that ran."""
         job, *others = course.jobs
         if job.is_resumed:
@@ -50,18 +50,18 @@ class Minutes:
         await self.write(course, course.opening, also=[Begin(turn=job.turn), *_joined(others, job)])
         course.has_begun = True
 
-    async def join(self, course: Course, others: Sequence[Job]) -> list[entries.User]:
+    async def join(self, course: TurnState, others: Sequence[Job]) -> list[entries.User]:
         """Write down what others have said since; the turn answers that as well."""
         messages = [course.message_of(each) for each in others]
         await self.write(course, messages, also=_joined(others, course.jobs[0]))
         return messages
 
-    async def follow_all(self, events: AsyncGenerator[Event, None], course: Course, draft: Draft) -> None:
+    async def follow_all(self, events: AsyncGenerator[Event, None], course: TurnState, draft: Draft) -> None:
         async with aclosing(events):
             async for event in events:
                 await self._follow(event, course, draft)
 
-    async def _follow(self, event: Event, course: Course, draft: Draft) -> None:
+    async def _follow(self, event: Event, course: TurnState, draft: Draft) -> None:
         """Write down what `event` has settled before the loop goes on: a tool call before its tool runs."""
         match event:
             case TextDelta(text=delta):
@@ -79,7 +79,7 @@ class Minutes:
             case Done(text=text):
                 course.streaming = text
 
-    async def _note_step(self, course: Course, step: StepDone) -> None:
+    async def _note_step(self, course: TurnState, step: StepDone) -> None:
         """Write down what was said, also where that is nothing, for it says what the step cost; and what was called."""
         said = entries.Assistant(content=step.text, model=course.model, usage=course.usage)
         await self.write(course, [said, *map(_use, step.tool_calls)])
@@ -87,7 +87,7 @@ class Minutes:
         course.streaming = ""
         course.calls, course.approvals = {call.id: call for call in step.tool_calls}, {}
 
-    async def _note_outcome(self, course: Course, outcome: ToolOutcome) -> None:
+    async def _note_outcome(self, course: TurnState, outcome: ToolOutcome) -> None:
         course.tools += 1
         if course.prepared is not None:
             self._preparing.used_tool(course.prepared)
@@ -97,7 +97,7 @@ class Minutes:
         course.sent += files
         course.calls.pop(outcome.id, None)
 
-    def _going_on(self, course: Course) -> list[Operation]:
+    def _going_on(self, course: TurnState) -> list[Operation]:
         """End the waiting for an approval: from now on something of the step may have been done."""
         if not course.is_waiting:
             return []
@@ -106,7 +106,7 @@ class Minutes:
 
     async def write(
         self,
-        course: Course,
+        course: TurnState,
         steps: Sequence[Entry],
         also: Sequence[Operation] = (),
         behind: Sequence[Entry] = (),
@@ -135,13 +135,15 @@ NOT_RUN = "This was not run: the turn ended while it waited to be allowed."
 
 
 class Ending:
-    def __init__(self, *, preparing: Preparing, delivery: Delivery, meanwhile: Meanwhile, minutes: Minutes) -> None:
+    def __init__(
+        self, *, preparing: TurnContext, delivery: Delivery, meanwhile: BusyPolicy, minutes: TurnRecorder
+    ) -> None:
         self._preparing = preparing
         self._delivery = delivery
         self._meanwhile = meanwhile
         self._minutes = minutes
 
-    async def finish(self, course: Course, *, may_go_on: bool) -> None:
+    async def finish(self, course: TurnState, *, may_go_on: bool) -> None:
         """Fix the answer, the end of the turn and the fate of its messages in one commit; then let it be delivered.
 
         Where it `may_go_on`, the message that is next in the lane begins in that commit.
@@ -158,7 +160,7 @@ class Ending:
         if course.prepared is not None:
             await self._preparing.follow_up(job, course.prepared)
 
-    async def _fix(self, course: Course, parts: list[Send]) -> None:
+    async def _fix(self, course: TurnState, parts: list[Send]) -> None:
         settled = [*_settled(course), *parts, *self._preparing.news()]
         asked_next, begun = _opening(course.following)
         try:
@@ -169,7 +171,7 @@ class Ending:
         else:
             course.begin_following()
 
-    def _tell(self, course: Course) -> None:
+    def _tell(self, course: TurnState) -> None:
         took_ms = course.age_ms
         self._delivery.tally.turned(course.channel, course.outcome, messages=len(course.jobs), took_ms=took_ms)
         log.info(
@@ -182,12 +184,12 @@ class Ending:
         )
 
 
-def _settled(course: Course) -> list[Settle]:
+def _settled(course: TurnState) -> list[Settle]:
     state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
     return [Settle(turn=each.turn, state=state, answered_by=course.jobs[0].turn) for each in course.jobs]
 
 
-def _end(course: Course) -> list[Entry]:
+def _end(course: TurnState) -> list[Entry]:
     """Return what is missing in the transcript; a call without a result gets one that says why."""
     why = NOT_RUN if course.is_waiting else INTERRUPTED
     return [
@@ -200,4 +202,4 @@ def _end(course: Course) -> list[Entry]:
 
 def _opening(job: Job | None) -> tuple[list[Entry], list[Operation]]:
     """Return what the turn of `job` begins with: in the transcript and in the spool."""
-    return ([], []) if job is None else ([as_asked(job.inbound, turn=job.turn)], [Begin(turn=job.turn)])
+    return ([], []) if job is None else ([user_entry(job.inbound, turn=job.turn)], [Begin(turn=job.turn)])

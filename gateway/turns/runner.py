@@ -11,7 +11,7 @@ from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome
 from gateway.agent.loop import converse, use
 from gateway.agent.tools import ToolContext
-from gateway.aio import Allowance, whole
+from gateway.aio import TurnSlot, whole
 from gateway.conversation import Message
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.job import Job
@@ -26,13 +26,13 @@ from gateway.sessions import (
     last_turn,
 )
 from gateway.sessions.history import as_messages
-from gateway.turns.approvals import Approvals, Asking
-from gateway.turns.busy import Meanwhile
-from gateway.turns.context import Preparing
-from gateway.turns.recorder import Ending, Minutes
-from gateway.turns.state import Course
+from gateway.turns.approvals import ApprovalGate, Approvals
+from gateway.turns.busy import BusyPolicy
+from gateway.turns.context import TurnContext
+from gateway.turns.recorder import Ending, TurnRecorder
+from gateway.turns.state import TurnState
 
-__all__ = ["Turns"]
+__all__ = ["TurnRunner"]
 
 log = structlog.get_logger()
 
@@ -40,17 +40,17 @@ KNOWN_SESSIONS = 10_000
 """Whose first answer since the start has been given; one that is forgotten is greeted again."""
 
 
-class Turns:
+class TurnRunner:
     """`run` raises nothing but cancellation: whatever goes wrong becomes the visible end of that one turn."""
 
     def __init__(
         self,
         *,
         live: Live,
-        preparing: Preparing,
+        preparing: TurnContext,
         sessions: SessionManager,
         delivery: Delivery,
-        meanwhile: Meanwhile,
+        meanwhile: BusyPolicy,
         approvals: Approvals,
         reminders: Reminders,
     ) -> None:
@@ -61,7 +61,7 @@ class Turns:
         self._meanwhile = meanwhile
         self._approvals = approvals
         self._reminders = reminders
-        self._minutes = Minutes(sessions, preparing)
+        self._minutes = TurnRecorder(sessions, preparing)
         self._ending = Ending(preparing=preparing, delivery=delivery, meanwhile=meanwhile, minutes=self._minutes)
         # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
@@ -69,7 +69,7 @@ class Turns:
         self._started = preparing.now()
         self._known: dict[str, None] = {}
         self._running: set[str] = set()
-        self._finishing: dict[str, Course] = {}
+        self._finishing: dict[str, TurnState] = {}
         self._is_suspending = False
 
     async def again(self, job: Job) -> list[Entry]:
@@ -90,16 +90,16 @@ class Turns:
         address = job.inbound.address
         bound = bind_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn)
         try:
-            return await self._run(Course.of(job, begins_with))
+            return await self._run(TurnState.of(job, begins_with))
         finally:
             reset_contextvars(**bound)
 
-    async def _run(self, course: Course) -> Job | None:
+    async def _run(self, course: TurnState) -> Job | None:
         job = course.jobs[0]
         self._running.add(job.turn)
         limit = self._live.settings.gateway.turn_timeout
         try:
-            async with Allowance(limit, *self._places(job)) as allowance:
+            async with TurnSlot(limit, *self._places(job)) as allowance:
                 self._meanwhile.begun(job)
                 await self._answer(course, allowance)
         except asyncio.CancelledError as stop:
@@ -137,7 +137,7 @@ class Turns:
         following = (course.following for course in self._finishing.values())
         return [*self._running, *(job.turn for job in following if job is not None and job.has_begun)]
 
-    async def _answer(self, course: Course, allowance: Allowance) -> None:
+    async def _answer(self, course: TurnState, allowance: TurnSlot) -> None:
         job = course.jobs[0]
         check_still_welcome(self._live, job.inbound)
         course.restored = self._restored(job)
@@ -172,8 +172,8 @@ class Turns:
             )
             await self._minutes.follow_all(events, course, draft)
 
-    def _asking(self, course: Course, allowance: Allowance, draft: Draft) -> Asking:
-        return Asking(
+    def _asking(self, course: TurnState, allowance: TurnSlot, draft: Draft) -> ApprovalGate:
+        return ApprovalGate(
             course=course,
             allowance=allowance,
             draft=draft,
@@ -194,7 +194,7 @@ class Turns:
         session = self._sessions.find(job.session)
         return session.turns if session and session.created_at < self._started else 0
 
-    async def _listen(self, course: Course, allowance: Allowance) -> Sequence[Message]:
+    async def _listen(self, course: TurnState, allowance: TurnSlot) -> Sequence[Message]:
         """Take into the turn what was said since, in one commit; what comes after the last step waits for its own."""
         job = course.jobs[0]
         others = self._meanwhile.steering(job.session)
@@ -205,7 +205,7 @@ class Turns:
         said = await whole(self._minutes.join(course, others))
         return await self._preparing.files.shown(as_messages(said), sees=course.sees)
 
-    async def _receive(self, course: Course, jobs: Sequence[Job], allowance: Allowance) -> None:
+    async def _receive(self, course: TurnState, jobs: Sequence[Job], allowance: TurnSlot) -> None:
         """Have the files that messages came with, before anything is written down of them."""
         if course.prepared is None or not any(job.inbound.attachments for job in jobs):
             return
@@ -214,7 +214,7 @@ class Turns:
                 workspace = course.prepared.agent.workspace
                 course.received[job.turn] = await self._preparing.files.reception.received(job, workspace)
 
-    async def _end(self, course: Course) -> None:
+    async def _end(self, course: TurnState) -> None:
         """Finish a turn. A `/stop` that comes meanwhile is meant for the one that begins with that."""
         turn = course.jobs[0].turn
         self._finishing[turn] = course
@@ -228,6 +228,6 @@ class Turns:
             del self._finishing[turn]
 
     async def _stop(self, job: Job, reason: str) -> None:
-        course = Course.of(job)
+        course = TurnState.of(job)
         course.ended(TurnOutcome.STOPPED, reason or "Stopped.")
         await whole(self._ending.finish(course, may_go_on=False))

@@ -17,10 +17,10 @@ from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.spool import Spend
 from gateway.turns.context import Prepared
 
-__all__ = ["Course", "as_asked"]
+__all__ = ["TurnState", "user_entry"]
 
 
-class Course(Struct, kw_only=True):
+class TurnState(Struct, kw_only=True):
     """What has become of a turn so far."""
 
     jobs: list[Job]
@@ -125,7 +125,7 @@ class Course(Struct, kw_only=True):
 
     def message_of(self, job: Job) -> entries.User:
         """Return a message as the transcript has it."""
-        return as_asked(job.inbound, self.received.get(job.turn))
+        return user_entry(job.inbound, self.received.get(job.turn))
 
     def reply(self, text: str) -> Outbound:
         """Return `text` as an answer in the chat where the turn began."""
@@ -151,7 +151,7 @@ class Course(Struct, kw_only=True):
         )
 
 
-def as_asked(
+def user_entry(
     inbound: Inbound, files: tuple[entries.Attached, ...] | None = None, *, turn: str | None = None
 ) -> entries.User:
     """Return a message as the transcript has it; a turn that was stopped early has not fetched its files."""

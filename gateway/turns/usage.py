@@ -15,13 +15,13 @@ from gateway.sessions import entries
 from gateway.spool import Spend, Spent, Spool
 from gateway.spool.spool import insist
 
-__all__ = ["Bill", "Spending", "day_of", "person_of"]
+__all__ = ["TurnUsage", "DailyUsage", "utc_day", "person_of"]
 
 _REMEMBERED = 10_000
 _MICROS = 1_000_000
 
 
-def day_of(now: datetime) -> str:
+def utc_day(now: datetime) -> str:
     return now.astimezone(UTC).date().isoformat()
 
 
@@ -33,7 +33,7 @@ def person_of(settings: Settings, inbound: Inbound) -> str:
     return known_as if name is None else f"~{name}"
 
 
-class Spending:
+class DailyUsage:
     """What each person has used today. The spool has it; whoever was looked at lately is known without asking it."""
 
     def __init__(self, spool: Spool, now: Callable[[], datetime], tally: Tally | None = None) -> None:
@@ -45,7 +45,7 @@ class Spending:
         """The day of which everybody is known who has used anything, as long as nobody was forgotten."""
 
     async def today(self, person: str) -> Spent:
-        key = (day_of(self._now()), person)
+        key = (utc_day(self._now()), person)
         if key not in self._known:
             # On a full disk even reading fails, together with what others could not write.
             await insist(partial(self._look_up, *key))
@@ -75,18 +75,18 @@ class Spending:
 
     async def everybody(self, limit: int) -> tuple[Spent, list[tuple[str, Spent]]]:
         """Return what all have used today together, and who has used most."""
-        day = day_of(self._now())
+        day = utc_day(self._now())
         return await self._spool.spent(day), await self._spool.spenders(day, limit=limit)
 
 
-class Bill:
+class TurnUsage:
     """What one turn owes. It is written down with the turn's entries: what `due` says, in the same commit."""
 
     def __init__(
         self,
         person: str,
         *,
-        spending: Spending,
+        spending: DailyUsage,
         limits: LimitSettings,
         about: Callable[[str], ModelInfo],
         now: Callable[[], datetime],
@@ -122,7 +122,7 @@ class Bill:
         model = usage.model or model
         cost = round((self._about(model).cost(usage) or 0) * _MICROS)
         spend = Spend(
-            day=day_of(self._now()),
+            day=utc_day(self._now()),
             person=self._person,
             model=model,
             input_tokens=usage.input_tokens,

@@ -471,7 +471,7 @@ async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same() -> 
 
     slate = Slate()
     memory = streaming.Memory(keep=keep, lose=lambda: None, receipt=None)
-    easel = streaming.Easel(
+    easel = streaming.DraftStream(
         channel=slate, template=HELLO, key="t", memory=memory, is_clear=lambda: True, sleep=lambda _: asyncio.sleep(0)
     )
     async with asyncio.timeout(60), easel as draft:

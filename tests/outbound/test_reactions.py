@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 
 from gateway.contract import Address, Deliver, Inbound, Outbound, PeerKind, Receipt, Sender, TextLimit
 from gateway.errors import ChannelError, Transient, Undeliverable
-from gateway.outbound.reactions import Signs
+from gateway.outbound.reactions import WaitingReactions
 
 QUESTION = Inbound(
     address=Address(channel="wire", kind=PeerKind.DIRECT, peer="ada"),
@@ -50,7 +50,7 @@ class Wire:
 
 
 async def shown_and_over(wire: Wire) -> None:
-    signs = Signs({("wire", "default"): wire}, soon=0.0, sleep=wire.sleep)
+    signs = WaitingReactions({("wire", "default"): wire}, soon=0.0, sleep=wire.sleep)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         signs.lanes.open(tasks)
         signs.waits("t", QUESTION)

@@ -7,7 +7,7 @@ import pytest
 from config import Settings
 from gateway.conversation import ToolCall
 from gateway.errors import CannotStart
-from gateway.turns.agents import Roster
+from gateway.turns.agents import AgentRegistry
 
 MCP = {"box": {"command": ["x"]}}
 
@@ -17,7 +17,7 @@ def settings(folder: Path, **tables: object) -> Settings:
 
 
 def test_every_agent_has_its_own_workspace_and_prompt(tmp_path: Path) -> None:
-    roster = Roster(settings(tmp_path, agents={"coder": {"system_prompt": "Write code."}}))
+    roster = AgentRegistry(settings(tmp_path, agents={"coder": {"system_prompt": "Write code."}}))
     assert roster["coder"].system == "Write code."
     assert "main" in roster["main"].system
     assert roster["coder"].workspace != roster["main"].workspace
@@ -26,23 +26,25 @@ def test_every_agent_has_its_own_workspace_and_prompt(tmp_path: Path) -> None:
 
 def test_the_prompt_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.")
-    roster = Roster(settings(tmp_path, agents={"main": {"prompt_file": str(tmp_path / "prompt.md")}}))
+    roster = AgentRegistry(settings(tmp_path, agents={"main": {"prompt_file": str(tmp_path / "prompt.md")}}))
     assert roster["main"].system == "Be brief."
 
 
 def test_tools_can_be_narrowed(tmp_path: Path) -> None:
-    roster = Roster(settings(tmp_path, agents={"main": {"tools": ["current_time"]}}))
+    roster = AgentRegistry(settings(tmp_path, agents={"main": {"tools": ["current_time"]}}))
     assert [spec.name for spec in roster["main"].toolbox.specs()] == ["current_time"]
 
 
 def test_tools_of_a_server_can_be_asked_about_before_they_are_known(tmp_path: Path) -> None:
     asked = ["shell", "box__open", "box__*", "*delete*"]
-    assert Roster(settings(tmp_path, mcp=MCP, agents={"main": {"ask": asked}}))["main"].name == "main"
+    assert AgentRegistry(settings(tmp_path, mcp=MCP, agents={"main": {"ask": asked}}))["main"].name == "main"
 
 
 def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
     def asking(**agent: object) -> set[str]:
-        toolbox = Roster(settings(tmp_path, tools={"shell": {"enabled": True}}, agents={"main": agent}))["main"].toolbox
+        toolbox = AgentRegistry(settings(tmp_path, tools={"shell": {"enabled": True}}, agents={"main": agent}))[
+            "main"
+        ].toolbox
         return {spec.name for spec in toolbox.specs() if toolbox.asks(ToolCall(id="c", name=spec.name, input={}))}
 
     assert asking() == {"shell"}
@@ -61,7 +63,7 @@ def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
 )
 def test_what_cannot_work_is_said_at_the_start(tmp_path: Path, tables: dict[str, object], sentence: str) -> None:
     with pytest.raises(CannotStart, match=sentence):
-        Roster(settings(tmp_path, **tables))
+        AgentRegistry(settings(tmp_path, **tables))
 
 
 def test_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversation import Json, ToolCall
-from gateway.turns.approvals import worded
+from gateway.turns.approvals import question_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -14,7 +14,7 @@ VALUES = st.recursive(
 
 
 def asked(asker: str = "", **arguments: Json) -> str:
-    return worded(ToolCall(id="c", name="shell", input=arguments), timeout=600, asker=asker)
+    return question_text(ToolCall(id="c", name="shell", input=arguments), timeout=600, asker=asker)
 
 
 def test_it_names_the_tool_its_arguments_and_the_deadline() -> None:
@@ -44,6 +44,6 @@ def test_what_would_not_be_seen_is_written_out() -> None:
 
 @given(st.text(max_size=80), st.dictionaries(st.text(max_size=80), VALUES, max_size=20))
 def test_whatever_a_model_has_written_is_one_line_each_and_printable(name: str, given_: dict[str, Json]) -> None:
-    lines = worded(ToolCall(id="c", name=name, input=given_), timeout=1).split("\n")
+    lines = question_text(ToolCall(id="c", name=name, input=given_), timeout=1).split("\n")
     assert all(line.isprintable() for line in lines)
     assert len(lines) == 2 + min(len(json.loads(json.dumps(given_))), 12) + (len(given_) > 12)

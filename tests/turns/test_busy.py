@@ -9,8 +9,8 @@ from gateway.access.live import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.outbound.reactions import Signs
-from gateway.turns.busy import Meanwhile
+from gateway.outbound.reactions import WaitingReactions
+from gateway.turns.busy import BusyPolicy
 
 
 async def nothing(_job: Job) -> None:
@@ -30,7 +30,7 @@ def job(channel: str, sender: Sender, turn: str = "t") -> Job:
 
 def test_a_message_whose_channel_has_left_the_settings_stands_for_itself(tmp_path: Path) -> None:
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}}))
-    meanwhile = Meanwhile(live, Lanes(nothing, name="lane"), Signs({}))
+    meanwhile = BusyPolicy(live, Lanes(nothing, name="lane"), WaitingReactions({}))
     assert meanwhile.collected(job("gone", Sender(id="ada"))) == []
 
 
@@ -40,7 +40,7 @@ async def test_what_waits_of_somebody_who_was_shut_out_is_heard_by_no_other_turn
     channels = {"loopback": {"busy": busy, "dm_policy": "allowlist", "allow": ["ada"]}}
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}, "channels": channels}))
     lanes: Lanes[Job] = Lanes(nothing, name="lane")
-    meanwhile = Meanwhile(live, lanes, Signs({}))
+    meanwhile = BusyPolicy(live, lanes, WaitingReactions({}))
     first = job("loopback", Sender(id="ada"))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)

@@ -8,8 +8,8 @@ from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
-from gateway.turns.agents import Roster
-from gateway.turns.compaction import CONVERSATION, Compactions, Order
+from gateway.turns.agents import AgentRegistry
+from gateway.turns.compaction import CONVERSATION, CompactionRequest, Compactor
 from gateway.turns.metering import Meter
 
 
@@ -20,14 +20,14 @@ async def test_a_turn_that_ends_during_the_shutdown_begins_no_summary(tmp_path: 
         return datetime(2026, 3, 1, tzinfo=UTC)
 
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path}})
-    agent = replace(Roster(settings)["main"], info=ModelInfo(name="house/model"))
+    agent = replace(AgentRegistry(settings)["main"], info=ModelInfo(name="house/model"))
     async with await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as group:
         sessions = await SessionManager.open(tmp_path / "sessions", settings.session, now, journal=spool)
-        compactions = Compactions(sessions=sessions, meter=Meter(Live(settings), spool, now=now), spool=spool)
+        compactions = Compactor(sessions=sessions, meter=Meter(Live(settings), spool, now=now), spool=spool)
         compactions.open(group)
         compactions.stop()
         before = asyncio.all_tasks()
-        order = Order(session="agent:main:main", agent=agent, person="ann", keep=CONVERSATION)
+        order = CompactionRequest(session="agent:main:main", agent=agent, person="ann", keep=CONVERSATION)
         await compactions.consider(order, tokens=1_000_000)
         assert asyncio.all_tasks() == before
         await sessions.close()

@@ -7,7 +7,7 @@ from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import history_for_model, standing_summary
 from gateway.sessions.session import fold
-from gateway.turns.compaction import Older, is_still, older_part
+from gateway.turns.compaction import OlderPart, is_unchanged, older_part
 from tests.sessions.samples import conversation, header, marks, sealed
 
 
@@ -25,7 +25,7 @@ def one(_message: Message) -> int:
     return 1
 
 
-def divided(entries: list[Entry], keep: int = 2) -> Older | None:
+def divided(entries: list[Entry], keep: int = 2) -> OlderPart | None:
     return older_part(entries, first=fold(entries).first, keep_tokens=10_000, keep_messages=keep, size=one)
 
 
@@ -75,10 +75,10 @@ def test_what_was_undone_or_cleared_meanwhile_is_not_summed_up() -> None:
     older = divided(entries)
     assert older is not None
     at = entries[-1].seq + 1
-    assert is_still(older, [*entries, e.User(content="more", seq=at, turn="t4")])
-    assert is_still(older, [*entries, e.Undo(undone="t3", first=entries[-3].seq, messages=2, seq=at)])
-    assert not is_still(older, [*entries, e.Undo(undone="t1", first=entries[1].seq, messages=2, seq=at)])
-    assert not is_still(older, [*entries, e.Clear(seq=at)])
+    assert is_unchanged(older, [*entries, e.User(content="more", seq=at, turn="t4")])
+    assert is_unchanged(older, [*entries, e.Undo(undone="t3", first=entries[-3].seq, messages=2, seq=at)])
+    assert not is_unchanged(older, [*entries, e.Undo(undone="t1", first=entries[1].seq, messages=2, seq=at)])
+    assert not is_unchanged(older, [*entries, e.Clear(seq=at)])
 
 
 bodies = st.lists(conversation | conversation | marks, max_size=6)

@@ -20,8 +20,8 @@ from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOut
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metrics import Tally
 from gateway.spool import Remember, Spend, Spool, SpoolFull
-from gateway.turns.metering import Meter, Metered
-from gateway.turns.usage import Bill, Spending, day_of
+from gateway.turns.metering import Meter, MeteredProvider
+from gateway.turns.usage import DailyUsage, TurnUsage, utc_day
 from tests.agent.scripted import ScriptedProvider
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -56,24 +56,26 @@ class Counting:
 
 
 @asynccontextmanager
-async def billed(folder: Path, **limits: int) -> AsyncIterator[tuple[Bill, Spending]]:
+async def billed(folder: Path, **limits: int) -> AsyncIterator[tuple[TurnUsage, DailyUsage]]:
     async with await Spool.open(folder) as spool:
-        spending = Spending(spool, lambda: NOW)
+        spending = DailyUsage(spool, lambda: NOW)
         settings = LimitSettings.model_validate(limits)
         yield (
-            Bill("ann", spending=spending, limits=settings, about=lambda _model: INFO, now=lambda: NOW),
+            TurnUsage("ann", spending=spending, limits=settings, about=lambda _model: INFO, now=lambda: NOW),
             spending,
         )
 
 
-async def told(metered: Metered, messages: Sequence[Message]) -> list[Chunk]:
+async def told(metered: MeteredProvider, messages: Sequence[Message]) -> list[Chunk]:
     async with aclosing(metered.stream(Prompt(system="Be brief.", messages=messages))) as chunks:
         return [chunk async for chunk in chunks]
 
 
-def metered(provider: Counting | ScriptedProvider, bill: Bill, info: ModelInfo = INFO, **more: object) -> Metered:
+def metered(
+    provider: Counting | ScriptedProvider, bill: TurnUsage, info: ModelInfo = INFO, **more: object
+) -> MeteredProvider:
     parts: dict[str, object] = {"calibrations": Calibrations(), **more}
-    return Metered(provider, info=info, bill=bill, **parts)  # type: ignore[arg-type]  # They are what they are.
+    return MeteredProvider(provider, info=info, bill=bill, **parts)  # type: ignore[arg-type]  # They are what they are.
 
 
 def words(rng: random.Random) -> str:
@@ -234,9 +236,9 @@ async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
 async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
     today = [NOW]
     async with await Spool.open(tmp_path) as spool:
-        spending = Spending(spool, lambda: today[0])
+        spending = DailyUsage(spool, lambda: today[0])
         limits = LimitSettings(tokens_per_user_per_day=100, tokens_per_turn=0)
-        bill = Bill("ann", spending=spending, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
+        bill = TurnUsage("ann", spending=spending, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
         await bill.check()
         bill.charge(Usage(input_tokens=100, output_tokens=0), model="m")
         with pytest.raises(Refused, match="You have used 100 tokens today"):
@@ -249,7 +251,7 @@ async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Pat
     async with await Spool.open(tmp_path) as spool:
         await spool.commit(
             Spend(
-                day=day_of(NOW),
+                day=utc_day(NOW),
                 person="ann",
                 model="m",
                 input_tokens=7,
@@ -258,7 +260,7 @@ async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Pat
                 cost_micros=0,
             )
         )
-        spending = Spending(spool, lambda: NOW)
+        spending = DailyUsage(spool, lambda: NOW)
         assert (await spending.today("bob")).tokens == 0
         before = spool.transactions
         assert [(await spending.today(name)).tokens for name in ("ann", "bob", "cyd")] == [7, 0, 0]
@@ -278,6 +280,6 @@ async def test_what_somebody_has_used_is_known_also_on_a_full_disk(tmp_path: Pat
             await spool._do(find_no_room)  # noqa: SLF001 - no disk is full at just that moment
 
     async with await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:
-        used = tasks.create_task(Spending(spool, lambda: NOW).today("ann"), name="used")
+        used = tasks.create_task(DailyUsage(spool, lambda: NOW).today("ann"), name="used")
         tasks.create_task(write(), name="write")
         assert (await used).tokens == 0

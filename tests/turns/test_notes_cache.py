@@ -7,7 +7,7 @@ import pytest
 
 from gateway.agent.toolbox.notes import remember
 from gateway.agent.tools import ToolContext
-from gateway.turns.context import Jottings
+from gateway.turns.context import NotesCache
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def context(tmp_path: Path) -> ToolContext:
 
 
 async def test_a_note_is_told_as_soon_as_it_is_said_to_be_there(context: ToolContext) -> None:
-    jottings = Jottings()
+    jottings = NotesCache()
     assert await jottings.told(context.notes) == ""
     await remember.run(context, {"text": "likes tea"})
     jottings.changed(context.notes)
@@ -24,7 +24,7 @@ async def test_a_note_is_told_as_soon_as_it_is_said_to_be_there(context: ToolCon
 
 
 async def test_what_was_read_is_told_without_the_disk(context: ToolContext) -> None:
-    jottings = Jottings()
+    jottings = NotesCache()
     await remember.run(context, {"text": "likes tea"})
     told = await jottings.told(context.notes)
     context.notes.unlink()

@@ -3,9 +3,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.turns.context import Facts, quoted, system_prompt
+from gateway.turns.context import PromptFacts, quote_notes, system_prompt
 
-FACTS = Facts(
+FACTS = PromptFacts(
     agent="main",
     channel="telegram",
     chat="a direct chat",
@@ -35,13 +35,15 @@ def test_braces_that_are_no_places_stay_as_they_are() -> None:
 
 @given(st.text())
 def test_a_name_that_looks_like_a_place_is_not_filled_in(name: str) -> None:
-    facts = Facts(agent="{{date}}", channel="c", chat="a group", sender=name, workspace="{{sender}}", date="today")
+    facts = PromptFacts(
+        agent="{{date}}", channel="c", chat="a group", sender=name, workspace="{{sender}}", date="today"
+    )
     assert system_prompt("{{agent}} {{workspace}}", facts).startswith("{{date}} {{sender}}\n\n")
 
 
 def test_only_the_newest_notes_are_told_and_the_rest_is_counted() -> None:
     notes = [f"note {number}: {'x' * 190}" for number in range(30)]
-    told = system_prompt("Be brief.", FACTS, quoted(notes))
+    told = system_prompt("Be brief.", FACTS, quote_notes(notes))
     assert "note 29" in told
     assert "note 0:" not in told
     assert "older ones can be recalled" in told
@@ -50,5 +52,5 @@ def test_only_the_newest_notes_are_told_and_the_rest_is_counted() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=80), max_size=12))
 def test_a_note_cannot_be_more_than_one_quoted_line(notes: list[str]) -> None:
-    lines = [line[2:] for line in system_prompt("", FACTS, quoted(notes)).split("\n") if line.startswith('- "')]
+    lines = [line[2:] for line in system_prompt("", FACTS, quote_notes(notes)).split("\n") if line.startswith('- "')]
     assert [json.loads(line) for line in lines] == notes

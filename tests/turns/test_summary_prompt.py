@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
-from gateway.turns.compaction import condensing_prompt
+from gateway.turns.compaction import summary_prompt
 
 CALL = ToolCall(id="1", name="read_file", input={"path": "a.txt"})
 SAID: list[Message] = [
@@ -16,7 +16,7 @@ SAID: list[Message] = [
 
 
 def test_the_conversation_is_given_as_data() -> None:
-    prompt = condensing_prompt("tea", SAID, model="m", fits=lambda _text: True)
+    prompt = summary_prompt("tea", SAID, model="m", fits=lambda _text: True)
     (message,) = prompt.messages
     assert isinstance(message, UserMessage)
     assert json.loads(message.text) == {
@@ -35,14 +35,14 @@ def test_the_conversation_is_given_as_data() -> None:
 @given(st.lists(st.text(max_size=60), min_size=1))
 def test_nothing_that_was_said_can_leave_its_place(texts: list[str]) -> None:
     said = [UserMessage(text=text) for text in texts]
-    (message,) = condensing_prompt("", said, model=None, fits=lambda _text: True).messages
+    (message,) = summary_prompt("", said, model=None, fits=lambda _text: True).messages
     assert isinstance(message, UserMessage)
     assert json.loads(message.text) == {"messages": [{"from": "user", "text": text} for text in texts]}
 
 
 def test_long_texts_are_shortened_before_anything_is_left_out() -> None:
     said: list[Message] = [UserMessage(text=f"{number} {'x' * 5_000}") for number in range(10)]
-    (message,) = condensing_prompt("", said, model=None, fits=lambda text: len(text) < 8_000).messages
+    (message,) = summary_prompt("", said, model=None, fits=lambda text: len(text) < 8_000).messages
     assert isinstance(message, UserMessage)
     assert len(message.text) < 8_000
     assert len(json.loads(message.text)["messages"]) == 10
@@ -50,7 +50,7 @@ def test_long_texts_are_shortened_before_anything_is_left_out() -> None:
 
 def test_where_that_is_not_enough_the_oldest_go() -> None:
     said: list[Message] = [UserMessage(text=f"number {number}") for number in range(1_000)]
-    (message,) = condensing_prompt("", said, model=None, fits=lambda text: len(text) < 5_000).messages
+    (message,) = summary_prompt("", said, model=None, fits=lambda text: len(text) < 5_000).messages
     assert isinstance(message, UserMessage)
     kept = json.loads(message.text)["messages"]
     assert kept[-1]["text"] == "number 999"
