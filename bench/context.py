@@ -24,7 +24,7 @@ from gateway.sessions import SessionManager, entries
 from gateway.spool import Spool
 from gateway.turns.agents import Agent, AgentRegistry
 from gateway.turns.context import brief
-from gateway.turns.metering import Meter
+from gateway.turns.usage import Meter
 
 __all__ = ["rows"]
 

@@ -34,8 +34,8 @@ from gateway.turns.approvals import Approvals
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.compaction import Compactor
 from gateway.turns.context import TurnContext
-from gateway.turns.metering import Meter
 from gateway.turns.runner import TurnRunner
+from gateway.turns.usage import Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

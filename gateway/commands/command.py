@@ -19,7 +19,7 @@ from gateway.spool import Operation, Spent
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactor
-from gateway.turns.metering import Meter
+from gateway.turns.usage import Meter
 
 
 class Kind(StrEnum):

@@ -27,8 +27,7 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.history import as_messages, counted, is_spoken, standing_summary
 from gateway.spool import Spool, SpoolFull
 from gateway.turns.agents import Agent
-from gateway.turns.metering import Meter, MeteredProvider
-from gateway.turns.usage import TurnUsage
+from gateway.turns.usage import Meter, MeteredProvider, TurnUsage
 
 log = structlog.get_logger()
 

@@ -29,8 +29,7 @@ from gateway.sessions.keys import file_name
 from gateway.spool import Operation
 from gateway.turns.agents import Agent, AgentRegistry
 from gateway.turns.compaction import CONVERSATION, OVERFLOW, CompactionRequest, Compactor, KeepRule
-from gateway.turns.metering import Meter, MeteredProvider
-from gateway.turns.usage import TurnUsage, person_of
+from gateway.turns.usage import Meter, MeteredProvider, TurnUsage, person_of
 
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.outbound.parts import POSSIBLY_REPEATED
+from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.sessions.storage.verify import verify
 from tests.crash.far_side import FarSide, Shown
 from tests.crash.order import Order

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.contract import Address, PeerKind, Sender
 from gateway.data_dir import prepare_data_dir
-from gateway.outbound.parts import POSSIBLY_REPEATED
+from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.spool import About, Appoint, Spool
 from tests.crash.checks import rows
 from tests.crash.daemons import Daemons, daemons

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from gateway.contract import Address, Button, Channel, Outbound, PeerKind, Receipt
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 from gateway.outbound import streaming
-from gateway.outbound.delivery import GIVE_UP_AFTER
-from gateway.outbound.parts import POSSIBLY_REPEATED
+from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
 from gateway.spool import OutboxState, Sending, Spool, SpoolFull
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until

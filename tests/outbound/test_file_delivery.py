@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gateway.contract import Enclosure, Outbound, Receipt
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
-from gateway.outbound.parts import POSSIBLY_REPEATED
+from gateway.outbound.delivery import POSSIBLY_REPEATED
 from tests.outbound.harness import HELLO, Post, Wire, posting
 
 REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=1500, ref="s/report.pdf")

@@ -71,7 +71,7 @@ def test_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:
 import sys
 sys.modules["mcp"] = None  # As if it were not installed.
 from config import Settings
-from gateway.roster import agent_faults
+from gateway.turns.agents import agent_faults
 tables = {{"gateway": {{"data_dir": {str(tmp_path)!r}}}, "mcp": {{"files": {{"command": ["x"]}}}}}}
 print(*agent_faults(Settings.model_validate(tables)))
 """

@@ -10,7 +10,7 @@ from gateway.sessions import SessionManager
 from gateway.spool import Spool
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.compaction import CONVERSATION, CompactionRequest, Compactor
-from gateway.turns.metering import Meter
+from gateway.turns.usage import Meter
 
 
 async def test_a_turn_that_ends_during_the_shutdown_begins_no_summary(tmp_path: Path) -> None:

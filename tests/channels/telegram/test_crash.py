@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.admin.client import Control
-from gateway.outbound.parts import POSSIBLY_REPEATED
+from gateway.outbound.delivery import POSSIBLY_REPEATED
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, bot_api, visible
 from tests.crash.daemons import Daemons, daemons
 from tests.crash.order import Order

@@ -20,8 +20,7 @@ from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOut
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metrics import Tally
 from gateway.spool import Remember, Spend, Spool, SpoolFull
-from gateway.turns.metering import Meter, MeteredProvider
-from gateway.turns.usage import DailyUsage, TurnUsage, utc_day
+from gateway.turns.usage import DailyUsage, Meter, MeteredProvider, TurnUsage, utc_day
 from tests.agent.scripted import ScriptedProvider
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
