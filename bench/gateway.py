@@ -156,7 +156,7 @@ async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[Loopbac
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        housekeeping.settle()  # As `gatehouse run` does.
+        housekeeping.tune_garbage_collector()  # As `gatehouse run` does.
         yield cast("LoopbackChannel", daemon.channels.by_identity["loopback", "default"])
         daemon.stop()
 

@@ -31,6 +31,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.metrics import Tally, watch_lag
 from gateway.observability.logging import also_hide
+from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import Status
 from gateway.reminders import Alarm
 from gateway.sessions import SessionManager
@@ -148,7 +149,7 @@ class Daemon:
     async def _do(self, job: Job) -> None:
         following: Job | None = job
         while following is not None:
-            with self._watch.at_work.on(following):
+            with self._watch.running_jobs.track(following):
                 following = await self._answering.work.run(following)
 
     async def _read(self, job: Job) -> None:
@@ -176,7 +177,7 @@ class Daemon:
             *self.operator.routes(),
             *self.status.routes(),
             *doctor_routes(lambda: self._live.settings, self.channels.by_identity),
-            *self._watch.metrics.routes(),
+            *metrics_routes(self.status, self._ground.tally, is_open=self._live.settings.http.open_metrics),
             *spool_routes(self._spool, self._chats.delivery),
             *pairing_routes(self._desk.pairing),
             *session_routes(self._sessions),
@@ -186,7 +187,7 @@ class Daemon:
         ]
 
     def health(self) -> Health:
-        return self._watch.condition.health()
+        return self._watch.status.health()
 
     @property
     def shutdown_timeout(self) -> float:
@@ -298,7 +299,7 @@ class Daemon:
         suspended += self._answering.errands.suspended
         with suppress(SpoolFull, WrongState):  # Then this start counts as an attempt, of which there are some.
             await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
-        await self._watch.flushes.flush()
+        await self._watch.flusher.flush()
         await self.channels.stop()
         await self._agents.mcp.stop()
         log.info("shutdown_finished", suspended=len(suspended))

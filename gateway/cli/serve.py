@@ -48,7 +48,7 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
             daemon.operator.reload = reloader.reload
 
             def announce() -> None:
-                housekeeping.settle()
+                housekeeping.tune_garbage_collector()
                 _notify_systemd("READY=1")
                 log.info("gateway_ready", url=daemon.url, pid=os.getpid())
                 reloader.started.set()

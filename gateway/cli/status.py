@@ -16,7 +16,7 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_d
 from gateway.cli.remote import ask_daemon
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
-from gateway.observability.status import ChannelFacts, Facts
+from gateway.observability.status import ChannelReport, StatusReport
 from gateway.text import excerpt, printable
 from gateway.text.clean import ago, count, duration
 
@@ -50,16 +50,16 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             status = await control.get("/status")
             print(json.dumps(status, indent=2))
             return EXIT_OK if status["ready"] else EXIT_FAILED
-        facts = await _read_facts(control)
-        print("\n".join(render(facts)))
-        return EXIT_OK if facts.ready else EXIT_FAILED
+        report = await _read_report(control)
+        print("\n".join(render(report)))
+        return EXIT_OK if report.ready else EXIT_FAILED
 
     return ask_daemon(options.config, print_status)
 
 
-async def _read_facts(control: Control) -> Facts:
+async def _read_report(control: Control) -> StatusReport:
     try:
-        return msgspec.convert(await control.get("/status"), Facts)
+        return msgspec.convert(await control.get("/status"), StatusReport)
     except msgspec.ValidationError as error:
         raise Refused("Can't read the daemon's answer. Is it the same version as this command?") from error
 
@@ -75,7 +75,7 @@ def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
                     if as_json:
                         lines = [json.dumps(await control.get("/status"))]
                     else:
-                        lines = render(await _read_facts(control))
+                        lines = render(await _read_report(control))
             except (NotRunning, Refused) as error:
                 lines = [json.dumps({"error": str(error)}) if as_json else str(error)]
             if is_screen:
@@ -100,32 +100,32 @@ def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
             sys.stdout.flush()
 
 
-def render(facts: Facts) -> list[str]:
+def render(report: StatusReport) -> list[str]:
     """Return the status as lines, without control characters."""
-    now = facts.taken_at
-    up = duration(timedelta(seconds=facts.uptime_seconds))
-    lines = [f"Gatehouse {facts.version} is {facts.state}, up {up}"]
-    lines += (f"  ! {sentence}" for sentence in (*facts.troubles, *facts.warnings))
+    now = report.taken_at
+    up = duration(timedelta(seconds=report.uptime_seconds))
+    lines = [f"Gatehouse {report.version} is {report.state}, up {up}"]
+    lines += (f"  ! {sentence}" for sentence in (*report.troubles, *report.warnings))
 
     lines += ("", "Channels")
-    names = [each.name if each.account == "default" else f"{each.name}:{each.account}" for each in facts.channels]
+    names = [each.name if each.account == "default" else f"{each.name}:{each.account}" for each in report.channels]
     width = max(map(len, names), default=0)
-    for name, channel in zip(names, facts.channels, strict=True):
+    for name, channel in zip(names, report.channels, strict=True):
         lines.append(f"  {name:<{width}}  {channel.state:<8}  {_describe_channel(channel, now)}".rstrip())
 
     lines += ("", "Work")
-    approvals = f", {facts.turns_awaiting_approval} waiting for approval" if facts.turns_awaiting_approval else ""
-    replies = "1 reply" if facts.replies_waiting == 1 else f"{facts.replies_waiting} replies"
-    turns, messages = count(facts.turns_running, "turn"), count(facts.messages_waiting, "message")
+    approvals = f", {report.turns_awaiting_approval} waiting for approval" if report.turns_awaiting_approval else ""
+    replies = "1 reply" if report.replies_waiting == 1 else f"{report.replies_waiting} replies"
+    turns, messages = count(report.turns_running, "turn"), count(report.messages_waiting, "message")
     lines.append(f"  {turns} running{approvals}, {messages} waiting, {replies} to deliver")
-    for turn in facts.turns[:_TURNS_SHOWN]:
+    for turn in report.turns[:_TURNS_SHOWN]:
         took = duration(timedelta(seconds=turn.seconds))
         lines.append(f"    {took:>6}  {turn.channel}  {turn.agent}  {turn.session}")
-    if len(facts.turns) > _TURNS_SHOWN:
-        lines.append(f"    and {len(facts.turns) - _TURNS_SHOWN} more")
+    if len(report.turns) > _TURNS_SHOWN:
+        lines.append(f"    and {len(report.turns) - _TURNS_SHOWN} more")
 
-    lines += ("", "Storage", f"  {count(facts.sessions, 'session')} in {count(facts.scopes, 'scope')}")
-    if (spool := facts.spool) is None:
+    lines += ("", "Storage", f"  {count(report.sessions, 'session')} in {count(report.scopes, 'scope')}")
+    if (spool := report.spool) is None:
         lines.append("  the spool does not respond")
     else:
         dead_messages, dead_replies = spool.messages.get("dead", 0), spool.replies.get("dead", 0)
@@ -134,28 +134,28 @@ def render(facts: Facts) -> list[str]:
         dead = dead_messages + dead_replies
         failed = f", {dead} failed (`gatehouse spool` lists them)" if dead else ""
         lines.append(f"  spool {in_bytes(spool.bytes)}: {to_answer} to answer, {to_deliver} to deliver{failed}")
-    flush = facts.flush
+    flush = report.flush
     failures = f", {count(flush.failures, 'failure')}" if flush.failures else ""
     if flush.took_seconds is None:
         lines.append(f"  not flushed yet{failures}")
     else:
         age = duration(timedelta(seconds=flush.age_seconds))
         lines.append(f"  last flush {age} ago (took {flush.took_seconds * 1000:.0f} ms{failures})")
-    if facts.disk_free_bytes is not None:
-        lines.append(f"  {in_bytes(facts.disk_free_bytes)} free on the disk")
+    if report.disk_free_bytes is not None:
+        lines.append(f"  {in_bytes(report.disk_free_bytes)} free on the disk")
 
-    if facts.models:
+    if report.models:
         lines += ("", "Models")
-    for model in facts.models:
+    for model in report.models:
         failed = f", {model.failed} failed" if model.failed else ""
         most = "" if model.most_within_seconds is None else f", 95 % within {model.most_within_seconds:g} s"
         average = f"{model.mean_seconds:.2f} s on average"
         lines.append(f"  {model.name}: {count(model.requests, 'request')}{failed}, {average}{most}")
-    lines += ("", "Process", f"  {in_bytes(facts.memory_bytes)} of memory, {count(facts.open_files, 'file')} open")
+    lines += ("", "Process", f"  {in_bytes(report.memory_bytes)} of memory, {count(report.open_files, 'file')} open")
     return [printable(line) for line in lines]
 
 
-def _describe_channel(channel: ChannelFacts, now: datetime) -> str:
+def _describe_channel(channel: ChannelReport, now: datetime) -> str:
     event = "no event yet" if channel.last_event_at is None else f"last event {ago(channel.last_event_at, now)}"
     if channel.state != "up" and channel.reason:
         return f"for {duration(now - channel.since)}: {excerpt(channel.reason, _REASON_LENGTH)}; {event}"

@@ -1,12 +1,12 @@
-"""Housekeeping: what is done now and then beside the conversations, so that they last and the disk has room."""
+"""Periodic work: flushes sessions, expires old data, checks the disk and frees memory."""
 
 import asyncio
 import gc
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -17,9 +17,14 @@ from gateway.job import Job
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
 
+GC_THRESHOLD = 10_000
+"""New objects before the garbage collector runs. With Python's default it takes a tenth of a message's time."""
+TRANSACTIONS_BEFORE_TRIM = 100
+"""Spool transactions after which the C library may hold memory that is worth returning."""
+
 
 class Flushable(Protocol):
-    """What is flushed: the sessions. A failure raises nothing, and is told by `trouble`."""
+    """The sessions. `flush` does not raise; `trouble` says whether it failed."""
 
     @property
     def trouble(self) -> str | None: ...
@@ -27,126 +32,98 @@ class Flushable(Protocol):
     async def flush(self) -> None: ...
 
 
-class Flushes:
-    """`note` hears how many seconds each flush took."""
+class SessionFlusher:
+    """Flushes the sessions and measures how long that takes. `observe` gets the seconds of each flush."""
 
     def __init__(
-        self, sessions: Flushable, note: Callable[[float], None], clock: Callable[[], float] = monotonic
+        self, sessions: Flushable, observe: Callable[[float], None], clock: Callable[[], float] = monotonic
     ) -> None:
         self._sessions = sessions
-        self._note = note
+        self._observe = observe
         self._clock = clock
-        self._since: float | None = None
-        self._worked_at = clock()
+        self._running_since: float | None = None
+        self._succeeded_at = clock()
         self.took: float | None = None
-        """Seconds that the last one took; None before the first."""
+        """Seconds of the last flush. None before the first."""
         self.failures = 0
 
     async def flush(self) -> None:
-        started = self._since = self._clock()
+        started = self._running_since = self._clock()
         try:
             await self._sessions.flush()
         finally:
-            self._since = None
+            self._running_since = None
         self.took = self._clock() - started
-        self._note(self.took)
+        self._observe(self.took)
         if self._sessions.trouble is None:
-            self._worked_at = self._clock()
+            self._succeeded_at = self._clock()
         else:
             self.failures += 1
 
     def age(self) -> float:
-        """Return the seconds since a flush has worked, or since the start, after which all was durable."""
-        return self._clock() - self._worked_at
+        """Return the seconds since the last successful flush, or since the start."""
+        return self._clock() - self._succeeded_at
 
     def busy_for(self) -> float:
-        """Return for how many seconds the flush at hand has been at it: a stuck disk shows here."""
-        return 0.0 if self._since is None else self._clock() - self._since
+        """Return the seconds that the running flush has taken so far. A stuck disk shows here."""
+        return 0.0 if self._running_since is None else self._clock() - self._running_since
 
 
-class Steadiness:
-    """The wall clock is steady once it has gone along with the monotonic one for `needed` seconds."""
+class ClockCheck:
+    """Trusts the wall clock once it has run in step with the monotonic clock for `needed` seconds.
+
+    Sessions expire by the wall clock. A machine that boots with a wrong date must not expire them all.
+    """
 
     def __init__(self, *, needed: float = 3600.0, tolerance: float = 60.0) -> None:
         self._needed = needed
         self._tolerance = tolerance
         self._last: tuple[datetime, float] | None = None
-        self._since = 0.0
+        self._in_step_since = 0.0
 
-    def look(self, wall: datetime, monotonic: float) -> bool:
-        """Compare the clocks, some time after the last look; tell whether the wall clock is steady by now."""
-        if self._last is None or self._drift(wall, monotonic) > self._tolerance:
-            self._since = monotonic
+    def is_trusted(self, wall: datetime, monotonic: float) -> bool:
+        """Compare the clocks with the previous call."""
+        if self._last is None:
+            self._in_step_since = monotonic
+        else:
+            last_wall, last_monotonic = self._last
+            if abs((wall - last_wall).total_seconds() - (monotonic - last_monotonic)) > self._tolerance:
+                self._in_step_since = monotonic
         self._last = wall, monotonic
-        return monotonic - self._since >= self._needed
-
-    def _drift(self, wall: datetime, monotonic: float) -> float:
-        assert self._last is not None, "there is no drift before the second look"  # noqa: S101 - for mypy and the reader
-        was, then = self._last
-        return abs((wall - was).total_seconds() - (monotonic - then))
+        return monotonic - self._in_step_since >= self._needed
 
 
-class FreeSpace:
+class DiskSpace:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.free: int | None = None
-        """Bytes; None before the first look."""
-        self.size: int | None = None
+        """Bytes. None before the first check."""
 
-    async def look(self) -> None:
-        try:
-            found = await asyncio.to_thread(shutil.disk_usage, self._directory)
-        except OSError:
-            return  # Whoever writes there says what is wrong, better than we could.
-        self.free, self.size = found.free, found.total
+    async def check(self) -> None:
+        with suppress(OSError):  # The next write there reports a better error.
+            self.free = (await asyncio.to_thread(shutil.disk_usage, self._directory)).free
 
 
-_NEW_OBJECTS = 10_000
-"""More new objects than old ones have gone, before it looks: a tenth of a message's time would else be spent on it."""
+class RunningJobs:
+    """The jobs that are being worked on, for the status page."""
 
-
-def settle() -> None:
-    """Leave out what was loaded until now, and look less often: what a message leaves goes by itself."""
-    gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS)
-
-
-def give_back() -> None:
-    """Have the C library return what it holds and nobody uses: a tenth of all, after a rush. Takes milliseconds."""
-    import ctypes  # noqa: PLC0415 - an idle daemon never needs it
-
-    with suppress(OSError, AttributeError):  # Other C libraries than GNU's do so by themselves, or never.
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    job: Job
-    seconds: float
-
-
-class AtWork:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._jobs: dict[str, tuple[Job, float]] = {}
+        self._started: dict[str, tuple[Job, float]] = {}
 
     @contextmanager
-    def on(self, job: Job) -> Iterator[None]:
-        """While inside, `job` is being worked on."""
-        self._jobs[job.turn] = (job, self._clock())
+    def track(self, job: Job) -> Iterator[None]:
+        self._started[job.turn] = (job, self._clock())
         try:
             yield
         finally:
-            self._jobs.pop(job.turn, None)
+            self._started.pop(job.turn, None)
 
-    def running(self) -> list[Running]:
-        """Return the jobs at hand, the longest first."""
+    def longest(self, limit: int) -> list[tuple[Job, float]]:
+        """Return up to `limit` jobs with their seconds, the longest running first."""
         now = self._clock()
-        return [Running(job=job, seconds=now - since) for job, since in self._jobs.values()]
-
-
-_WORTH_IT = 100
-"""Transactions of the spool after which there may be memory to be given back."""
+        # A dictionary keeps its insertion order, so the oldest comes first.
+        return [(job, now - started) for job, started in islice(self._started.values(), limit)]
 
 
 class Housekeeping:
@@ -154,43 +131,49 @@ class Housekeeping:
         self,
         *,
         live: Live,
-        flushes: Flushes,
-        space: FreeSpace,
+        flusher: SessionFlusher,
+        disk: DiskSpace,
         sessions: SessionManager,
         spool: Spool,
         uploads: FileRoutes,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
-        self._flushes = flushes
-        self._space = space
+        self._flusher = flusher
+        self._disk = disk
         self._sessions = sessions
         self._spool = spool
         self._uploads = uploads
         self._now = now
-        self._steadiness = Steadiness()
-        self._given_back_at = 0
-        """How much had been stored by then."""
+        self._clock_check = ClockCheck()
+        self._trimmed_at = 0
+        """The number of spool transactions at the last trim."""
 
     async def run(self) -> None:
-        """Go round until cancelled: sooner than usual while flushes fail."""
+        """Repeat until cancelled. The interval is shorter while flushes fail."""
         while True:
-            await self._space.look()
+            await self._disk.check()
             await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
-            await self._flushes.flush()
-            with suppress(SpoolFull):  # There is more room some other time.
-                await self._tidy_up()
+            await self._flusher.flush()
+            is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
+            with suppress(SpoolFull):  # The next round tries again.
+                await self._sessions.sweep(expires=is_clock_trusted)
+                await self._spool.tidy(self._now())
             await self._uploads.tidy()
-            await self._give_back()
+            if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:
+                self._trimmed_at = self._spool.transactions
+                await asyncio.to_thread(return_free_memory)
 
-    async def _give_back(self) -> None:
-        """Give memory back after some work; without any there is none."""
-        stored = self._spool.transactions
-        if stored - self._given_back_at >= _WORTH_IT:
-            self._given_back_at = stored
-            await asyncio.to_thread(give_back)
 
-    async def _tidy_up(self) -> None:
-        is_steady = self._steadiness.look(self._now(), asyncio.get_running_loop().time())
-        await self._sessions.sweep(expires=is_steady)
-        await self._spool.tidy(self._now())
+def tune_garbage_collector() -> None:
+    """Exclude everything that is loaded by now, and collect less often. Call this once the daemon is ready."""
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+
+
+def return_free_memory() -> None:
+    """Return freed memory to the system: a tenth of it all after a rush. Takes milliseconds."""
+    import ctypes  # noqa: PLC0415 - an idle daemon never needs it
+
+    with suppress(OSError, AttributeError):  # C libraries other than GNU's have no malloc_trim.
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

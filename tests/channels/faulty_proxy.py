@@ -115,6 +115,6 @@ async def wait_until_replies_sent(daemon: Daemon) -> None:
     """Wait until no send is in progress. A connection that breaks during a send could cause a repeat."""
 
     async def is_idle() -> bool:
-        return not (await daemon.status.facts()).replies_waiting
+        return not (await daemon.status.report()).replies_waiting
 
     await until(is_idle)

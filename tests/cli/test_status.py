@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from gateway.cli.status import render
-from gateway.observability.status import ChannelFacts, Facts, FlushFacts, ModelFacts, SpoolFacts, TurnFacts
+from gateway.observability.status import ChannelReport, FlushReport, ModelReport, SpoolReport, StatusReport, TurnReport
 from tests.running import COMMAND, environment, gatehouse, running, write_config
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-TELEGRAM = ChannelFacts(
+TELEGRAM = ChannelReport(
     name="telegram",
     account="default",
     state="up",
@@ -27,7 +27,7 @@ TELEGRAM = ChannelFacts(
     last_error="Bad Gateway",
     last_error_at=NOW - timedelta(hours=3),
 )
-WELL = Facts(
+WELL = StatusReport(
     version="1.2.3",
     sentence="",
     state="ready",
@@ -40,17 +40,17 @@ WELL = Facts(
     channels=(TELEGRAM,),
     turns_running=1,
     turns_awaiting_approval=0,
-    turns=(TurnFacts(channel="telegram", agent="main", session="agent:main:telegram:direct:7", seconds=72.0),),
+    turns=(TurnReport(channel="telegram", agent="main", session="agent:main:telegram:direct:7", seconds=72.0),),
     messages_waiting=3,
     replies_waiting=1,
     sessions=12,
     scopes=5,
-    spool=SpoolFacts(bytes=1_200_000, messages={"received": 3, "running": 1, "dead": 1}, replies={"pending": 2}),
-    flush=FlushFacts(age_seconds=12.0, took_seconds=0.003, failures=0),
+    spool=SpoolReport(bytes=1_200_000, messages={"received": 3, "running": 1, "dead": 1}, replies={"pending": 2}),
+    flush=FlushReport(age_seconds=12.0, took_seconds=0.003, failures=0),
     memory_bytes=61_000_000,
     open_files=30,
     disk_free_bytes=70_000_000_000,
-    models=(ModelFacts(name="openai/small", requests=40, failed=2, mean_seconds=1.25, most_within_seconds=2.5),),
+    models=(ModelReport(name="openai/small", requests=40, failed=2, mean_seconds=1.25, most_within_seconds=2.5),),
 )
 
 
@@ -81,7 +81,7 @@ def test_status_shows_channels_work_storage_models_and_process() -> None:
 
 @pytest.mark.parametrize(("failures", "said"), [(0, "  not flushed yet"), (2, "  not flushed yet, 2 failures")])
 def test_status_before_the_first_flush(failures: int, said: str) -> None:
-    flush = FlushFacts(age_seconds=12.0, took_seconds=None, failures=failures)
+    flush = FlushReport(age_seconds=12.0, took_seconds=None, failures=failures)
     assert said in render(msgspec.structs.replace(WELL, flush=flush))
 
 

@@ -85,7 +85,7 @@ async def delivered(daemon: Daemon) -> None:
     """Wait until all replies are stored as delivered. The chat hears them earlier."""
 
     async def is_quiet() -> bool:
-        return not (await daemon.status.facts()).replies_waiting
+        return not (await daemon.status.report()).replies_waiting
 
     await until(is_quiet)
 

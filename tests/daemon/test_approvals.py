@@ -112,11 +112,11 @@ async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path
     for _ in range(4):  # More often than a turn may be begun.
         async with gateway(house(tmp_path), agent(provider, rocket)) as (daemon, chat):
             status = ""
-            while "0 turns running, 1 waiting for an approval, 1 message waiting." not in status:
+            while "0 turns running, 1 waiting for approval, 1 message waiting." not in status:
                 await chat.say("/status", sender=ADA, peer="ada")
                 status = (await chat.hear_message()).text
                 assert "Waiting for an answer: may I use launch?" in status
-            assert (await daemon.status.facts()).turns_awaiting_approval == 1
+            assert (await daemon.status.report()).turns_awaiting_approval == 1
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
         said = [(await chat.hear_message()).text for _ in range(3)]

@@ -84,7 +84,7 @@ async def test_the_transcript_and_the_metrics_say_which_model_has_answered(tmp_p
     assert '"second/claude"' in transcript_text(tmp_path)
     assert seen.value("gatehouse_model_requests_total", model="second/claude", outcome="answered") == 1
     assert (seen.value("gatehouse_ready"), seen.value("gatehouse_degraded")) == (1, 1)
-    assert health.warnings == ("The model first/m has failed a moment ago, and another is asked in its place.",)
+    assert health.warnings == ("The model first/m failed recently, so its fallback is used.",)
 
 
 async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) 
             await asyncio.to_thread(fill, place / "ballast")
             await until_metric(place, "gatehouse_ready", is_set=False)
             told = await control.get("/readyz")
-            status = await daemon.status.facts()
+            status = await daemon.status.report()
             (place / "ballast").unlink()
             await until_metric(place, "gatehouse_ready")
             afterwards = await control.get("/readyz")
@@ -53,7 +53,7 @@ async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) 
     assert "The disk of the data directory is full" in str(told["troubles"])
     assert any("The disk of the data directory is full" in trouble for trouble in status.troubles)
     assert afterwards["status"] == "degraded"
-    assert "are free on the disk" in str(afterwards["warnings"])
+    assert "free on the disk" in str(afterwards["warnings"])
 
 
 async def until_metric(place: Path, metric: str, *, is_set: bool = True) -> None:
@@ -68,7 +68,7 @@ async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path
     async with gateway(settings(tmp_path, mcp=servers)) as (daemon, _):
         health = daemon.health()
     assert (health.ready, health.state) == (True, "degraded")
-    assert health.warnings == ("The MCP server gone cannot be used; the log says why.",)
+    assert health.warnings == ("The MCP server gone is not available. See the log for the reason.",)
 
 
 async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
         commit = daemon._spool._do  # noqa: SLF001 - the only way to have a commit that does not end
         tasks.create_task(commit(lambda _connection: answers.wait(DAEMON_TIMEOUT)), name="stuck")
         try:
-            stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.facts())
+            stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.report())
         finally:
             answers.set()
         assert await chat.say("hello") is Verdict.ACCEPTED

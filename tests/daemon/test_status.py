@@ -15,7 +15,7 @@ async def test_running_turns_are_told_with_their_age_and_those_behind_them_count
         await chat.say("hello", peer="ada")
         await model.is_asked.wait()
         await chat.say("and another", peer="ada")
-        facts, seen = await daemon.status.facts(), await scraped(tmp_path / "data")
+        facts, seen = await daemon.status.report(), await scraped(tmp_path / "data")
         model.may_answer.set()
         assert [(await chat.hear_message()).text for _ in range(2)] == ["Done.", "Done."]
     (turn,) = facts.turns
