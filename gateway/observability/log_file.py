@@ -1,4 +1,4 @@
-"""A log file beside the normal output, for machines without a journal: private, rotated by size, in nobody's way."""
+"""Log file next to the normal output, for machines without a journal: private, and rotated by size."""
 
 import os
 import threading
@@ -7,35 +7,33 @@ from queue import Empty, Full, Queue
 
 from config.files import make_private_directory
 
-__all__ = ["LogFile"]
-
-_WAITING = 10_000
-"""Lines that may wait for the disk; whatever comes then is lost, and counted."""
-_AT_ONCE = 500
-_PATIENCE = 5.0
-"""How long the end of the process waits for a disk that does not answer."""
+QUEUE_LIMIT = 10_000
+"""Lines that may wait for the disk. More are lost, and counted."""
+BATCH_SIZE = 500
+CLOSE_TIMEOUT = 5.0
+"""Seconds that `close` waits for a disk that does not respond."""
 _PRIVATE = 0o600
 
 
 class LogFile:
-    """Lines are written by a thread of its own, so that a slow disk keeps nobody waiting.
+    """Writes lines in its own thread, so that a slow disk delays no caller.
 
-    When the file would grow beyond `max_bytes` it becomes `<name>.1`, that one `<name>.2`, and so on up to `keep`.
-    What cannot be written is lost; the next line that can be is preceded by one that says how many were.
+    A file that would exceed `max_bytes` becomes `<name>.1`, the old one `<name>.2`, and so on up to `keep`. Lines that
+    cannot be written are lost; the next line that can be written follows an event with their number.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, keep: int) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.keep = keep
-        self._lines: Queue[bytes | None] = Queue(_WAITING)
+        self._lines: Queue[bytes | None] = Queue(QUEUE_LIMIT)
         self._lost = 0
         self._descriptor: int | None = None
         self._size = 0
         self._thread = threading.Thread(target=self._run, name="log-file", daemon=True)
 
     def open(self) -> None:
-        """Open the file, or raise `OSError`, and begin to take lines."""
+        """Open the file and start the thread. Raises `OSError`."""
         make_private_directory(self.path.parent)
         self._open()
         self._thread.start()
@@ -47,12 +45,12 @@ class LogFile:
             self._lost += 1
 
     def close(self) -> None:
-        """Write what waits, unless the disk takes too long over it."""
+        """Write the queued lines, unless the disk takes too long."""
         try:
-            self._lines.put(None, timeout=_PATIENCE)
+            self._lines.put(None, timeout=CLOSE_TIMEOUT)
         except Full:
             return
-        self._thread.join(_PATIENCE)
+        self._thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         while batch := self._take():
@@ -67,9 +65,9 @@ class LogFile:
             os.close(self._descriptor)
 
     def _take(self) -> list[bytes | None]:
-        """Wait for a line, and take what has come with it; None is the last."""
+        """Wait for a line and return it with those queued behind it. None marks the end."""
         batch = [self._lines.get()]
-        while batch[-1] is not None and len(batch) < _AT_ONCE:
+        while batch[-1] is not None and len(batch) < BATCH_SIZE:
             try:
                 batch.append(self._lines.get_nowait())
             except Empty:
