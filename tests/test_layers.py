@@ -1,4 +1,4 @@
-"""Imports look one way: config <- gateway <- channels; and the core names no platform."""
+"""Imports point one way: config <- gateway <- channels, and within the gateway down the list of its packages."""
 
 import ast
 from collections.abc import Iterator
@@ -16,6 +16,53 @@ ALLOWED = {
     "channels": ("config", "channels", "gateway.contract", "gateway.errors", "gateway.text"),
 }
 PLATFORMS = {"telegram", "discord"}
+
+PACKAGES = (
+    # Values and tools that know nothing of the gateway.
+    "errors",
+    "contract",
+    "text",
+    "conversation",
+    "aio",
+    "bounded",
+    "private_files",
+    "data_dir",
+    "lanes",
+    "routing",
+    "http",
+    # What is stored, and who may talk.
+    "spool",
+    "metrics",
+    "job",
+    "access",
+    "sessions",
+    # The model and its tools.
+    "sandbox",
+    "safe_http",
+    "agent",
+    "files",
+    "mcp",
+    # The way of a message: it comes in, a turn or a command answers it, the answer goes out.
+    "outbound",
+    "reminders",
+    "turns",
+    "commands",
+    "inbound",
+    "adapters",
+    # What looks at the rest.
+    "admin",
+    "observability",
+    "install",
+    "importing",
+    "backup",
+    "doctor",
+    "testing",
+    # What puts it together and runs it.
+    "build",
+    "daemon",
+    "cli",
+)
+"""The packages and modules directly in `gateway/`, from the bottom up: each may import those before it."""
 
 EXEMPT: set[tuple[str, str]] = set()
 """(file, imported module), each with its reason in a comment."""
@@ -37,7 +84,7 @@ def is_within(module: str, package: str) -> bool:
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_imports_look_down_only(file: Path) -> None:
+def test_imports_point_down_only(file: Path) -> None:
     allowed = ALLOWED[file.parts[0]]
     wrong = [
         module
@@ -50,8 +97,23 @@ def test_imports_look_down_only(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.parts[0] == "gateway"], ids=str)
+def test_packages_import_only_those_below_them(file: Path) -> None:
+    package = Path(file.parts[1]).stem
+    if package == "__init__":
+        return
+    assert package in PACKAGES, f"add {package} to PACKAGES"
+    allowed = {"gateway", *(f"gateway.{name}" for name in PACKAGES[: PACKAGES.index(package) + 1])}
+    wrong = {
+        module
+        for module in imports(file)
+        if is_within(module, "gateway") and ".".join(module.split(".")[:2]) not in allowed
+    }
+    assert not wrong, f"gateway/{package} is below these; see PACKAGES"
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.parts[0] == "gateway"], ids=str)
 def test_the_core_never_names_a_platform(file: Path) -> None:
-    """Code, that is: prose may give an example."""
+    """Comments and docstrings may give an example."""
     strings = {
         node.value
         for node in ast.walk(ast.parse((ROOT / file).read_text()))
@@ -61,24 +123,24 @@ def test_the_core_never_names_a_platform(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_every_module_opens_with_what_it_is_for(file: Path) -> None:
+def test_every_module_has_a_docstring(file: Path) -> None:
     assert ast.get_docstring(ast.parse((ROOT / file).read_text()))
 
 
 CLIENTS = {
-    "gateway/safe_http/client.py": "the guarded one, for addresses that somebody else has named",
+    "gateway/safe_http/client.py": "addresses that a model or a web page names, guarded",
     "gateway/admin/client.py": "the control socket",
-    "gateway/install/setup.py": "a model server of this machine, at its usual address",
+    "gateway/install/setup.py": "a model server on this machine, at its usual address",
     "gateway/agent/providers/sdk_client.py": "providers, at the address in the configuration",
-    "gateway/agent/providers/aiohttp_transport.py": "the same, underneath",
+    "gateway/agent/providers/aiohttp_transport.py": "the transport below those",
     "gateway/mcp/client.py": "an MCP server, at the address in the configuration",
     "gateway/files/to_text.py": "a provider's endpoint, at the address in the configuration",
-    "channels/discord/api.py": "files of a message, at the address that the platform's own API gives",
+    "channels/discord/api.py": "attachments, at the address that the platform's API returns",
 }
-"""Where we go out by HTTP ourselves, and why that address is not of somebody's choosing."""
+"""The modules that make HTTP requests, and why their addresses can be trusted."""
 
 
-def test_only_the_guarded_client_goes_where_others_say() -> None:
+def test_only_the_guarded_client_visits_untrusted_addresses() -> None:
     opened = {
         str(file)
         for file in FILES
@@ -86,10 +148,10 @@ def test_only_the_guarded_client_goes_where_others_say() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).rpartition(".")[2] in {"ClientSession", "AsyncClient", "urlopen"}
     }
-    assert opened <= set(CLIENTS), "use gateway.publicweb, or name the reason here"
+    assert opened <= set(CLIENTS), "use gateway.safe_http, or give the reason in CLIENTS"
 
 
-def test_the_built_in_channels_are_found_as_a_third_partys_are() -> None:
+def test_built_in_channels_are_found_by_entry_point_like_any_other() -> None:
     assert {"loopback", "terminal", "web"} <= {point.name for point in entry_points(group="gatehouse.channels")}
 
 
@@ -97,7 +159,7 @@ MODULES = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): file 
 
 
 def loaded_by(file: Path) -> Iterator[str]:
-    """Name what is imported as soon as `file` is; a name out of a package may be a module of it."""
+    """Yield the modules that importing `file` imports."""
     for node in ast.parse((ROOT / file).read_text()).body:
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -106,6 +168,6 @@ def loaded_by(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-def test_no_module_is_imported_by_what_it_imports() -> None:
+def test_there_is_no_import_cycle() -> None:
     graph = {name: set(loaded_by(file)) & MODULES.keys() for name, file in MODULES.items()}
     assert list(TopologicalSorter(graph).static_order())
