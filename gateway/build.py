@@ -7,8 +7,8 @@ from functools import partial
 
 from gateway.access.live import Live, Moves
 from gateway.access.pairing import Pairing, Strangers
-from gateway.adapters.registry import Channels
-from gateway.adapters.services import SessionBrowser, SpoolNotebook
+from gateway.adapters.registry import ChannelRegistry
+from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.commands import COMMANDS, Desk
 from gateway.commands.runner import Errands
 from gateway.files.room import FileRoom
@@ -74,7 +74,7 @@ def open_agents(ground: Ground) -> Agents:
 class Chats:
     moves: Moves
     approvals: Approvals
-    channels: Channels
+    channels: ChannelRegistry
     signs: WaitingReactions
     files: FileRoom
     uploads: FileRoutes
@@ -87,7 +87,7 @@ def open_chats(ground: Ground) -> Chats:
     moves = Moves(live, spool)
     approvals = Approvals(live, ground.sessions)
     browser = SessionBrowser(live, ground.sessions, approvals)
-    channels = Channels(browser, moves.record, partial(SpoolNotebook, spool))
+    channels = ChannelRegistry(browser, moves.record, partial(ChannelStore, spool))
     files = FileRoom(live, ground.store, channels.by_identity)
     return Chats(
         moves=moves,

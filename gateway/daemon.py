@@ -10,7 +10,7 @@ import structlog
 from config import Settings
 from gateway.access.guests import FACTS
 from gateway.access.live import MOVES, Live
-from gateway.adapters.registry import Channels
+from gateway.adapters.registry import ChannelRegistry
 from gateway.admin.routes import Operator, pairing_routes, spool_routes
 from gateway.admin.session_routes import session_routes
 from gateway.aio import Stopping
@@ -156,7 +156,7 @@ class Daemon:
         await self._answering.work.run(job)
 
     @property
-    def channels(self) -> Channels:
+    def channels(self) -> ChannelRegistry:
         return self._chats.channels
 
     @property

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import structlog
 
 from config import ChannelSettings, Settings
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.adapters.supervisor import ChannelPulse, supervise
 from gateway.contract import (
     Browser,
@@ -28,12 +28,12 @@ from gateway.http.routes import ChannelHealth
 
 log = structlog.get_logger()
 
-GROUP = "gatehouse.channels"
+ENTRY_POINT_GROUP = "gatehouse.channels"
 
 
 def find_channel(name: str) -> OpenChannel:
     """Import the channel called `name`; `CannotStart` says what is missing and how to get it."""
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
         raise CannotStart(
             f"channels.{name} is enabled, but no channel of that name is installed. "
@@ -86,12 +86,12 @@ class _Open:
     task: asyncio.Task[None] | None = None
 
 
-class Channels:
+class ChannelRegistry:
     def __init__(
         self,
         browser: Browser,
         relocate: Relocate | None = None,
-        notebooks: Callable[[str, str], Notebook] = LooseLeaf,
+        notebooks: Callable[[str, str], Notebook] = InMemoryStore,
     ) -> None:
         self._browser = browser
         self._notebooks = notebooks

@@ -70,7 +70,7 @@ class SessionBrowser:
         return route(self._live.settings, self._live.home(address), sender, guild).scope
 
 
-class SpoolNotebook:
+class ChannelStore:
     """A page for each bot identity; names are slugs, so no channel can write on another's."""
 
     def __init__(self, spool: Spool, channel: str, account: str) -> None:
@@ -87,7 +87,7 @@ class SpoolNotebook:
         )
 
 
-class LooseLeaf:
+class InMemoryStore:
     """A notebook that lasts as long as the process."""
 
     def __init__(self, _channel: str = "", _account: str = "") -> None:

@@ -15,7 +15,7 @@ __all__ = ["ChannelPulse", "ChannelState", "supervise"]
 
 log = structlog.get_logger()
 
-STEADY_AFTER = 60.0
+BACKOFF_RESET_AFTER = 60.0
 """A channel that was up this long starts its backoff anew."""
 
 
@@ -86,7 +86,7 @@ async def supervise(
         except Exception as bug:  # One adapter's bug must not silence the others.
             pulse.down(f"it crashed ({type(bug).__name__})")
             log.exception("channel_crashed", channel=channel.name, account=channel.account)
-        if clock() - started > STEADY_AFTER:
+        if clock() - started > BACKOFF_RESET_AFTER:
             waits = backoff()
         await sleep(asked if asked is not None else next(waits))
 

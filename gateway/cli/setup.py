@@ -12,7 +12,7 @@ from typing import Protocol
 
 from config import ChannelSettings, LogFormat, LogLevel, ProviderSettings, Secret, Settings, destination
 from config.secrets import LoadContext, is_reference, resolve
-from gateway.adapters.registry import GROUP
+from gateway.adapters.registry import ENTRY_POINT_GROUP
 from gateway.admin.client import Control, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
@@ -218,7 +218,7 @@ def _secret(text: str, path: Path, environ: Mapping[str, str]) -> tuple[Secret, 
 def bot_channels() -> dict[str, str]:
     """Return the channels that need a token, each with its own instructions for getting one."""
     instructions: dict[str, str] = {}
-    for name in sorted(point.name for point in entry_points(group=GROUP)):
+    for name in sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP)):
         try:
             open_channels(Settings.model_construct(channels={name: ChannelSettings()}))
         except CannotStart as error:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from config import HttpSettings, Settings
-from gateway.adapters.registry import Channels
+from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Address, Channel, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import GatehouseError
@@ -41,7 +41,7 @@ class NoSessions:
 
 def open_channels(settings: Settings) -> Mapping[tuple[str, str], Channel]:
     """Open all enabled channels without running them. By their contract, that does no I/O."""
-    channels = Channels(NoSessions())
+    channels = ChannelRegistry(NoSessions())
     channels.open(settings)
     return channels.by_identity
 

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from gateway import __version__
-from gateway.adapters.registry import Channels
+from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Access, Caller, Route
 from gateway.files.identify import in_bytes
 from gateway.http.routes import Health
@@ -124,7 +124,7 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    channels: Channels
+    channels: ChannelRegistry
     sessions: SessionManager
     spool: Spool
     flusher: SessionFlusher

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from config import ChannelSettings
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Address,
     Browser,
@@ -91,7 +91,7 @@ def context(name: str, browser: Browser, pulse: Pulse, settings: ChannelSettings
         account="default",
         settings=settings or ChannelSettings(),
         browser=browser,
-        notebook=LooseLeaf(),
+        notebook=InMemoryStore(),
         pulse=pulse,
     )
 

@@ -5,7 +5,7 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.adapters.registry import Channels
+from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.supervisor import ChannelState
 from gateway.contract import Inbound, Verdict
 from gateway.errors import CannotStart
@@ -23,22 +23,22 @@ async def deliver(_inbound: Inbound) -> Verdict:
     return Verdict.ACCEPTED
 
 
-def states(channels: Channels) -> dict[str, str]:
+def states(channels: ChannelRegistry) -> dict[str, str]:
     return {f"{health.name}:{health.account}": health.state for health in channels.health()}
 
 
-async def until_up(channels: Channels) -> None:
+async def until_up(channels: ChannelRegistry) -> None:
     await until(lambda: {health.state for health in channels.health()} == {ChannelState.UP})
 
 
 async def test_every_account_is_a_channel_of_its_own(tmp_path: Path) -> None:
-    channels = Channels(StubBrowser())
+    channels = ChannelRegistry(StubBrowser())
     channels.open(settings(tmp_path, loopback={"accounts": {"work": {}, "home": {}}}))
     assert set(channels.by_identity) == {("loopback", "work"), ("loopback", "home")}
 
 
 async def test_a_reload_opens_closes_and_replaces(tmp_path: Path) -> None:
-    channels = Channels(StubBrowser())
+    channels = ChannelRegistry(StubBrowser())
     channels.open(settings(tmp_path, loopback={"accounts": {"kept": {}, "gone": {}, "changed": {}}}))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         channels.start(tasks, deliver)
@@ -55,7 +55,7 @@ async def test_a_reload_opens_closes_and_replaces(tmp_path: Path) -> None:
 
 
 async def test_a_channel_is_closed_before_its_successor_starts(tmp_path: Path) -> None:
-    channels = Channels(StubBrowser())
+    channels = ChannelRegistry(StubBrowser())
     channels.open(settings(tmp_path, loopback={}))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         channels.start(tasks, deliver)
@@ -68,7 +68,7 @@ async def test_a_channel_is_closed_before_its_successor_starts(tmp_path: Path) -
 
 
 async def test_a_reload_that_cannot_work_changes_nothing(tmp_path: Path) -> None:
-    channels = Channels(StubBrowser())
+    channels = ChannelRegistry(StubBrowser())
     channels.open(settings(tmp_path, loopback={}))
     with pytest.raises(CannotStart, match="carrier_pigeon"):
         await channels.reload(settings(tmp_path, carrier_pigeon={}))

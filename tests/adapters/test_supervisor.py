@@ -1,6 +1,6 @@
 import asyncio
 
-from gateway.adapters.supervisor import STEADY_AFTER, ChannelPulse, ChannelState, supervise
+from gateway.adapters.supervisor import BACKOFF_RESET_AFTER, ChannelPulse, ChannelState, supervise
 from gateway.contract import Deliver, Inbound, Outbound, Receipt, TextLimit, Verdict
 from gateway.errors import AuthRejected, Transient
 
@@ -111,7 +111,7 @@ async def test_a_channel_that_was_up_for_long_starts_its_backoff_anew() -> None:
     class LongLived(Scripted):
         async def run(self, deliver: Deliver) -> None:
             if self.runs == 5:
-                clock.now += STEADY_AFTER + 1
+                clock.now += BACKOFF_RESET_AFTER + 1
             await super().run(deliver)
 
     await until_settled(LongLived(pulse, *[Transient("gone")] * 6), pulse, clock)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from channels.web.channel import WebChannel
 from config import ChannelSettings
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Address,
     Button,
@@ -80,7 +80,7 @@ class FakeGateway:
             account="default",
             settings=ChannelSettings(),
             browser=self,
-            notebook=LooseLeaf(),
+            notebook=InMemoryStore(),
             pulse=self._ready,
         )
         self.channel = WebChannel(context)

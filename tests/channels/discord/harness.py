@@ -14,7 +14,7 @@ from channels.discord.gateway_connection import DiscordClient
 from channels.discord.interactions import Interactions
 from channels.discord.wire import DiscordBot
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import Address, Channel, ChannelContext, Notebook, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon, opened
 from gateway.testing import StubBrowser
@@ -43,7 +43,7 @@ def open_discord(
             account="default",
             settings=ChannelSettings(token=Secret(token), api_base=discord.url),
             browser=browser or StubBrowser(),
-            notebook=notebook or LooseLeaf(),
+            notebook=notebook or InMemoryStore(),
             pulse=pulse,
         )
     )
@@ -51,7 +51,7 @@ def open_discord(
 
 @asynccontextmanager
 async def event_reader(
-    discord: FakeDiscord, core: Core, notebook: LooseLeaf, **times: float
+    discord: FakeDiscord, core: Core, notebook: InMemoryStore, **times: float
 ) -> AsyncIterator[EventReader]:
     """Run a reader without a gateway connection: the test passes the events to `receive`."""
     client = DiscordClient(discord.url, lambda _: None)

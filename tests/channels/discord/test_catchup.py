@@ -6,7 +6,7 @@ import pytest
 
 from channels.discord.api import HISTORY_PAGE
 from channels.discord.catchup import MAX_PAGES
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Verdict,
 )
@@ -14,9 +14,9 @@ from tests.channels.discord.fake_discord import ADA, ADAS, BOB, BOBS, BOT, CHANN
 from tests.channels.discord.harness import THREAD_CHAT, Core, PulseRecorder, event_reader, open_discord, running
 
 
-async def notebook_of_known_chats(discord: FakeDiscord, core: Core) -> LooseLeaf:
+async def notebook_of_known_chats(discord: FakeDiscord, core: Core) -> InMemoryStore:
     """Let Ada and Bob write to the bot, and return the notebook with their read positions."""
-    notebook = LooseLeaf()
+    notebook = InMemoryStore()
     async with event_reader(discord, core, notebook) as reader:
         for channel, author in ((ADAS, ADA), (BOBS, BOB)):
             reader.receive("MESSAGE_CREATE", discord.written("hello", channel=channel, author=author))
@@ -27,7 +27,7 @@ async def notebook_of_known_chats(discord: FakeDiscord, core: Core) -> LooseLeaf
 async def test_messages_written_while_the_bot_was_offline_are_caught_up_on(
     discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
-    notebook = LooseLeaf()
+    notebook = InMemoryStore()
     async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("one")
         await discord.call_bot("two", channel=THREAD)
@@ -48,7 +48,7 @@ async def test_messages_written_while_the_bot_was_offline_are_caught_up_on(
 async def test_a_chat_the_bot_lost_access_to_does_not_hold_up_others(
     discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
-    notebook = LooseLeaf()
+    notebook = InMemoryStore()
     async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("one")
         await core.next_message()
@@ -60,7 +60,7 @@ async def test_a_chat_the_bot_lost_access_to_does_not_hold_up_others(
 
 
 async def test_an_unreadable_history_is_read_later(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> None:
-    notebook = LooseLeaf()
+    notebook = InMemoryStore()
     async with running(open_discord(discord, pulse, notebook=notebook), core.deliver, pulse):
         await discord.say("one")
         await core.next_message()
@@ -155,7 +155,7 @@ async def test_the_position_after_a_missed_edited_message_is_saved_at_once(disco
 async def test_a_missed_mention_of_the_bots_role_is_recognised_before_guild_create(
     discord: FakeDiscord, core: Core
 ) -> None:
-    notebook = LooseLeaf()
+    notebook = InMemoryStore()
     async with event_reader(discord, core, notebook) as reader:
         reader.receive("MESSAGE_CREATE", discord.written("hello", channel=CHANNEL, author=BOB, mentions=[BOT]))
         await core.next_message()

@@ -10,7 +10,7 @@ import pytest
 from channels.discord import open_channel
 from channels.discord.errors import NO_INTENT
 from config import ChannelSettings, Secret
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Channel,
     ChannelContext,
@@ -55,7 +55,7 @@ def test_a_malformed_token_is_a_config_error(token: Secret | None, pulse: PulseR
         account="work",
         settings=ChannelSettings(token=token),
         browser=StubBrowser(),
-        notebook=LooseLeaf(),
+        notebook=InMemoryStore(),
         pulse=pulse,
     )
     with pytest.raises(CannotStart, match=r"channels\.discord\.accounts\.work\.token"):
@@ -89,7 +89,7 @@ async def test_text_is_received_and_sent(channel: Channel, discord: FakeDiscord,
 async def test_the_channel_can_be_stopped_while_the_disk_is_full(
     discord: FakeDiscord, core: Core, pulse: PulseRecorder
 ) -> None:
-    class Full(LooseLeaf):
+    class Full(InMemoryStore):
         async def write(self, facts: Mapping[str, str | None]) -> None:
             raise Transient(f"There is no room for {len(facts)} facts.")
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from channels.discord.events import QUEUE_SIZE
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Channel,
     Inbound,
@@ -122,7 +122,7 @@ async def test_events_dropped_from_a_full_queue_are_caught_up_on(discord: FakeDi
 
 
 async def test_a_dropped_message_of_an_unknown_chat_is_caught_up_on(discord: FakeDiscord, core: Core) -> None:
-    async with event_reader(discord, core, LooseLeaf()) as reader:
+    async with event_reader(discord, core, InMemoryStore()) as reader:
         for _ in range(QUEUE_SIZE + 1):
             reader.receive("MESSAGE_CREATE", discord.written("flood"))
         reader.receive("MESSAGE_CREATE", discord.written("ahead", channel=BOBS, author=BOB))
@@ -136,7 +136,7 @@ async def test_a_dropped_message_of_an_unknown_chat_is_caught_up_on(discord: Fak
 async def test_a_dropped_message_of_an_unknown_chat_survives_an_unreadable_history(
     discord: FakeDiscord, core: Core
 ) -> None:
-    notebook = LooseLeaf()
+    notebook = InMemoryStore()
     async with event_reader(discord, core, notebook, max_blocking=0.0, retry_interval=0.01) as reader:
         discord.lost_histories = {BOBS}
         for _ in range(QUEUE_SIZE + 1):

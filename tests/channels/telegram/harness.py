@@ -10,7 +10,7 @@ from pathlib import Path
 
 from channels.telegram import open_channel
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import Address, Channel, ChannelContext, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon
 from gateway.daemon import opened as opened_daemon
@@ -48,7 +48,7 @@ def channel_context(
         account=account,
         settings=settings,
         browser=StubBrowser(),
-        notebook=LooseLeaf(),
+        notebook=InMemoryStore(),
         pulse=pulse or PulseRecorder(),
         relocate=relocate,
     )

@@ -10,7 +10,7 @@ from channels.telegram.api import BotApi
 from channels.telegram.updates import UpdateHandler
 from channels.telegram.webhook_receiver import ALBUM_QUIET_TIME, WebhookAlbums, WebhookRegistration
 from config import ChannelSettings, Secret
-from gateway.adapters.services import LooseLeaf
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import Deliver, Inbound, Notebook, Verdict
 from gateway.errors import AuthRejected, Transient
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update
@@ -33,7 +33,7 @@ async def collecting(
 
 async def test_an_album_interrupted_by_a_restart_is_still_one_message(api: FakeBotApi) -> None:
     """A part that Telegram sends again, because its acknowledgement was lost, changes nothing."""
-    notebook, delivered, attempts = LooseLeaf(), list[list[str]](), list[Inbound]()
+    notebook, delivered, attempts = InMemoryStore(), list[list[str]](), list[Inbound]()
     quiet = asyncio.Event()
 
     async def sleep(delay: float) -> None:
@@ -75,7 +75,7 @@ async def test_an_album_of_ten_parts_is_delivered_at_once(api: FakeBotApi) -> No
         sizes.append(len(inbound.attachments))
         return Verdict.ACCEPTED
 
-    async with collecting(api, deliver, LooseLeaf(), sleep) as albums:
+    async with collecting(api, deliver, InMemoryStore(), sleep) as albums:
         for number in range(1, 11):
             await albums.receive(album_part(number))
     assert sizes == [10]
