@@ -11,7 +11,7 @@ import aiohttp
 
 from gateway.conversation import Json
 from gateway.errors import GatehouseError, Refused
-from gateway.http.server import CONTROL_NAME, reachable
+from gateway.http.server import CONTROL_NAME, short_socket_path
 
 __all__ = ["Control", "NotRunning", "is_running"]
 
@@ -39,7 +39,7 @@ class Control:
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as opening:
             try:
-                path = opening.enter_context(reachable(self._data_dir / CONTROL_NAME))
+                path = opening.enter_context(short_socket_path(self._data_dir / CONTROL_NAME))
             except OSError as error:
                 raise self._not_running() from error
             session = aiohttp.ClientSession(
@@ -98,7 +98,7 @@ def is_running(data_dir: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:
-            with reachable(data_dir / CONTROL_NAME) as path:
+            with short_socket_path(data_dir / CONTROL_NAME) as path:
                 probe.connect(path)
         except BlockingIOError:
             # Somebody listens, and is busy.

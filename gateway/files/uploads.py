@@ -13,7 +13,7 @@ from gateway.contract import Access, AttachmentKind, Caller, Route
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, TooLarge
-from gateway.http.responses import Refusal
+from gateway.http.responses import HttpError
 
 __all__ = ["UPLOADS", "FileRoutes"]
 
@@ -47,13 +47,13 @@ class FileRoutes:
         name = safe_name(request.query.get("name", ""))
         sentence = f"The file is too large; files of up to {in_bytes(limit)} are taken."
         if (request.content_length or 0) > limit:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
         try:
             kept = await self._store.keep(
                 UPLOADS, f"{token_hex(16)}-{name}", request.content.iter_chunked(BLOCK), limit=limit
             )
         except TooLarge:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence) from None
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence) from None
         except OSError as trouble:
             raise Refused("The file could not be written to the disk.") from trouble
         claimed = mimetypes.guess_type(name)[0] or ""
@@ -73,7 +73,7 @@ class FileRoutes:
         try:
             found = await self._store.find(f"{request.match_info['folder']}/{request.match_info['name']}")
         except Refused as gone:
-            raise Refusal(HTTPStatus.NOT_FOUND, str(gone)) from gone
+            raise HttpError(HTTPStatus.NOT_FOUND, str(gone)) from gone
         name = safe_name(request.query.get("name", "") or request.match_info["name"])
         return web.FileResponse(
             found.path,

@@ -12,18 +12,18 @@ from aiohttp.typedefs import Handler
 
 from gateway.contract import Caller, Route
 from gateway.errors import CannotStart
-from gateway.http.guard import Gate, cookie_name, is_upgrade
-from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, Limits, Refusal, error_answer, explain
+from gateway.http.guard import Guard, cookie_name, is_upgrade
+from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, HttpError, HttpLimits, error_response, explain
 
-__all__ = ["Entrance"]
+__all__ = ["HttpApp"]
 
 log = structlog.get_logger(__name__)
 
 
-class Entrance:
+class HttpApp:
     """Holds the aiohttp app, and the WebSockets that its handlers have opened."""
 
-    def __init__(self, routes: Sequence[Route], *, gate: Gate, limits: Limits) -> None:
+    def __init__(self, routes: Sequence[Route], *, gate: Guard, limits: HttpLimits) -> None:
         self._gate = gate
         self._limits = limits
         self._websockets: weakref.WeakKeyDictionary[web.WebSocketResponse, web.Request] = weakref.WeakKeyDictionary()
@@ -96,13 +96,13 @@ class Entrance:
                 raise
         log.warning("request_timed_out", method=route.method, route=route.path)
         self._give_up_if_begun(request)
-        raise Refusal(HTTPStatus.GATEWAY_TIMEOUT, "This took too long; try again.")
+        raise HttpError(HTTPStatus.GATEWAY_TIMEOUT, "This took too long; try again.")
 
     def _excuse(self, request: web.Request, error: Exception) -> web.StreamResponse:
         route = self._routes.get(request.match_info.route)
         log.error("request_failed", method=request.method, route=route.path if route else None, exc_info=error)
         self._give_up_if_begun(request)
-        return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, OUR_FAULT)
+        return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, OUR_FAULT)
 
     @staticmethod
     def _give_up_if_begun(request: web.Request) -> None:

@@ -16,16 +16,16 @@ from typing import TypeVar
 from config import Secret
 from config.files import write_atomically
 from gateway.errors import CannotStart
-from gateway.http.responses import Refusal
+from gateway.http.responses import HttpError
 
-WINDOW = 60.0
-ALLOWED = 10
-PLACES = 4096
+ATTEMPT_WINDOW = 60.0
+MAX_WRONG_ATTEMPTS = 10
+MAX_NETWORKS = 4096
 
 Found = TypeVar("Found")
 
 
-class TooManyGuesses(Refusal):
+class TooManyAttempts(HttpError):
     def __init__(self, retry_after: float) -> None:
         seconds = max(1, math.ceil(retry_after))
         super().__init__(
@@ -35,7 +35,7 @@ class TooManyGuesses(Refusal):
         )
 
 
-class Guesses:
+class AuthRateLimiter:
     """Keeps the last `PLACES` places that guessed wrong; the one that guessed longest ago is forgotten first."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -48,32 +48,32 @@ class Guesses:
         From elsewhere, `check` does not even run then. From this machine it does, so that nobody here can lock
         the owner out; but not what a proxy on this machine passes on, since everybody may be behind it.
         """
-        place = f"behind {place_of(remote)}" if is_proxied else place_of(remote)
+        place = f"behind {network_of(remote)}" if is_proxied else network_of(remote)
         wait = self._wait(place)
         if wait > 0 and (is_proxied or not is_loopback(remote)):
-            raise TooManyGuesses(wait)
+            raise TooManyAttempts(wait)
         found = check()
         if found is None and wait > 0:
-            raise TooManyGuesses(wait)
+            raise TooManyAttempts(wait)
         if found is None:
             self._note(place)
         return found
 
     def _wait(self, place: str) -> float:
         """Seconds until `place` may guess again."""
-        recent = [at for at in self._wrong.get(place, ()) if at > self._monotonic() - WINDOW]
-        return recent[0] + WINDOW - self._monotonic() if len(recent) >= ALLOWED else 0.0
+        recent = [at for at in self._wrong.get(place, ()) if at > self._monotonic() - ATTEMPT_WINDOW]
+        return recent[0] + ATTEMPT_WINDOW - self._monotonic() if len(recent) >= MAX_WRONG_ATTEMPTS else 0.0
 
     def _note(self, place: str) -> None:
         times = self._wrong.setdefault(place, [])
         times.append(self._monotonic())
-        del times[:-ALLOWED]
+        del times[:-MAX_WRONG_ATTEMPTS]
         self._wrong.move_to_end(place)
-        if len(self._wrong) > PLACES:
+        if len(self._wrong) > MAX_NETWORKS:
             self._wrong.popitem(last=False)
 
 
-def place_of(remote: str | None) -> str:
+def network_of(remote: str | None) -> str:
     """Name what one person can hold: an IPv4 address, or the /64 of an IPv6 one."""
     address = _address(remote)
     if isinstance(address, ipaddress.IPv6Address):
@@ -94,11 +94,11 @@ def _address(remote: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Addres
     return getattr(address, "ipv4_mapped", None) or address
 
 
-CODE_LIFE = 3600.0
-CODES = 16
-COOKIE_LIFE = 30 * 24 * 3600
-REVOKED = 1024
-SHORTEST_TOKEN = 16
+CODE_LIFETIME = 3600.0
+MAX_CODES = 16
+COOKIE_LIFETIME = 30 * 24 * 3600
+MAX_REVOKED = 1024
+MIN_TOKEN_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class Auth:
         self._revoked: dict[str, int] = {}
         self.on_revoked: Callable[[str], None] | None = None
         """Told of each cookie that has just been revoked."""
-        self.guesses = Guesses(self._clock.monotonic)
+        self.guesses = AuthRateLimiter(self._clock.monotonic)
 
     def is_token(self, candidate: str) -> bool:
         # Digests have one length, so that not even the token's length shows in the timing.
@@ -134,9 +134,9 @@ class Auth:
         """Make a code that is good for one `redeem` within the hour. The oldest goes when there are too many."""
         code = secrets.token_urlsafe(24)
         self._drop_expired_codes()
-        while len(self._codes) >= CODES:
+        while len(self._codes) >= MAX_CODES:
             del self._codes[next(iter(self._codes))]
-        self._codes[_digest(code)] = self._clock.monotonic() + CODE_LIFE
+        self._codes[_digest(code)] = self._clock.monotonic() + CODE_LIFETIME
         return code
 
     def redeem(self, code: str) -> str | None:
@@ -163,13 +163,13 @@ class Auth:
         if not self.is_cookie(cookie) or self.is_over(cookie):
             return
         self._revoked[cookie] = _end(cookie)
-        if len(self._revoked) > REVOKED:
+        if len(self._revoked) > MAX_REVOKED:
             del self._revoked[min(self._revoked, key=self._revoked.__getitem__)]
         if self.on_revoked is not None:
             self.on_revoked(cookie)
 
     def _make_cookie(self) -> str:
-        signed = f"v1.{int(self._clock.wall()) + COOKIE_LIFE}.{secrets.token_urlsafe(16)}"
+        signed = f"v1.{int(self._clock.wall()) + COOKIE_LIFETIME}.{secrets.token_urlsafe(16)}"
         return f"{signed}.{self._sign(signed)}"
 
     def _sign(self, signed: str) -> str:
@@ -207,9 +207,9 @@ def load_or_make_token(data_dir: Path, configured: Secret | None) -> Secret:
 
 
 def _long_enough(token: str, where: str) -> Secret:
-    if len(token) < SHORTEST_TOKEN:
+    if len(token) < MIN_TOKEN_LENGTH:
         raise CannotStart(
-            f"The token in {where} is shorter than {SHORTEST_TOKEN} characters and could be guessed; "
+            f"The token in {where} is shorter than {MIN_TOKEN_LENGTH} characters and could be guessed; "
             "use a longer one, or remove it to have one made."
         )
     return Secret(token)

@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, Limits, error_answer
+from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, HttpLimits, error_response
 
 __all__ = ["Doorkeeper", "Visitors", "is_control"]
 
@@ -32,7 +32,7 @@ class _Visit:
 class Visitors:
     """The open connections: strangers, few and for a short time, and those who have shown a credential."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._strangers: dict[web.RequestHandler, _Visit] = {}
         self._known: set[web.RequestHandler] = set()
@@ -123,7 +123,7 @@ class Doorkeeper(web.Server):
         make_request: Callable[..., BaseRequest],
         *,
         visitors: Visitors,
-        limits: Limits,
+        limits: HttpLimits,
     ) -> None:
         super().__init__(handler, request_factory=self._hear)
         self._make = make_request
@@ -170,7 +170,7 @@ class _Connection(web.RequestHandler):
             raise ConnectionResetError("The answer had begun when its handler failed.")
         # aiohttp would add its banner where the header is absent.
         headers = SECURITY_HEADERS | {"Server": ""}
-        answer = error_answer(status, OUR_FAULT if is_ours else NOT_UNDERSTOOD, headers)
+        answer = error_response(status, OUR_FAULT if is_ours else NOT_UNDERSTOOD, headers)
         answer.force_close()
         return answer
 

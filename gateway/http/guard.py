@@ -15,9 +15,9 @@ from aiohttp import web
 from gateway.contract import Access, Caller, Route
 from gateway.http.auth import Auth
 from gateway.http.connections import Visitors, is_control
-from gateway.http.responses import NO_JSON, Limits, Refusal
+from gateway.http.responses import NO_JSON, HttpError, HttpLimits
 
-__all__ = ["IS_PROXIED", "Gate", "Hosts", "control_users", "cookie_name", "is_upgrade"]
+__all__ = ["IS_PROXIED", "Guard", "AllowedHosts", "control_users", "cookie_name", "is_upgrade"]
 
 IS_PROXIED = web.RequestKey("is_proxied", bool)
 """Whether a request came through a proxy, so that its address is the proxy's."""
@@ -27,14 +27,14 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
+class AllowedHosts:
     """The values of the Host header that are ours; any other means that a foreign name was made to point here."""
 
     direct: frozenset[str]
     proxied: frozenset[str]
 
     @classmethod
-    def of(cls, host: str, port: int, allowed: Sequence[str]) -> "Hosts":
+    def of(cls, host: str, port: int, allowed: Sequence[str]) -> "AllowedHosts":
         """`host` is a name or address as it stands in a URL; an allowed host may carry the port of a proxy."""
         names = (*LOOPBACK_NAMES, host.lower())
         direct = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())  # noqa: PLR2004 - HTTP's port.
@@ -55,15 +55,15 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Guard:
     """Finds out who is calling: address, credential, access, room, content type, body. A refusal says why."""
 
     auth: Auth
-    hosts: Hosts
+    hosts: AllowedHosts
     users: Mapping[int, str]
     """Who may use the control socket: user names by uid."""
     visitors: Visitors
-    limits: Limits
+    limits: HttpLimits
     max_body_bytes: int
 
     async def admit(self, request: web.Request, route: Route) -> Caller:
@@ -90,7 +90,7 @@ class Gate:
             is_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
             request[IS_PROXIED] = is_forwarded or self.hosts.is_proxied(hosts[0].lower() if hosts else "")
             return
-        raise Refusal(
+        raise HttpError(
             HTTPStatus.MISDIRECTED_REQUEST,
             "Gatehouse does not go by this host name; add it to http.allowed_hosts if it should.",
         )
@@ -99,7 +99,7 @@ class Gate:
         origins = request.headers.getall("Origin", [])
         own = self.hosts.origins(request.headers.get("Host", "").lower())
         if origins and (len(origins) > 1 or origins[0].lower() not in own):
-            raise Refusal(HTTPStatus.FORBIDDEN, "Requests from pages of other sites are refused.")
+            raise HttpError(HTTPStatus.FORBIDDEN, "Requests from pages of other sites are refused.")
 
     def _identify(self, request: web.Request, route: Route) -> Caller:
         if _is_local(request):
@@ -133,9 +133,9 @@ class Gate:
             async with asyncio.timeout(self.limits.body):
                 body = await request.read()
         except TimeoutError as late:
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "The body took too long to arrive.") from late
+            raise HttpError(HTTPStatus.REQUEST_TIMEOUT, "The body took too long to arrive.") from late
         except web.RequestPayloadError as broken:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "The body is not what its headers say.") from broken
+            raise HttpError(HTTPStatus.BAD_REQUEST, "The body is not what its headers say.") from broken
         _check_json(body)
 
 
@@ -201,10 +201,10 @@ def _check_access(request: web.Request, route: Route, caller: Caller) -> None:
         raise web.HTTPNotFound
     if route.access is Access.CHANNEL:
         if route.knows is None or not route.knows(request.headers):
-            raise Refusal(HTTPStatus.UNAUTHORIZED, "This is for the platform that it belongs to.")
+            raise HttpError(HTTPStatus.UNAUTHORIZED, "This is for the platform that it belongs to.")
         return
     if route.access is not Access.PUBLIC and not caller.is_owner:
-        raise Refusal(
+        raise HttpError(
             HTTPStatus.UNAUTHORIZED,
             "This needs the token: run `gatehouse link` for a link that lets a browser in, "
             "or send the header `Authorization: Bearer <token>`.",
@@ -214,20 +214,20 @@ def _check_access(request: web.Request, route: Route, caller: Caller) -> None:
 
 def _check_room(request: web.Request, caller: Caller, visitors: Visitors) -> None:
     if caller.is_owner and not visitors.admit(request.protocol):
-        raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections are open; close some and try again.")
+        raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections are open; close some and try again.")
 
 
 def _check_content_type(request: web.Request) -> None:
     """Insist on JSON: a page of another site can send forms and plain text without asking, but not that."""
     is_json = request.content_type == "application/json" and (request.charset or "utf-8").lower() == "utf-8"
     if not is_json or "Content-Encoding" in request.headers:
-        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send JSON in UTF-8, with `Content-Type: application/json`.")
+        raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send JSON in UTF-8, with `Content-Type: application/json`.")
 
 
 def _check_file_type(request: web.Request) -> None:
     """Insist on a type that, like JSON, a page of another site cannot send without asking."""
     if request.content_type != "application/octet-stream" or "Content-Encoding" in request.headers:
-        raise Refusal(
+        raise HttpError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send the file as it is, with `Content-Type: application/octet-stream`."
         )
 
@@ -237,4 +237,4 @@ def _check_json(body: bytes) -> None:
     try:
         msgspec.json.decode(body or b"{}", type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(HTTPStatus.BAD_REQUEST, NO_JSON) from error
+        raise HttpError(HTTPStatus.BAD_REQUEST, NO_JSON) from error

@@ -31,7 +31,7 @@ _SENTENCES = {
 }
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     """A request is answered with `status` and this sentence, and its handler does not run."""
 
     def __init__(self, status: HTTPStatus, sentence: str, *, headers: Mapping[str, str] | None = None) -> None:
@@ -40,22 +40,22 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
 
-def error_answer(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
+def error_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
     return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
 def explain(error: Exception) -> web.Response | None:
     """Return the answer to a failure that a caller should hear of, and None for a bug."""
     match error:
-        case Refusal():
-            return error_answer(error.status, str(error), error.headers)
+        case HttpError():
+            return error_response(error.status, str(error), error.headers)
         case Refused():
-            return error_answer(HTTPStatus.CONFLICT, str(error))
+            return error_response(HTTPStatus.CONFLICT, str(error))
         case web.HTTPException():
             return _from_aiohttp(error)
         case json.JSONDecodeError():
             # Bodies have been checked, so this is a handler that wanted one where there was none.
-            return error_answer(HTTPStatus.BAD_REQUEST, NO_JSON)
+            return error_response(HTTPStatus.BAD_REQUEST, NO_JSON)
         case _:
             return None
 
@@ -65,11 +65,11 @@ def _from_aiohttp(error: web.HTTPException) -> web.Response:
     if error.status < HTTPStatus.BAD_REQUEST or error.content_type == "application/json":
         raise error
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-    return error_answer(error.status, _SENTENCES.get(HTTPStatus(error.status), f"{error.reason}."), headers)
+    return error_response(error.status, _SENTENCES.get(HTTPStatus(error.status), f"{error.reason}."), headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class HttpLimits:
     """Durations in seconds. A stranger is a connection that has not shown a credential yet."""
 
     header: float = 10.0

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
-from gateway.http.auth import COOKIE_LIFE, Auth
+from gateway.http.auth import COOKIE_LIFETIME, Auth
 from gateway.http.guard import IS_PROXIED, cookie_name
-from gateway.http.responses import Refusal
+from gateway.http.responses import HttpError
 
 __all__ = ["ChannelHealth", "Health", "core_routes", "health_routes"]
 
@@ -75,7 +75,7 @@ class _AuthRoutes:
             is_proxied=request[IS_PROXIED],
         )
         if cookie is None:
-            raise Refusal(
+            raise HttpError(
                 HTTPStatus.UNAUTHORIZED,
                 "This link has been used or has expired. Run `gatehouse link` for a new one.",
             )
@@ -119,7 +119,7 @@ def _with_cookie(request: web.Request, cookie: str) -> web.StreamResponse:
     response.set_cookie(
         cookie_name(request),
         cookie,
-        max_age=COOKIE_LIFE,
+        max_age=COOKIE_LIFETIME,
         path="/",
         httponly=True,
         samesite="Strict",

@@ -16,15 +16,15 @@ from aiohttp import web
 from config import HttpSettings
 from gateway.contract import Route
 from gateway.errors import CannotStart
-from gateway.http.app import Entrance
+from gateway.http.app import HttpApp
 from gateway.http.auth import Auth
 from gateway.http.connections import Doorkeeper, Visitors
-from gateway.http.guard import Gate, Hosts, control_users
-from gateway.http.responses import Limits
+from gateway.http.guard import AllowedHosts, Guard, control_users
+from gateway.http.responses import HttpLimits
 
 CONTROL_NAME = "control.sock"
 BACKLOG = 128
-LONGEST_PATH = 100
+MAX_SOCKET_PATH = 100
 """A Unix socket's path has to fit into 104 to 108 bytes, depending on the system."""
 
 
@@ -72,7 +72,7 @@ def listen_on_socket(path: Path) -> socket.socket:
         # On Linux the file is born with the mode of the socket, less the umask.
         with contextlib.suppress(OSError):
             os.fchmod(listener.fileno(), 0o600)
-        with reachable(path) as address:
+        with short_socket_path(path) as address:
             listener.bind(address)
         # Elsewhere the directory, which is 0700, covers the moment until here; nobody can connect before `listen`.
         path.chmod(0o600)
@@ -94,9 +94,9 @@ def _remove_stale(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def reachable(path: Path) -> Iterator[str]:
+def short_socket_path(path: Path) -> Iterator[str]:
     """Give an address for the Unix socket `path` that is short enough, good while the context is open."""
-    if len(os.fsencode(path)) <= LONGEST_PATH:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
         yield str(path)
         return
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -120,7 +120,7 @@ class HttpServer:
         routes: Sequence[Route],
         control_path: Path,
         listen: bool = True,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         self.routes = tuple(routes)
         self.url = ""
@@ -130,7 +130,7 @@ class HttpServer:
         self._auth = auth
         self._control_path = control_path
         self._listen = listen
-        self._limits = limits or Limits()
+        self._limits = limits or HttpLimits()
         self._closing = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -162,7 +162,7 @@ class HttpServer:
     async def _open_door(self, undo: contextlib.AsyncExitStack) -> web.ServerRunner:
         """Put the doorkeeper before the app. Closing goes in reverse: no newcomers, WebSockets, connections, app."""
         visitors = Visitors(self._limits)
-        entrance = Entrance(self.routes, gate=await self._gate(visitors), limits=self._limits)
+        entrance = HttpApp(self.routes, gate=await self._gate(visitors), limits=self._limits)
         app = web.AppRunner(entrance.app)
         undo.push_async_callback(app.cleanup)
         await app.setup()
@@ -178,11 +178,11 @@ class HttpServer:
         await runner.setup()
         return runner
 
-    async def _gate(self, visitors: Visitors) -> Gate:
+    async def _gate(self, visitors: Visitors) -> Guard:
         settings = self._settings
-        return Gate(
+        return Guard(
             auth=self._auth,
-            hosts=Hosts.of(_in_url(settings.host), self.port, settings.allowed_hosts),
+            hosts=AllowedHosts.of(_in_url(settings.host), self.port, settings.allowed_hosts),
             users=await asyncio.to_thread(control_users),
             visitors=visitors,
             limits=self._limits,

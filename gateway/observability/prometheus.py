@@ -11,7 +11,7 @@ from aiohttp import web
 from gateway import __version__
 from gateway.contract import Access, Caller, Route, Verdict
 from gateway.http.guard import IS_PROXIED
-from gateway.http.responses import Refusal
+from gateway.http.responses import HttpError
 from gateway.metrics import DEAD, DELIVERED, Histogram, Tally
 from gateway.observability.status import Status, StatusReport
 from gateway.sessions import TurnOutcome
@@ -183,7 +183,7 @@ def metrics_routes(status: Status, metrics: Tally, *, is_open: bool) -> list[Rou
 
     async def answer(request: web.Request, caller: Caller) -> web.StreamResponse:
         if request[IS_PROXIED] and not caller.is_owner:
-            raise Refusal(
+            raise HttpError(
                 HTTPStatus.UNAUTHORIZED,
                 "Through a proxy this needs the token: send the header `Authorization: Bearer <token>`.",
                 headers={"WWW-Authenticate": "Bearer"},

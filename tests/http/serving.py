@@ -12,7 +12,7 @@ import aiohttp
 from config import HttpSettings, Secret
 from gateway.contract import Route
 from gateway.http.auth import Auth, Clock
-from gateway.http.responses import Limits
+from gateway.http.responses import HttpLimits
 from gateway.http.routes import Health, core_routes
 from gateway.http.server import HttpServer
 
@@ -114,7 +114,7 @@ async def serving(
     data_dir: Path,
     routes: Sequence[Route] = (),
     *,
-    limits: Limits | None = None,
+    limits: HttpLimits | None = None,
     time: Time | None = None,
     health: Callable[[], Health] = lambda: Health(ready=True),
     **settings: Any,  # noqa: ANN401 - As the config gives them.

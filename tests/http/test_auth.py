@@ -6,7 +6,7 @@ import pytest
 
 from config import Secret
 from gateway.errors import CannotStart
-from gateway.http.auth import COOKIE_LIFE, REVOKED, Auth, load_or_make_token
+from gateway.http.auth import COOKIE_LIFETIME, MAX_REVOKED, Auth, load_or_make_token
 from tests.http.serving import TOKEN, Time
 
 
@@ -31,7 +31,7 @@ def test_a_cookie_dies_with_the_token() -> None:
 def test_a_cookie_lasts_thirty_days() -> None:
     time = Time()
     cookie = cookie_of(auth(time))
-    time.now += COOKIE_LIFE - 1
+    time.now += COOKIE_LIFETIME - 1
     assert not auth(time).is_over(cookie)
     time.now += 1
     assert auth(time).is_over(cookie)
@@ -54,7 +54,7 @@ def test_what_is_no_cookie_cannot_fill_the_memory_of_revoked_ones() -> None:
     ours = auth()
     cookie = cookie_of(ours)
     ours.revoke(cookie)
-    for number in range(REVOKED + 1):
+    for number in range(MAX_REVOKED + 1):
         ours.revoke(f"v1.{number}.x.y")
     assert ours.is_over(cookie)
 
@@ -63,7 +63,7 @@ def test_of_too_many_revoked_cookies_the_first_to_expire_is_forgotten() -> None:
     time = Time()
     ours = auth(time)
     cookies = []
-    for _ in range(REVOKED + 1):
+    for _ in range(MAX_REVOKED + 1):
         time.now += 1
         cookies.append(cookie_of(ours))
         ours.revoke(cookies[-1])

@@ -3,7 +3,15 @@ from pathlib import Path
 import pytest
 
 from config import Secret
-from gateway.http.auth import ALLOWED, PLACES, Auth, Guesses, TooManyGuesses, is_loopback, place_of
+from gateway.http.auth import (
+    MAX_NETWORKS,
+    MAX_WRONG_ATTEMPTS,
+    Auth,
+    AuthRateLimiter,
+    TooManyAttempts,
+    is_loopback,
+    network_of,
+)
 from tests.http.serving import BEARER, Time, serving
 
 FAR = "203.0.113.7"
@@ -17,16 +25,16 @@ def right() -> str | None:
     return "right"
 
 
-def guessed_out(time: Time, remote: str) -> Guesses:
-    guesses = Guesses(time.clock().monotonic)
-    for _ in range(ALLOWED):
+def guessed_out(time: Time, remote: str) -> AuthRateLimiter:
+    guesses = AuthRateLimiter(time.clock().monotonic)
+    for _ in range(MAX_WRONG_ATTEMPTS):
         assert guesses.judge(remote, wrong) is None
     return guesses
 
 
 def test_after_ten_wrong_guesses_a_stranger_is_not_even_heard() -> None:
     guesses = guessed_out(Time(), FAR)
-    with pytest.raises(TooManyGuesses):
+    with pytest.raises(TooManyAttempts):
         guesses.judge(FAR, lambda: pytest.fail("evaluated"))
 
 
@@ -34,7 +42,7 @@ def test_a_minute_later_guessing_may_go_on() -> None:
     time = Time()
     guesses = guessed_out(time, FAR)
     time.now += 59
-    with pytest.raises(TooManyGuesses) as refusal:
+    with pytest.raises(TooManyAttempts) as refusal:
         guesses.judge(FAR, right)
     assert refusal.value.headers["Retry-After"] == "1"
     time.now += 1
@@ -48,7 +56,7 @@ def test_others_are_not_locked_out() -> None:
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> None:
     guesses = guessed_out(Time(), loopback)
-    with pytest.raises(TooManyGuesses):
+    with pytest.raises(TooManyAttempts):
         guesses.judge(loopback, wrong)
     assert guesses.judge(loopback, right) == "right"
 
@@ -62,12 +70,12 @@ def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> No
     ],
 )
 def test_one_attackers_addresses_are_one_place(one: str, other: str) -> None:
-    with pytest.raises(TooManyGuesses):
+    with pytest.raises(TooManyAttempts):
         guessed_out(Time(), one).judge(other, right)
 
 
 def test_two_networks_are_two_places() -> None:
-    assert place_of("2001:db8:0:1::1") != place_of("2001:db8:0:2::1")
+    assert network_of("2001:db8:0:1::1") != network_of("2001:db8:0:2::1")
 
 
 def test_the_control_socket_is_this_machine() -> None:
@@ -77,9 +85,9 @@ def test_the_control_socket_is_this_machine() -> None:
 
 def test_the_table_is_bounded_and_forgets_the_quietest_place_first() -> None:
     guesses = guessed_out(Time(), FAR)
-    for number in range(PLACES - 1):
+    for number in range(MAX_NETWORKS - 1):
         guesses.judge(f"2001:db8:{number:x}::1", wrong)
-    with pytest.raises(TooManyGuesses):
+    with pytest.raises(TooManyAttempts):
         guesses.judge(FAR, right)
     guesses.judge("2001:db9::1", wrong)
     assert guesses.judge(FAR, right) == "right"

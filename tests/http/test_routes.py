@@ -12,7 +12,7 @@ from gateway.admin.client import Control
 from gateway.contract import Access, Route
 from gateway.daemon import opened
 from gateway.errors import Refused
-from gateway.http.auth import COOKIE_LIFE, Auth
+from gateway.http.auth import COOKIE_LIFETIME, Auth
 from gateway.http.routes import ChannelHealth, Health, core_routes
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES
@@ -120,7 +120,7 @@ def bad_credentials(running: Running, time: Time) -> Iterator[dict[str, str]]:
 
 
 def _auth_long_ago(time: Time) -> Auth:
-    return Auth(Secret(TOKEN), Time(time.now - COOKIE_LIFE - 1).clock())
+    return Auth(Secret(TOKEN), Time(time.now - COOKIE_LIFETIME - 1).clock())
 
 
 def guarded(routes: Sequence[Route]) -> list[Route]:
@@ -201,7 +201,7 @@ async def test_a_link_lets_a_browser_in_once(tmp_path: Path) -> None:
             True,
             "Strict",
             "/",
-            str(COOKIE_LIFE),
+            str(COOKIE_LIFETIME),
         )
         headers = running.own | {"Cookie": f"{cookie.key}={cookie.value}"}
         assert await running.status("GET", "/auth/whoami", headers=headers) == 200

@@ -13,7 +13,7 @@ from config import HttpSettings, Secret
 from gateway.contract import Access, Route
 from gateway.errors import CannotStart
 from gateway.http.auth import Auth
-from gateway.http.responses import SECURITY_HEADERS, Limits
+from gateway.http.responses import SECURITY_HEADERS, HttpLimits
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES, look
 from tests.http.serving import BEARER, PATIENCE, TOKEN, read_all, serving
@@ -197,7 +197,7 @@ async def test_a_refusal_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 
 async def test_a_handler_that_hangs_is_given_up(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=Limits(handler=0.1)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(handler=0.1)) as running:
         assert await running.status("GET", "/example/hang", headers=BEARER) == 504
 
 
@@ -225,7 +225,7 @@ async def test_head_opens_no_websocket(tmp_path: Path) -> None:
 
 
 async def test_a_websocket_opens_with_the_cookie_of_our_page_and_outlives_the_deadline(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=Limits(handler=0.05, visit=0.5)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(handler=0.05, visit=0.5)) as running:
         headers = running.cookie() | running.own
         async with running.client.ws_connect("/example/talk", headers=headers) as talk:
             await asyncio.sleep(0.6)  # The claim is about time passing.
@@ -260,7 +260,7 @@ async def test_closing_waits_for_nobody_for_long(tmp_path: Path) -> None:
     key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
     async with (
         asyncio.timeout(PATIENCE),
-        serving(tmp_path, EXAMPLES, limits=Limits(closing=0.1)) as running,
+        serving(tmp_path, EXAMPLES, limits=HttpLimits(closing=0.1)) as running,
         running.connect() as (hanging, asker),
         running.connect() as (silent, talker),
     ):

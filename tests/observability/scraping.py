@@ -5,7 +5,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.http.server import CONTROL_NAME, reachable
+from gateway.http.server import CONTROL_NAME, short_socket_path
 
 __all__ = ["Scraped", "scraped"]
 
@@ -36,7 +36,7 @@ class Scraped:
 
 async def scraped(data_dir: Path) -> Scraped:
     """Ask through the control socket of a daemon that listens nowhere else."""
-    with reachable(data_dir / CONTROL_NAME) as path:
+    with short_socket_path(data_dir / CONTROL_NAME) as path:
         connector = aiohttp.UnixConnector(path)
         async with aiohttp.ClientSession("http://any", connector=connector) as client, client.get("/metrics") as answer:
             assert answer.status == 200
