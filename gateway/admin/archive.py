@@ -10,11 +10,11 @@ from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
 from gateway.sessions.keys import parse_key
 
-__all__ = ["BLOCK", "Archive", "Listed", "ManagerArchive", "closing", "in_blocks", "in_lines"]
+__all__ = ["BLOCK_BYTES", "Archive", "ListedSession", "LocalArchive", "closing", "join_into_blocks", "split_lines"]
 
 _T = TypeVar("_T")
 
-BLOCK = 128 * 1024
+BLOCK_BYTES = 128 * 1024
 """About how many bytes travel at once."""
 
 _LISTED_AT_ONCE = 50
@@ -22,7 +22,7 @@ _LISTED_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedSession:
     meta: SessionMeta
     is_active: bool
 
@@ -30,7 +30,7 @@ class Listed:
 class Archive(Protocol):
     """`Refused`, with a sentence, is all that its methods raise on purpose."""
 
-    def sessions(self, scope: str | None = None) -> AsyncIterator[Listed]:
+    def sessions(self, scope: str | None = None) -> AsyncIterator[ListedSession]:
         """Yield the sessions of one scope, or of all; those of a scope come together, newest first."""
 
     async def lines(self, key: str, limit: int) -> list[Spoken]:
@@ -47,20 +47,20 @@ class Archive(Protocol):
     async def verify(self) -> VerifyReport: ...
 
 
-class ManagerArchive:
+class LocalArchive:
     """The archive of whoever has the `SessionManager`."""
 
     def __init__(self, manager: SessionManager) -> None:
         self._manager = manager
 
-    async def sessions(self, scope: str | None = None) -> AsyncIterator[Listed]:
+    async def sessions(self, scope: str | None = None) -> AsyncIterator[ListedSession]:
         names = self._manager.scopes() if scope is None else iter([scope])
         for at, name in enumerate(names):
             if at % _LISTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
             active = self._manager.active(name)
             for meta in self._manager.list(name):
-                yield Listed(meta=meta, is_active=active is not None and meta.key == active.key)
+                yield ListedSession(meta=meta, is_active=active is not None and meta.key == active.key)
 
     async def lines(self, key: str, limit: int) -> list[Spoken]:
         self._insist_on(key)
@@ -70,7 +70,7 @@ class ManagerArchive:
         self._insist_on(key)
         with _refusing_trouble("The transcript cannot be read"):
             async with closing(self._manager.export_lines(key)) as lines:
-                async for block in in_blocks(lines):
+                async for block in join_into_blocks(lines):
                     yield block
 
     async def bring_in(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
@@ -95,19 +95,19 @@ class ManagerArchive:
             raise Refused("There is no such session; `gatehouse sessions list` shows what there is.")
 
 
-async def in_blocks(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def join_into_blocks(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Put short pieces together and cut long ones, so that each block but the last has about the same size."""
     waiting = bytearray()
     async for piece in pieces:
         waiting += piece
-        while len(waiting) >= BLOCK:
-            yield bytes(waiting[:BLOCK])
-            del waiting[:BLOCK]
+        while len(waiting) >= BLOCK_BYTES:
+            yield bytes(waiting[:BLOCK_BYTES])
+            del waiting[:BLOCK_BYTES]
     if waiting:
         yield bytes(waiting)
 
 
-async def in_lines(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def split_lines(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Put blocks that end anywhere together to lines, newlines included; the last may lack it."""
     begun: list[bytes] = []
     async for block in blocks:

@@ -13,9 +13,9 @@ from gateway.conversation import Json
 from gateway.errors import GatehouseError, Refused
 from gateway.http.server import CONTROL_NAME, short_socket_path
 
-__all__ = ["Control", "NotRunning", "is_running"]
+__all__ = ["ControlClient", "NotRunning", "is_running"]
 
-PATIENCE = 35.0
+REQUEST_TIMEOUT = 35.0
 """A little more than the daemon gives its own handlers."""
 ORIGIN = "http://gatehouse"
 """The socket leads to one daemon only, so the name in the URL says nothing."""
@@ -25,7 +25,7 @@ class NotRunning(GatehouseError):
     """No daemon answers on this data directory."""
 
 
-class Control:
+class ControlClient:
     """One client of the daemon that works on `data_dir`; use it as an async context manager.
 
     An error that the daemon answers with is raised as `Refused`, with its sentence.
@@ -45,7 +45,7 @@ class Control:
             session = aiohttp.ClientSession(
                 ORIGIN,
                 connector=aiohttp.UnixConnector(path),
-                timeout=aiohttp.ClientTimeout(total=PATIENCE),
+                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT),
             )
             self._session = await opening.enter_async_context(session)
             self._open = opening.pop_all()
@@ -57,10 +57,10 @@ class Control:
         await self._open.aclose()
 
     async def get(self, path: str) -> dict[str, Json]:
-        return await self._ask("GET", path, None, PATIENCE)
+        return await self._ask("GET", path, None, REQUEST_TIMEOUT)
 
     async def post(
-        self, path: str, body: dict[str, Json] | None = None, *, patience: float = PATIENCE
+        self, path: str, body: dict[str, Json] | None = None, *, patience: float = REQUEST_TIMEOUT
     ) -> dict[str, Json]:
         return await self._ask("POST", path, body or {}, patience)
 

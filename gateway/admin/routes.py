@@ -54,7 +54,7 @@ class Operator:
 SHOWN_WIDTH = 60
 
 
-async def as_json(spool: Spool) -> dict[str, Json]:
+async def describe_spool(spool: Spool) -> dict[str, Json]:
     """Tell without showing more of a message than is needed to recognise it."""
     listing, stats = await spool.listing(), await spool.stats()
     return {
@@ -68,7 +68,7 @@ async def as_json(spool: Spool) -> dict[str, Json]:
     }
 
 
-async def revive(spool: Spool, key: object) -> list[OutboxRow]:
+async def retry_dead_replies(spool: Spool, key: object) -> list[OutboxRow]:
     """Make replies that were given up pending again: the one with `key`, or all for None."""
     dead = [row for row in (await spool.listing()).outbox if row.state is OutboxState.DEAD]
     chosen = [row for row in dead if key is None or row.key == key]
@@ -104,7 +104,7 @@ def _reply(row: OutboxRow) -> dict[str, Json]:
     }
 
 
-def listing(pairing: Pairing) -> dict[str, Json]:
+def describe_pairing(pairing: Pairing) -> dict[str, Json]:
     return {
         "waiting": [_applicant(each) for each in pairing.waiting()],
         "guests": [_guest(each) for each in pairing.book.guests.values()],
@@ -123,7 +123,7 @@ async def _revoke(pairing: Pairing, wanted: dict[str, Json]) -> dict[str, Json]:
     return {"revoked": _guest(await pairing.revoke(_text(wanted, "id")))}
 
 
-ACTIONS: dict[str, Callable[[Pairing, dict[str, Json]], Awaitable[dict[str, Json]]]] = {
+PAIRING_ACTIONS: dict[str, Callable[[Pairing, dict[str, Json]], Awaitable[dict[str, Json]]]] = {
     "approve": _approve,
     "deny": _deny,
     "revoke": _revoke,
@@ -158,10 +158,10 @@ def _guest(guest: Guest) -> dict[str, Json]:
 
 def spool_routes(spool: Spool, delivery: Delivery) -> list[Route]:
     async def listing(_request: web.Request, _: Caller) -> web.StreamResponse:
-        return web.json_response(await as_json(spool))
+        return web.json_response(await describe_spool(spool))
 
     async def retry(request: web.Request, _: Caller) -> web.StreamResponse:
-        revived = await revive(spool, (await request.json()).get("key"))
+        revived = await retry_dead_replies(spool, (await request.json()).get("key"))
         for row in revived:
             delivery.resume(row)
         return web.json_response({"revived": [row.key for row in revived]})
@@ -174,13 +174,13 @@ def spool_routes(spool: Spool, delivery: Delivery) -> list[Route]:
 
 def pairing_routes(pairing: Pairing) -> list[Route]:
     async def show(_request: web.Request, _: Caller) -> web.StreamResponse:
-        return web.json_response(listing(pairing))
+        return web.json_response(describe_pairing(pairing))
 
     async def decide(request: web.Request, _: Caller, *, action: str) -> web.StreamResponse:
-        return web.json_response(await ACTIONS[action](pairing, await request.json()))
+        return web.json_response(await PAIRING_ACTIONS[action](pairing, await request.json()))
 
     decisions = [
         Route(method="POST", path=f"/pair/{action}", access=Access.CONTROL, handle=partial(decide, action=action))
-        for action in ACTIONS
+        for action in PAIRING_ACTIONS
     ]
     return [Route(method="GET", path="/pair", access=Access.CONTROL, handle=show), *decisions]

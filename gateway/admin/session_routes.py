@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from gateway.admin.archive import Archive, ManagerArchive, closing, in_blocks
+from gateway.admin.archive import Archive, LocalArchive, closing, join_into_blocks
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 
-__all__ = ["MOST_LINES", "PATIENCE", "session_routes", "streaming"]
+__all__ = ["FRAME_TIMEOUT", "MAX_LINES", "session_routes", "stream_route"]
 
-PATIENCE = 60.0
+FRAME_TIMEOUT = 60.0
 """How long either side waits for the other's next frame."""
-SIGN_OF_LIFE = 10.0
-MOST_LINES = 100_000
+KEEPALIVE_INTERVAL = 10.0
+MAX_LINES = 100_000
 
 _T = TypeVar("_T")
 
@@ -31,7 +31,7 @@ Query = dict[str, str]
 
 
 def session_routes(sessions: SessionManager) -> list[Route]:
-    archive = ManagerArchive(sessions)
+    archive = LocalArchive(sessions)
 
     async def delete(request: web.Request, _: Caller) -> web.StreamResponse:
         await archive.delete(_text(await request.json(), "key"))
@@ -44,16 +44,16 @@ def session_routes(sessions: SessionManager) -> list[Route]:
         return await _converse(request, lambda socket: _import(archive, socket))
 
     return [
-        streaming("/sessions/list", lambda query: _listed(archive, query.get("scope"))),
-        streaming("/sessions/lines", lambda query: _lines(archive, query)),
-        streaming("/sessions/transcript", lambda query: archive.export(_text(query, "key"))),
+        stream_route("/sessions/list", lambda query: _listed(archive, query.get("scope"))),
+        stream_route("/sessions/lines", lambda query: _lines(archive, query)),
+        stream_route("/sessions/transcript", lambda query: archive.export(_text(query, "key"))),
         Route(method="GET", path="/sessions/verify", access=Access.CONTROL, handle=verify),
         Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=bring_in),
         Route(method="POST", path="/sessions/delete", access=Access.CONTROL, handle=delete),
     ]
 
 
-def streaming(path: str, pieces: Callable[[Query], Pieces]) -> Route:
+def stream_route(path: str, pieces: Callable[[Query], Pieces]) -> Route:
     """Return a route that sends all that `pieces` yields."""
 
     async def handle(request: web.Request, _: Caller) -> web.StreamResponse:
@@ -104,7 +104,7 @@ async def _patiently(socket: web.WebSocketResponse, work: Coroutine[Any, Any, _T
     """Wait for what reads whole transcripts, and show meanwhile that we are alive."""
     working = asyncio.ensure_future(work)
     try:
-        while not (await asyncio.wait({working}, timeout=SIGN_OF_LIFE))[0]:
+        while not (await asyncio.wait({working}, timeout=KEEPALIVE_INTERVAL))[0]:
             await socket.send_bytes(b"")
         return working.result()
     finally:
@@ -116,7 +116,7 @@ async def _arriving(socket: web.WebSocketResponse) -> Pieces:
     """Yield what the other side sends up to its text frame; a transcript of which the end is missing is refused."""
     while True:
         try:
-            message = await socket.receive(timeout=PATIENCE)
+            message = await socket.receive(timeout=FRAME_TIMEOUT)
         except TimeoutError as late:
             raise Refused("The session stopped arriving before its end; nothing was imported.") from late
         if message.type is WSMsgType.TEXT:
@@ -131,20 +131,20 @@ async def _listed(archive: Archive, scope: str | None) -> Pieces:
         async for listed in archive.sessions(scope):
             yield _line(listed)
 
-    async for block in in_blocks(encoded()):
+    async for block in join_into_blocks(encoded()):
         yield block
 
 
 async def _lines(archive: Archive, query: Query) -> Pieces:
     limit = _text(query, "limit")
-    if not limit.isdecimal() or not 0 < int(limit[:9]) <= MOST_LINES:
-        raise Refused(f"The number of lines has to be from 1 to {MOST_LINES}.")
+    if not limit.isdecimal() or not 0 < int(limit[:9]) <= MAX_LINES:
+        raise Refused(f"The number of lines has to be from 1 to {MAX_LINES}.")
 
     async def encoded() -> Pieces:
         for spoken in await archive.lines(_text(query, "key"), int(limit)):
             yield _line(spoken)
 
-    async for block in in_blocks(encoded()):
+    async for block in join_into_blocks(encoded()):
         yield block
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from gateway.admin.session_routes import streaming
+from gateway.admin.session_routes import stream_route
 from gateway.backup.create import Backup
 from gateway.contract import Route
 
@@ -11,4 +11,4 @@ def backup_routes(backup: Backup) -> list[Route]:
     def blocks(query: dict[str, str]) -> AsyncIterator[bytes]:
         return backup.blocks(has_secrets=query.get("secrets") == "yes")
 
-    return [streaming("/backup", blocks)]
+    return [stream_route("/backup", blocks)]

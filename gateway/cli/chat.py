@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from config import LogFormat, Settings
-from gateway.admin.client import Control, is_running
+from gateway.admin.client import ControlClient, is_running
 from gateway.cli.common import (
     EXIT_FAILED,
     EXIT_OK,
@@ -40,7 +40,7 @@ MAX_LOG_BYTES = 1024 * 1024
 _ATTACHED = "Connected to the gateway running on {}."
 _ALONE = "No gateway is running on {}, so this chat starts its own until you leave."
 
-Talk = Callable[[Control, str], Awaitable[int]]
+Talk = Callable[[ControlClient, str], Awaitable[int]]
 """Runs the client on a connection, whose description it shows. Returns the exit code."""
 
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         raise CannotStart("The terminal client is not installed. Reinstall Gatehouse: pip install gatehouse")
     chat = found[CLIENT].load()
 
-    async def talk(control: Control, where: str) -> int:
+    async def talk(control: ControlClient, where: str) -> int:
         code: int = await chat(
             control.websocket,
             words=options.words,
@@ -127,7 +127,7 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
 
 
 async def _attach(directory: Path, talk: Talk, where: str) -> int:
-    async with Control(directory) as control:
+    async with ControlClient(directory) as control:
         return await talk(control, where.format(directory))
 
 

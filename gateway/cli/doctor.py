@@ -9,15 +9,15 @@ from pathlib import Path
 
 from config import ConfigError, Loaded, LogFormat, LogLevel, Settings
 from gateway import __version__
-from gateway.admin.client import Control, NotRunning, is_running
+from gateway.admin.client import ControlClient, NotRunning, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
-from gateway.cli.sessions_archives import opened_archive, opened_files
+from gateway.cli.sessions_archives import open_archive, open_local_archive
 from gateway.cli.spool import list_spool
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
 from gateway.doctor.installation import check_permissions, check_port, check_units, find_startup_errors
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
 from gateway.doctor.peers import DEADLINE, check_peers
-from gateway.doctor.routes import PATIENCE
+from gateway.doctor.routes import DOCTOR_TIMEOUT
 from gateway.doctor.stores import check_leftovers, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
@@ -130,7 +130,7 @@ def _check_data_dir(loaded: Loaded, *, is_live: bool) -> list[Finding]:
 async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
     """Check sessions and spool: through the daemon while it runs, otherwise in their files."""
     try:
-        async with opened_archive(settings, as_found=True) as archive:
+        async with open_archive(settings, as_found=True) as archive:
             report = await archive.verify()
         listing = await list_spool(settings.gateway.data_dir)
     except (CannotStart, Refused) as failure:
@@ -138,7 +138,7 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
 
     async def recover() -> None:
         """Do what a start does: add unknown transcripts, and rebuild and write the index."""
-        async with opened_files(settings):
+        async with open_local_archive(settings):
             pass  # Opening repairs the sessions, and closing writes the index.
 
     repair = None if is_live else lambda: asyncio.run(recover())
@@ -148,9 +148,9 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
 async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
     """Return the daemon's version, state and own findings."""
     try:
-        async with Control(directory) as control:
+        async with ControlClient(directory) as control:
             status = await control.get("/status")
-            answer = {} if is_local else await control.post("/doctor", patience=PATIENCE)
+            answer = {} if is_local else await control.post("/doctor", patience=DOCTOR_TIMEOUT)
     except (NotRunning, Refused) as failure:
         return [error("daemon", str(failure), "Check its log, and restart it.")]
     running = str(status["version"])

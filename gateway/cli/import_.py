@@ -14,7 +14,7 @@ from pathlib import Path
 from config import LogFormat, LogLevel, Settings
 from gateway.admin.archive import Archive, closing
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
-from gateway.cli.sessions_archives import opened_archive
+from gateway.cli.sessions_archives import open_archive
 from gateway.errors import Refused
 from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
@@ -90,7 +90,7 @@ async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_
         return files
 
     outcomes: list[_Outcome] = []
-    async with opened_archive(settings) as archive:
+    async with open_archive(settings) as archive:
         for path in await asyncio.to_thread(find_files):
             outcome = _Outcome(file=str(path))
             try:

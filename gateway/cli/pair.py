@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gateway.access.guests import FACTS, GuestBook
 from gateway.access.pairing import Pairing
-from gateway.admin.client import Control, is_running
-from gateway.admin.routes import ACTIONS, listing
+from gateway.admin.client import ControlClient, is_running
+from gateway.admin.routes import PAIRING_ACTIONS, describe_pairing
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("list", *ACTIONS),
+        choices=("list", *PAIRING_ACTIONS),
         default="list",
         help="list (default), approve CODE, deny CODE or revoke ID",
     )
@@ -62,7 +62,7 @@ async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
     # Each action reads the fields that it needs.
     wanted: dict[str, Json] = {"code": options.subject, "id": options.subject, "is_owner": options.owner}
     if await asyncio.to_thread(is_running, directory):
-        async with Control(directory) as control:
+        async with ControlClient(directory) as control:
             if options.action == "list":
                 return await control.get("/pair")
             return await control.post(f"/pair/{options.action}", wanted)
@@ -71,7 +71,11 @@ async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
             book = GuestBook()
             book.read(await spool.facts(FACTS))
             pairing = Pairing(book, spool, now=lambda: datetime.now(UTC))
-            return listing(pairing) if options.action == "list" else await ACTIONS[options.action](pairing, wanted)
+            return (
+                describe_pairing(pairing)
+                if options.action == "list"
+                else await PAIRING_ACTIONS[options.action](pairing, wanted)
+            )
 
 
 def _field(row: Json, name: str) -> str:

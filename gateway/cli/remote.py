@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from config import LogLevel
-from gateway.admin.client import Control
+from gateway.admin.client import ControlClient
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
 
 
-def ask_daemon(config: Path | None, ask: Callable[[Control], Awaitable[int]]) -> int:
+def ask_daemon(config: Path | None, ask: Callable[[ControlClient], Awaitable[int]]) -> int:
     """Connect to the gateway that this configuration belongs to, and return what `ask` returns."""
     directory = load_data_dir(config)
 
     async def connect() -> int:
-        async with Control(directory) as control:
+        async with ControlClient(directory) as control:
             return await ask(control)
 
     return asyncio.run(connect())
@@ -24,7 +24,7 @@ def link(arguments: Sequence[str], *, config: Path | None) -> int:
     description = "Print a link that signs one browser in to the chat page. It works once, within the hour."
     options = command_parser("link", description, config).parse_args(arguments)
 
-    async def print_link(control: Control) -> int:
+    async def print_link(control: ControlClient) -> int:
         print((await control.post("/auth/link"))["url"])
         return EXIT_OK
 
@@ -35,7 +35,7 @@ def reload(arguments: Sequence[str], *, config: Path | None) -> int:
     description = "Make the running gateway reload its configuration."
     options = command_parser("reload", description, config).parse_args(arguments)
 
-    async def request_reload(control: Control) -> int:
+    async def request_reload(control: ControlClient) -> int:
         await control.post("/reload")
         print("Configuration reloaded. If a changed setting needs a restart, the log names it (`restart_needed`).")
         return EXIT_OK
@@ -49,7 +49,7 @@ def log_level(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("level", choices=[level.value for level in LogLevel], help="lowest level to log")
     options = parser.parse_args(arguments)
 
-    async def change_level(control: Control) -> int:
+    async def change_level(control: ControlClient) -> int:
         await control.post("/log-level", {"level": options.level})
         print(f"The log level is now {options.level}. A reload or restart resets it to `gateway.log_level`.")
         return EXIT_OK

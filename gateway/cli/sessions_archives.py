@@ -11,42 +11,42 @@ import msgspec
 from aiohttp import ClientWebSocketResponse, WSMsgType
 
 from config import Settings
-from gateway.admin.archive import Archive, Listed, ManagerArchive, closing, in_lines
-from gateway.admin.client import Control, is_running
-from gateway.admin.session_routes import PATIENCE
+from gateway.admin.archive import Archive, ListedSession, LocalArchive, closing, split_lines
+from gateway.admin.client import ControlClient, is_running
+from gateway.admin.session_routes import FRAME_TIMEOUT
 from gateway.backup.restore import require_complete_restore
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
 from gateway.spool import Spool
 
-__all__ = ["DaemonArchive", "opened_archive", "opened_files", "opened_stores", "streamed"]
+__all__ = ["RemoteArchive", "open_archive", "open_local_archive", "open_stores", "receive_stream"]
 
-_listed_decoder = msgspec.json.Decoder(Listed)
+_listed_decoder = msgspec.json.Decoder(ListedSession)
 _spoken_decoder = msgspec.json.Decoder(Spoken)
 
 
 @asynccontextmanager
-async def opened_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
+async def open_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
     """Open the way that is open; `CannotStart` when somebody holds the files and does not answer."""
     directory = settings.gateway.data_dir
     if await asyncio.to_thread(is_running, directory):
-        async with Control(directory) as control:
-            yield DaemonArchive(control)
+        async with ControlClient(directory) as control:
+            yield RemoteArchive(control)
     else:
-        async with opened_files(settings, as_found=as_found) as archive:
+        async with open_local_archive(settings, as_found=as_found) as archive:
             yield archive
 
 
 @asynccontextmanager
-async def opened_files(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
+async def open_local_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
     """Be the one owner of the files for a while. `as_found` mends nothing first, and then only `verify` works."""
-    async with opened_stores(settings, as_found=as_found) as (manager, _):
-        yield ManagerArchive(manager)
+    async with open_stores(settings, as_found=as_found) as (manager, _):
+        yield LocalArchive(manager)
 
 
 @asynccontextmanager
-async def opened_stores(
+async def open_stores(
     settings: Settings, *, as_found: bool = False
 ) -> AsyncIterator[tuple[SessionManager, Spool | None]]:
     """Open sessions and spool under the lock; without the spool where all is to stay `as_found`."""
@@ -64,21 +64,21 @@ async def opened_stores(
         yield manager, spool
 
 
-class DaemonArchive:
+class RemoteArchive:
     """The archive of a running daemon; `gateway.admin.session_routes` is its other end."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlClient) -> None:
         self._control = control
 
-    async def sessions(self, scope: str | None = None) -> AsyncIterator[Listed]:
+    async def sessions(self, scope: str | None = None) -> AsyncIterator[ListedSession]:
         query = {} if scope is None else {"scope": scope}
         async with closing(self._stream("list", query)) as blocks:
-            async for line in in_lines(blocks):
+            async for line in split_lines(blocks):
                 yield _listed_decoder.decode(line)
 
     async def lines(self, key: str, limit: int) -> list[Spoken]:
         blocks = self._stream("lines", {"key": key, "limit": str(limit)})
-        return [_spoken_decoder.decode(line) async for line in in_lines(blocks)]
+        return [_spoken_decoder.decode(line) async for line in split_lines(blocks)]
 
     async def export(self, key: str) -> AsyncIterator[bytes]:
         async with closing(self._stream("transcript", {"key": key})) as blocks:
@@ -105,10 +105,10 @@ class DaemonArchive:
         return msgspec.convert(outcome["report"], VerifyReport)
 
     def _stream(self, what: str, query: dict[str, str]) -> AsyncIterator[bytes]:
-        return streamed(self._control, f"/sessions/{what}?{urlencode(query, quote_via=quote)}")
+        return receive_stream(self._control, f"/sessions/{what}?{urlencode(query, quote_via=quote)}")
 
 
-async def streamed(control: Control, path: str) -> AsyncIterator[bytes]:
+async def receive_stream(control: ControlClient, path: str) -> AsyncIterator[bytes]:
     """Yield the binary frames of a WebSocket up to its end; `Refused` when it ends with an error."""
     async with await control.websocket(path) as socket:
         while isinstance(frame := await _frame(socket), bytes):
@@ -124,7 +124,7 @@ async def _outcome(socket: ClientWebSocketResponse) -> dict[str, object]:
 
 async def _frame(socket: ClientWebSocketResponse) -> bytes | dict[str, object]:
     try:
-        message = await socket.receive(timeout=PATIENCE)
+        message = await socket.receive(timeout=FRAME_TIMEOUT)
     except TimeoutError as late:
         raise Refused("The daemon did not answer in time; see its log.") from late
     if message.type is WSMsgType.BINARY:

@@ -13,7 +13,7 @@ from typing import Protocol
 from config import ChannelSettings, LogFormat, LogLevel, ProviderSettings, Secret, Settings, destination
 from config.secrets import LoadContext, is_reference, resolve
 from gateway.adapters.registry import ENTRY_POINT_GROUP
-from gateway.admin.client import Control, is_running
+from gateway.admin.client import ControlClient, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
 from gateway.doctor.finding import Finding, Level
@@ -121,7 +121,7 @@ async def _apply(options: argparse.Namespace, directory: Path, prompter: Prompte
         if needs_owner:
             print(f"Then write to your bot. {_PAIRING}")
         return EXIT_OK
-    async with Control(directory) as control:
+    async with ControlClient(directory) as control:
         await control.post("/reload")
         print("The running gateway has reloaded its configuration.")
         if needs_owner and prompter is None:

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.admin.client import Control, is_running
-from gateway.admin.routes import as_json, revive
+from gateway.admin.client import ControlClient, is_running
+from gateway.admin.routes import describe_spool, retry_dead_replies
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
@@ -46,20 +46,20 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 async def list_spool(directory: Path) -> dict[str, Json]:
     """Return the contents of the spool, from the running daemon or from the file under the daemon's lock."""
     if await asyncio.to_thread(is_running, directory):
-        async with Control(directory) as control:
+        async with ControlClient(directory) as control:
             return await control.get("/spool")
     with DataDirLock(directory):
         async with await Spool.open(directory) as spool:
-            return await as_json(spool)
+            return await describe_spool(spool)
 
 
 async def _retry(directory: Path, key: str | None) -> dict[str, Json]:
     if await asyncio.to_thread(is_running, directory):
-        async with Control(directory) as control:
+        async with ControlClient(directory) as control:
             return await control.post("/spool/retry", {"key": key})
     with DataDirLock(directory):
         async with await Spool.open(directory) as spool:
-            return {"revived": [row.key for row in await revive(spool, key)]}
+            return {"revived": [row.key for row in await retry_dead_replies(spool, key)]}
 
 
 def _rows(rows: Json) -> list[Json]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from gateway.admin.client import Control, NotRunning
+from gateway.admin.client import ControlClient, NotRunning
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir, seconds_between
 from gateway.cli.remote import ask_daemon
 from gateway.errors import Refused
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     if options.watch:
         _watch(load_data_dir(options.config), options.interval, as_json=options.json)
 
-    async def print_status(control: Control) -> int:
+    async def print_status(control: ControlClient) -> int:
         if options.json:
             status = await control.get("/status")
             print(json.dumps(status, indent=2))
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     return ask_daemon(options.config, print_status)
 
 
-async def _read_report(control: Control) -> StatusReport:
+async def _read_report(control: ControlClient) -> StatusReport:
     try:
         return msgspec.convert(await control.get("/status"), StatusReport)
     except msgspec.ValidationError as error:
@@ -71,7 +71,7 @@ def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
     async def update() -> NoReturn:
         while True:
             try:
-                async with Control(directory) as control:
+                async with ControlClient(directory) as control:
                     if as_json:
                         lines = [json.dumps(await control.get("/status"))]
                     else:

@@ -9,9 +9,9 @@ from gateway.contract import Access, Caller, Channel, Route
 from gateway.doctor.finding import as_json
 from gateway.doctor.peers import DEADLINE, check_peers
 
-__all__ = ["PATIENCE", "doctor_routes"]
+__all__ = ["DOCTOR_TIMEOUT", "doctor_routes"]
 
-PATIENCE = 180.0
+DOCTOR_TIMEOUT = 180.0
 """Seconds in which all can have been loaded and asked: what they wait for has limits of its own."""
 
 
@@ -20,4 +20,4 @@ def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str,
         found = await check_peers(settings(), channels, DEADLINE)
         return web.json_response({"findings": [as_json(each) for each in found]})
 
-    return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=PATIENCE)]
+    return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=DOCTOR_TIMEOUT)]

@@ -17,7 +17,7 @@ from gateway.http.auth import Auth
 from gateway.http.connections import Visitors, is_control
 from gateway.http.responses import NO_JSON, HttpError, HttpLimits
 
-__all__ = ["IS_PROXIED", "Guard", "AllowedHosts", "control_users", "cookie_name", "is_upgrade"]
+__all__ = ["IS_PROXIED", "AllowedHosts", "Guard", "control_users", "cookie_name", "is_upgrade"]
 
 IS_PROXIED = web.RequestKey("is_proxied", bool)
 """Whether a request came through a proxy, so that its address is the proxy's."""

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from config import HttpSettings, Secret
-from gateway.admin.client import Control, NotRunning, is_running
+from gateway.admin.client import ControlClient, NotRunning, is_running
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.http.auth import Auth
@@ -45,20 +45,20 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 async def test_asks_and_tells_a_running_daemon(data_dir: Path) -> None:
-    async with daemon(data_dir), Control(data_dir) as control:
+    async with daemon(data_dir), ControlClient(data_dir) as control:
         assert (await control.get("/example"))["caller"]
         assert (await control.post("/example/control", {"a": [1]}))["heard"] == {"a": [1]}
         assert (await control.post("/example/control"))["heard"] == {}
 
 
 async def test_opens_a_websocket(data_dir: Path) -> None:
-    async with daemon(data_dir), Control(data_dir) as control, await control.websocket("/example/talk") as talk:
+    async with daemon(data_dir), ControlClient(data_dir) as control, await control.websocket("/example/talk") as talk:
         await talk.send_str("hello")
         assert await talk.receive_str(timeout=60) == "HELLO"
 
 
 async def test_a_refusal_comes_with_the_daemons_sentence(tmp_path: Path) -> None:
-    async with daemon(tmp_path), Control(tmp_path) as control:
+    async with daemon(tmp_path), ControlClient(tmp_path) as control:
         with pytest.raises(Refused, match="Not today"):
             await control.get("/example/refuse")
         with pytest.raises(Refused, match="There is nothing here"):
@@ -70,12 +70,12 @@ async def test_a_refusal_comes_with_the_daemons_sentence(tmp_path: Path) -> None
 
 
 async def test_an_unready_daemons_answer_is_an_answer(tmp_path: Path) -> None:
-    async with daemon(tmp_path), Control(tmp_path) as control:
+    async with daemon(tmp_path), ControlClient(tmp_path) as control:
         assert await control.get("/not-ready") == {"status": "not ready"}
 
 
 async def test_without_a_daemon_it_says_how_to_start_one(data_dir: Path) -> None:
-    async with Control(data_dir) as control:
+    async with ControlClient(data_dir) as control:
         with pytest.raises(NotRunning, match="gatehouse run"):
             await control.get("/healthz")
         with pytest.raises(NotRunning, match="gatehouse run"):
@@ -86,7 +86,7 @@ async def test_a_missing_data_directory_is_no_daemon(tmp_path: Path) -> None:
     missing = tmp_path / ("x" * 120)
     assert not is_running(missing)
     with pytest.raises(NotRunning):
-        async with Control(missing):
+        async with ControlClient(missing):
             pytest.fail("entered")
 
 
@@ -105,7 +105,7 @@ def test_a_socket_left_by_a_killed_daemon_is_no_daemon(tmp_path: Path) -> None:
 
 async def test_leaves_no_descriptor_open(data_dir: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Only the number counts.
-    async with Control(data_dir) as control:
+    async with ControlClient(data_dir) as control:
         with pytest.raises(NotRunning):
             await control.get("/healthz")
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - As above.

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import WSMsgType
 
 from config import SessionSettings, Settings
-from gateway.admin.archive import BLOCK, Archive, in_blocks, in_lines
-from gateway.admin.client import Control
-from gateway.cli.sessions_archives import DaemonArchive, opened_archive, opened_files
+from gateway.admin.archive import BLOCK_BYTES, Archive, join_into_blocks, split_lines
+from gateway.admin.client import ControlClient
+from gateway.cli.sessions_archives import RemoteArchive, open_archive, open_local_archive
 from gateway.daemon import opened
 from gateway.data_dir import DataDirLock
 from gateway.errors import CannotStart, Refused
@@ -29,13 +29,13 @@ OpenArchive = Callable[[Settings], AbstractAsyncContextManager[Archive]]
 
 @asynccontextmanager
 async def through_daemon(settings: Settings) -> AsyncIterator[Archive]:
-    async with opened(settings, listen=False), opened_archive(settings) as archive:
-        assert isinstance(archive, DaemonArchive)
+    async with opened(settings, listen=False), open_archive(settings) as archive:
+        assert isinstance(archive, RemoteArchive)
         yield archive
 
 
-@pytest.fixture(params=[opened_files, through_daemon], ids=["files", "daemon"])
-def open_archive(request: pytest.FixtureRequest) -> OpenArchive:
+@pytest.fixture(params=[open_local_archive, through_daemon], ids=["files", "daemon"])
+def connect(request: pytest.FixtureRequest) -> OpenArchive:
     way: OpenArchive = request.param
     return way
 
@@ -72,8 +72,8 @@ async def keys(archive: Archive, scope: str | None = None) -> list[str]:
     return [listed.meta.key async for listed in archive.sessions(scope)]
 
 
-async def test_lists_all_or_one_scope(settings: Settings, open_archive: OpenArchive) -> None:
-    async with open_archive(settings) as archive:
+async def test_lists_all_or_one_scope(settings: Settings, connect: OpenArchive) -> None:
+    async with connect(settings) as archive:
         assert sorted(await keys(archive)) == [SCOPE, f"{SCOPE}#2", OTHER]
         assert await keys(archive, OTHER) == [OTHER]
         assert await keys(archive, "agent:main:web:direct:bob") == []
@@ -85,19 +85,19 @@ async def test_lists_all_or_one_scope(settings: Settings, open_archive: OpenArch
     assert listed[1].meta.size == transcript(settings).stat().st_size
 
 
-async def test_shows_the_last_lines(settings: Settings, open_archive: OpenArchive) -> None:
-    async with open_archive(settings) as archive:
+async def test_shows_the_last_lines(settings: Settings, connect: OpenArchive) -> None:
+    async with connect(settings) as archive:
         assert [line.text for line in await archive.lines(SCOPE, 2)] == ["hi \u2028 \x1b[2J", LONG]
         assert [line.role for line in await archive.lines(SCOPE, 1)] == ["assistant"]
         assert await archive.lines(f"{SCOPE}#2", 1) == []
 
 
 async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
-    settings: Settings, open_archive: OpenArchive
+    settings: Settings, connect: OpenArchive
 ) -> None:
     with transcript(settings).open("ab") as file:
         file.write(b'\xff damaged\r \n{"type":"dream","seq":6,"ts":"2026-03-01T00:00:00Z"}\n')
-    async with open_archive(settings) as archive:
+    async with connect(settings) as archive:
         whole = await exported(archive, SCOPE)
         assert whole == transcript(settings).read_bytes()
         await archive.delete(SCOPE)
@@ -110,24 +110,22 @@ async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
     assert transcript(settings).stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_cannot_be_imported_is_refused_with_its_reason(
-    settings: Settings, open_archive: OpenArchive
-) -> None:
-    async with open_archive(settings) as archive:
+async def test_what_cannot_be_imported_is_refused_with_its_reason(settings: Settings, connect: OpenArchive) -> None:
+    async with connect(settings) as archive:
         with pytest.raises(Refused, match="no header"):
             await archive.bring_in(given(b"nonsense\n"))
         with pytest.raises(Refused, match="session 1 there already"):
             await archive.bring_in(given(await exported(archive, SCOPE)))
 
 
-async def test_half_a_session_is_not_imported(settings: Settings, open_archive: OpenArchive) -> None:
+async def test_half_a_session_is_not_imported(settings: Settings, connect: OpenArchive) -> None:
     key = f"{SCOPE}#7"
 
     async def breaking_off() -> AsyncIterator[bytes]:
         yield encoded([header(key=key, number=7)])
         raise Refused("the file cannot be read")
 
-    async with open_archive(settings) as archive:
+    async with connect(settings) as archive:
         with pytest.raises(Refused, match="cannot be read"):
             await archive.bring_in(breaking_off())
         assert key not in await keys(archive)
@@ -136,8 +134,8 @@ async def test_half_a_session_is_not_imported(settings: Settings, open_archive: 
 
 
 @pytest.mark.parametrize("key", ["", "#2", f"{SCOPE}#1", f"{SCOPE}#9", "../../etc/passwd", "agent:\x00", "nobody"])
-async def test_a_session_that_never_was_is_refused(settings: Settings, open_archive: OpenArchive, key: str) -> None:
-    async with open_archive(settings) as archive:
+async def test_a_session_that_never_was_is_refused(settings: Settings, connect: OpenArchive, key: str) -> None:
+    async with connect(settings) as archive:
         with pytest.raises(Refused):
             await archive.lines(key, 1)
         with pytest.raises(Refused):
@@ -147,17 +145,15 @@ async def test_a_session_that_never_was_is_refused(settings: Settings, open_arch
         assert len(await keys(archive)) == 3
 
 
-async def test_a_transcript_that_is_gone_from_the_disk_is_refused(
-    settings: Settings, open_archive: OpenArchive
-) -> None:
-    async with open_archive(settings) as archive:
+async def test_a_transcript_that_is_gone_from_the_disk_is_refused(settings: Settings, connect: OpenArchive) -> None:
+    async with connect(settings) as archive:
         transcript(settings).unlink()
         with pytest.raises(Refused):
             await exported(archive, SCOPE)
 
 
-async def test_tells_what_is_damaged(settings: Settings, open_archive: OpenArchive) -> None:
-    async with open_archive(settings) as archive:
+async def test_tells_what_is_damaged(settings: Settings, connect: OpenArchive) -> None:
+    async with connect(settings) as archive:
         assert (await archive.verify()).is_sound
         with transcript(settings).open("ab") as file:
             file.write(b"damaged\n")
@@ -169,24 +165,24 @@ async def test_tells_what_is_damaged(settings: Settings, open_archive: OpenArchi
 async def test_looks_at_what_is_there_before_it_is_mended(settings: Settings) -> None:
     index = settings.gateway.data_dir / "sessions" / "index.json"
     index.write_bytes(b"{")
-    async with opened_archive(settings, as_found=True) as archive:
+    async with open_archive(settings, as_found=True) as archive:
         assert "bad_index" in {problem.kind for problem in (await archive.verify()).problems}
     assert index.read_bytes() == b"{"
 
 
 async def test_never_two_writers(settings: Settings) -> None:
     with DataDirLock(settings.gateway.data_dir), pytest.raises(CannotStart, match="in use by process"):
-        async with opened_archive(settings):
+        async with open_archive(settings):
             pytest.fail("entered")
 
 
 async def test_an_import_that_loses_its_sender_leaves_nothing(settings: Settings) -> None:
     key = f"{SCOPE}#7"
-    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         socket = await control.websocket("/sessions/import")
         await socket.send_bytes(encoded([header(key=key, number=7)]))
         await socket.close()
-        assert key not in await keys(DaemonArchive(control))
+        assert key not in await keys(RemoteArchive(control))
     assert not list(settings.gateway.data_dir.rglob(".arriving*"))
     assert not transcript(settings, key).exists()
 
@@ -204,7 +200,7 @@ async def test_an_import_that_loses_its_sender_leaves_nothing(settings: Settings
 async def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(
     settings: Settings, path: str, sentence: str
 ) -> None:
-    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         async with await control.websocket(path) as socket:
             message = await socket.receive(timeout=10)
         assert message.type is WSMsgType.TEXT
@@ -212,7 +208,7 @@ async def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(
 
 
 async def test_a_plain_request_is_told_what_is_wanted(settings: Settings) -> None:
-    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         with pytest.raises(Refused):
             await control.get("/sessions/list")
         with pytest.raises(Refused, match="`key` is missing"):
@@ -220,16 +216,16 @@ async def test_a_plain_request_is_told_what_is_wanted(settings: Settings) -> Non
 
 
 async def test_a_reader_who_leaves_early_is_no_drama(settings: Settings) -> None:
-    async with opened(settings, listen=False), Control(settings.gateway.data_dir) as control:
+    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         for _ in range(3):
             socket = await control.websocket(f"/sessions/transcript?key={SCOPE}")
             assert (await socket.receive(timeout=10)).type is WSMsgType.BINARY
             await socket.close()
-        assert len(await keys(DaemonArchive(control))) == 3
+        assert len(await keys(RemoteArchive(control))) == 3
 
 
 async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> None:
-    async with Control(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(60):
+    async with ControlClient(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(60):
         await daemon.enter_async_context(opened(settings, listen=False))
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -238,14 +234,14 @@ async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> Non
             yield b"more"
 
         with pytest.raises(Refused, match="broke off"):
-            await DaemonArchive(control).bring_in(slowly())
+            await RemoteArchive(control).bring_in(slowly())
     assert not transcript(settings, f"{SCOPE}#7").exists()
 
 
 async def test_lines_and_blocks_are_the_same_bytes() -> None:
     data = encoded(dialogue(2000)) + LONG.encode() + b"\n\nlast"
-    lines = [line async for line in in_lines(given(data))]
+    lines = [line async for line in split_lines(given(data))]
     assert lines == data.splitlines(keepends=True)
-    blocks = [block async for block in in_blocks(in_lines(given(data)))]
+    blocks = [block async for block in join_into_blocks(split_lines(given(data)))]
     assert b"".join(blocks) == data
-    assert {len(block) for block in blocks[:-1]} == {BLOCK}
+    assert {len(block) for block in blocks[:-1]} == {BLOCK_BYTES}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
-from gateway.cli.sessions_archives import opened_files
+from gateway.cli.sessions_archives import open_local_archive
 from gateway.install.units import ServiceScope, service_paths, shipped_units
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data").mkdir(mode=0o700)
 
     async def start_once() -> None:
-        async with opened_files(settings(tmp_path)):
+        async with open_local_archive(settings(tmp_path)):
             pass
 
     asyncio.run(start_once())

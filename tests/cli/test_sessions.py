@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from config import SessionSettings
-from gateway.admin.archive import ManagerArchive
+from gateway.admin.archive import LocalArchive
 from gateway.cli import main
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions.show import Tail, format_size, format_table
@@ -142,7 +142,7 @@ def test_unknown_session_is_refused_with_a_hint(served: Path) -> None:
 )
 async def test_session_is_found_by_scope_number_or_key(home: Path, name: str, number: int | None, found: int) -> None:
     async with managed(home / "data") as manager:
-        assert (await find_session(ManagerArchive(manager), name, number)).meta.number == found
+        assert (await find_session(LocalArchive(manager), name, number)).meta.number == found
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_session_is_found_by_scope_number_or_key(home: Path, name: str, nu
 async def test_wrong_name_is_refused_with_suggestions(home: Path, name: str, number: int | None, sentence: str) -> None:
     async with managed(home / "data") as manager:
         with pytest.raises(Refused) as refusal:
-            await find_session(ManagerArchive(manager), name, number)
+            await find_session(LocalArchive(manager), name, number)
     assert str(refusal.value) == sentence
 
 

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from config import GatewaySettings
-from gateway.admin.client import Control
+from gateway.admin.client import ControlClient
 from gateway.contract import Verdict
 from gateway.daemon import opened
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
@@ -40,7 +40,7 @@ async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) 
     """Without a single message: whoever asks must not have to send one to find out."""
     with small_disk(tmp_path / "disk", SIZE) as place:
         often = GatewaySettings(data_dir=place / "data", flush_interval=0.1)
-        async with gateway(settings(place, gateway=often)) as (daemon, _), Control(place / "data") as control:
+        async with gateway(settings(place, gateway=often)) as (daemon, _), ControlClient(place / "data") as control:
             await until_metric(place, "gatehouse_flush_seconds_count")
             await asyncio.to_thread(fill, place / "ballast")
             await until_metric(place, "gatehouse_ready", is_set=False)

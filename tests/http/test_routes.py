@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config import HttpSettings, Secret, Settings
-from gateway.admin.client import Control
+from gateway.admin.client import ControlClient
 from gateway.contract import Access, Route
 from gateway.daemon import opened
 from gateway.errors import Refused
@@ -263,6 +263,6 @@ async def test_there_is_no_link_while_there_is_no_port(tmp_path: Path) -> None:
     routes = core_routes(auth=auth, health=lambda: Health(ready=True), url=lambda: "")
     path = tmp_path / "control.sock"
     server = HttpServer(HttpSettings(), auth=auth, routes=routes, control_path=path, listen=False)
-    async with server, Control(tmp_path) as control:
+    async with server, ControlClient(tmp_path) as control:
         with pytest.raises(Refused, match="gatehouse run"):
             await control.post("/auth/link")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from config import LogFormat, LogLevel
-from gateway.admin.session_routes import MOST_LINES
+from gateway.admin.session_routes import MAX_LINES
 from gateway.cli.common import command_parser, load_settings
 from gateway.cli.sessions.maintenance import delete, verify
 from gateway.cli.sessions.show import list_sessions, show_session
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     show_parser = commands.add_parser("show", help="print the messages of a session, and follow new ones")
     _add_name(show_parser)
     show_parser.add_argument(
-        "--lines", type=_number_to(MOST_LINES), default=50, metavar="N", help="number of messages (default 50)"
+        "--lines", type=_number_to(MAX_LINES), default=50, metavar="N", help="number of messages (default 50)"
     )
     show_parser.add_argument("--follow", action="store_true", help="print new messages until Ctrl-C")
     _add_json(show_parser)

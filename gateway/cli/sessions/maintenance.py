@@ -9,10 +9,10 @@ from collections import defaultdict
 import msgspec
 
 from config import Settings
-from gateway.admin.archive import Listed
+from gateway.admin.archive import ListedSession
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, fail
 from gateway.cli.sessions.names import find_session
-from gateway.cli.sessions_archives import opened_archive
+from gateway.cli.sessions_archives import open_archive
 from gateway.doctor.stores import ADVICE
 from gateway.sessions import Problem
 from gateway.text import excerpt, printable
@@ -26,8 +26,8 @@ def delete(settings: Settings, options: argparse.Namespace) -> int:
     if not options.yes and not (sys.stdin and sys.stdin.isatty()):
         return fail("No terminal to ask for confirmation. Add --yes to delete the session permanently.", EXIT_USAGE)
 
-    async def find() -> Listed:
-        async with opened_archive(settings) as archive:
+    async def find() -> ListedSession:
+        async with open_archive(settings) as archive:
             return await find_session(archive, options.name, options.number)
 
     # The question comes between two event loops and without the lock: a person may take a while, or press Ctrl-C.
@@ -43,7 +43,7 @@ def delete(settings: Settings, options: argparse.Namespace) -> int:
             return fail("Nothing was deleted.", EXIT_FAILED)
 
     async def delete_session() -> None:
-        async with opened_archive(settings) as archive:
+        async with open_archive(settings) as archive:
             await archive.delete(meta.key)
 
     asyncio.run(delete_session())
@@ -54,7 +54,7 @@ def delete(settings: Settings, options: argparse.Namespace) -> int:
 
 async def verify(settings: Settings, options: argparse.Namespace) -> int:
     """Check the sessions without repairing anything. Returns 1 if there are problems."""
-    async with opened_archive(settings, as_found=True) as archive:
+    async with open_archive(settings, as_found=True) as archive:
         report = await archive.verify()
     if options.json:
         print(json.dumps({**msgspec.to_builtins(report), "is_sound": report.is_sound}, indent=2))

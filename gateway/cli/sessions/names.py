@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 
-from gateway.admin.archive import Archive, Listed
+from gateway.admin.archive import Archive, ListedSession
 from gateway.errors import Refused
 from gateway.sessions.keys import parse_key
 from gateway.text import clean, printable
@@ -13,7 +13,7 @@ _MAX_SUGGESTIONS = 3
 _NUMBERS_SHOWN = 20
 
 
-async def find_session(archive: Archive, name: str, number: int | None) -> Listed:
+async def find_session(archive: Archive, name: str, number: int | None) -> ListedSession:
     """Return the session of that name; without a number, the active one. Raises `Refused` with a hint."""
     scope = name = clean(name)
     if "#" in name:

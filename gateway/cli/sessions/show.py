@@ -15,10 +15,10 @@ from typing import BinaryIO
 import msgspec
 
 from config import Settings
-from gateway.admin.archive import Listed, closing
+from gateway.admin.archive import ListedSession, closing
 from gateway.cli.common import EXIT_OK
 from gateway.cli.sessions.names import find_session, unknown_scope
-from gateway.cli.sessions_archives import opened_archive
+from gateway.cli.sessions_archives import open_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import Spoken, entries, shown
@@ -41,7 +41,7 @@ _TAIL_BYTES = 256 * 1024
 async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
     scope = None if options.scope is None else clean(options.scope)
     printer = _JsonPrinter() if options.json else _TablePrinter(datetime.now(UTC))
-    async with opened_archive(settings) as archive, closing(archive.sessions(scope)) as found:
+    async with open_archive(settings) as archive, closing(archive.sessions(scope)) as found:
         async for listed in found:
             printer.add(listed)
         if scope is not None and printer.is_empty:
@@ -53,10 +53,10 @@ async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
 class _TablePrinter:
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._rows: list[Listed] = []
+        self._rows: list[ListedSession] = []
         self.is_empty = True
 
-    def add(self, listed: Listed) -> None:
+    def add(self, listed: ListedSession) -> None:
         self.is_empty = False
         self._rows.append(listed)
         if len(self._rows) == _ROWS_AT_ONCE:
@@ -89,7 +89,7 @@ class _JsonPrinter:
     def __init__(self) -> None:
         self.is_empty = True
 
-    def add(self, listed: Listed) -> None:
+    def add(self, listed: ListedSession) -> None:
         print("[" if self.is_empty else ",", json.dumps(_session_as_json(listed)), sep="\n", end="")
         self.is_empty = False
 
@@ -97,7 +97,7 @@ class _JsonPrinter:
         print("[]" if self.is_empty else "\n]")
 
 
-def _session_as_json(listed: Listed) -> dict[str, Json]:
+def _session_as_json(listed: ListedSession) -> dict[str, Json]:
     described: dict[str, Json] = msgspec.to_builtins(listed.meta)
     return {**described, "is_active": listed.is_active}
 
@@ -132,7 +132,7 @@ def _width(text: str) -> int:
 
 async def show_session(settings: Settings, options: argparse.Namespace) -> int:
     """Print the last messages of a session, and with `--follow` new ones until interrupted."""
-    async with opened_archive(settings) as archive:
+    async with open_archive(settings) as archive:
         listed = await find_session(archive, options.name, options.number)
         tail = None
         if options.follow:

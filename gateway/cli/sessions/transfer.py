@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from config import Settings
-from gateway.admin.archive import BLOCK, Archive, closing, in_lines
+from gateway.admin.archive import BLOCK_BYTES, Archive, closing, split_lines
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, fail, output_file
 from gateway.cli.sessions.names import find_session
-from gateway.cli.sessions_archives import opened_archive
+from gateway.cli.sessions_archives import open_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import Entry, SessionMeta
@@ -29,7 +29,7 @@ FORMATS = (LOSSLESS, *_EXPORTS)
 
 async def export(settings: Settings, options: argparse.Namespace) -> int:
     """Write one session to a file or to stdout."""
-    async with opened_archive(settings) as archive:
+    async with open_archive(settings) as archive:
         meta = (await find_session(archive, options.name, options.number)).meta
         is_lossless = options.format == LOSSLESS
         document = archive.export(meta.key) if is_lossless else _document(archive, meta, options.format)
@@ -37,7 +37,7 @@ async def export(settings: Settings, options: argparse.Namespace) -> int:
             if options.output is not None:
                 await _save(pieces, options.output, overwrite=options.force)
             elif sys.stdout.isatty():
-                async for line in in_lines(pieces):
+                async for line in split_lines(pieces):
                     sys.stdout.write(printable(line.decode(errors="replace")))  # Without control sequences.
             else:
                 async for piece in pieces:
@@ -54,7 +54,7 @@ async def _document(archive: Archive, meta: SessionMeta, layout: str) -> AsyncIt
 
 async def _entries(archive: Archive, key: str) -> AsyncIterator[Entry]:
     async with closing(archive.export(key)) as blocks:
-        async for line in in_lines(blocks):
+        async for line in split_lines(blocks):
             with suppress(Damaged):
                 yield decode(line)
 
@@ -67,7 +67,7 @@ async def export_all(settings: Settings, options: argparse.Namespace) -> int:
     except OSError as error:
         raise Refused(f"Can't create the folder {printable(str(folder))}: {error.strerror}.") from error
     saved, failed = 0, 0
-    async with opened_archive(settings) as archive, closing(archive.sessions()) as found:
+    async with open_archive(settings) as archive, closing(archive.sessions()) as found:
         async for listed in found:
             path = folder / file_name(listed.meta.key)
             try:
@@ -90,7 +90,7 @@ async def import_files(settings: Settings, options: argparse.Namespace) -> int:
     """Import all files. Continues with the next one if a file is refused."""
     results: list[dict[str, Json]] = []
     failed = 0
-    async with opened_archive(settings) as archive:
+    async with open_archive(settings) as archive:
         for path in options.files:
             try:
                 async with closing(_read_blocks(path)) as blocks:
@@ -112,7 +112,7 @@ async def import_files(settings: Settings, options: argparse.Namespace) -> int:
 async def _read_blocks(path: Path) -> AsyncIterator[bytes]:
     try:
         with await asyncio.to_thread(path.open, "rb") as file:
-            while block := await asyncio.to_thread(file.read, BLOCK):
+            while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
                 yield block
     except OSError as error:
         raise Refused(f"Can't read it: {error.strerror}.") from error

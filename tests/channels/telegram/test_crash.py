@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.admin.client import Control
+from gateway.admin.client import ControlClient
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, bot_api, visible
 from tests.crash.daemons import Daemons, daemons
@@ -50,7 +50,7 @@ class Stage:
 
     async def is_ready(self) -> None:
         """Check that `/readyz` says so: the channel polls, so it is up."""
-        async with Control(self.order.data_dir) as control:
+        async with ControlClient(self.order.data_dir) as control:
             assert (await control.get("/readyz"))["status"] == "ready"
 
 
