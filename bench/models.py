@@ -18,10 +18,10 @@ from bench.model_server import CHUNKS, CHUNKS_A_SECOND, STEPS, served
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import ProviderSettings, Settings
-from gateway.agent.loop import converse
+from gateway.agent.loop import run_agent
 from gateway.agent.protocol import Done, Prompt
-from gateway.agent.providers.openai import ChatCompletions
-from gateway.agent.providers.registry import Providers
+from gateway.agent.providers.openai import OpenAIApi
+from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.providers.wire import to_openai
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox, ToolContext, tool
@@ -109,9 +109,9 @@ async def _steps(url: str) -> tuple[float, float]:
     Of the processor, since nothing is waited for but the model: others' work on the machine is not ours.
     """
     settings = ProviderSettings.model_validate({"kind": "openai", "base_url": url})
-    providers = Providers({"local": settings})
-    provider = providers.lineup("local", "m", ())
-    bare = await asyncio.to_thread(ChatCompletions(settings, "bare").connect)
+    providers = ProviderRegistry({"local": settings})
+    provider = providers.for_agent("local", "m", ())
+    bare = await asyncio.to_thread(OpenAIApi(settings, "bare").connect)
     sdk, ours = [], []
     with TemporaryDirectory() as folder:
         context = ToolContext(workspace=Path(folder), notes=Path(folder) / "notes", now=lambda: datetime.now(UTC))
@@ -119,7 +119,9 @@ async def _steps(url: str) -> tuple[float, float]:
             began = process_time()
             await _by_the_sdk(bare)
             between = process_time()
-            events = converse(_prompt(0), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=STEPS + 1)
+            events = run_agent(
+                _prompt(0), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=STEPS + 1
+            )
             assert [event async for event in events][-1] == Done(text="Done.", steps=STEPS + 1)
             sdk.append((between - began) * 1000 / (STEPS + 1))
             ours.append((process_time() - between) * 1000 / (STEPS + 1))

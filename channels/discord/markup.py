@@ -7,7 +7,7 @@ import re
 
 from markdown_it.tree import SyntaxTreeNode
 
-from gateway.text.markdown import Parser, drawn_table
+from gateway.text.markdown import Parser, render_table
 
 _MAX_HEADING_LEVEL = 3
 _URL = re.compile(r"(https?://\S+)")
@@ -28,7 +28,7 @@ def render(markdown: str) -> str:
             continue
         match node.type:
             case "table":  # A fence inside the table would end the code block.
-                drawn = "\n".join([_FENCE, drawn_table(node).replace(_FENCE, "'''"), _FENCE])
+                drawn = "\n".join([_FENCE, render_table(node).replace(_FENCE, "'''"), _FENCE])
             case "heading" if int(node.tag[1:]) > _MAX_HEADING_LEVEL:
                 drawn = f"**{node.children[0].content.strip()}**"
             case "hr":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from markdown_it.tree import SyntaxTreeNode
 
 from gateway.text import utf16_length
-from gateway.text.markdown import Parser, drawn_table
+from gateway.text.markdown import Parser, render_table
 
 _SCHEMES = ("http://", "https://", "mailto:", "tg://")
 _TAGS = {"strong": "b", "em": "i", "s": "s"}
@@ -49,7 +49,7 @@ def _block(node: SyntaxTreeNode, *, is_quoted: bool) -> str:
                 return f'<pre><code class="language-{language}">{code}</code></pre>'
             return f"<pre>{code}</pre>"
         case "table":
-            return f"<pre>{html.escape(drawn_table(node))}</pre>"
+            return f"<pre>{html.escape(render_table(node))}</pre>"
         case "hr":
             return "———"
         case _:

@@ -12,15 +12,15 @@ from gateway.agent.protocol import (
     Chunk,
     Done,
     Event,
-    PlanMade,
-    PlanStep,
+    PlannedStep,
+    PlanUpdated,
     Prompt,
     Provider,
     StepDone,
     TextDelta,
+    TokenUsage,
     ToolFinished,
     ToolStarted,
-    Usage,
 )
 from gateway.agent.toolbox.chat import plan
 from gateway.agent.tools import Toolbox, ToolContext
@@ -34,7 +34,7 @@ _LONGEST_CIRCLE = 3
 _Seen = tuple[str, dict[str, Json], str]
 
 
-class Repeats:
+class LoopDetector:
     """Looks for the same few calls, with the same results, over and over: one call, or up to three in turns."""
 
     def __init__(self) -> None:
@@ -58,18 +58,18 @@ def _circle(seen: list[_Seen]) -> tuple[str, ...]:
 
 
 MAX_TEXT_CHARS = 1024 * 1024
-MAX_CALL_BYTES = 256 * 1024
+MAX_TOOL_CALL_BYTES = 256 * 1024
 """For all tool calls of a step together, as JSON."""
 
 _TOO_MUCH_TEXT = "The model wrote more than one answer can hold, and was stopped. Please ask for less at once."
-TOO_MUCH_TO_CALL = "The model wanted to give its tools more than they can take, and was stopped. Please ask for less."
+TOOL_CALL_TOO_LONG = "The model wanted to give its tools more than they can take, and was stopped. Please ask for less."
 
 
 def new_call_id() -> str:
     return f"call_{uuid4().hex}"
 
 
-class Step:
+class StepCollector:
     """Takes chunks as they come. What a model writes is input like any other: it is made valid Unicode here.
 
     It is bounded here, too: more than that is `ProviderFailed`.
@@ -78,14 +78,14 @@ class Step:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._calls: dict[str, ToolCall] = {}
-        self._usage: Usage | None = None
+        self._usage: TokenUsage | None = None
         self._thoughts: list[Thought] = []
         self._text_left = MAX_TEXT_CHARS
-        self._call_left = MAX_CALL_BYTES
+        self._call_left = MAX_TOOL_CALL_BYTES
 
-    def take(self, chunk: Chunk) -> TextDelta | None:
+    def add(self, chunk: Chunk) -> TextDelta | None:
         """Add a chunk; return what of it can be shown at once."""
-        if isinstance(chunk, Usage):
+        if isinstance(chunk, TokenUsage):
             self._usage = chunk
             return None
         if isinstance(chunk, Thought):
@@ -101,7 +101,7 @@ class Step:
         self._texts.append(text)
         return TextDelta(text=text) if text else None
 
-    def done(self) -> StepDone:
+    def result(self) -> StepDone:
         return StepDone(
             text="".join(self._texts),
             tool_calls=tuple(self._calls.values()),
@@ -118,9 +118,9 @@ class Step:
             whole = replace(call, id=call_id, name=clean(call.name), input=arguments)
             self._call_left -= len(msgspec.json.encode(whole))
         except RecursionError as deep:
-            raise ProviderFailed(TOO_MUCH_TO_CALL) from deep
+            raise ProviderFailed(TOOL_CALL_TOO_LONG) from deep
         if self._call_left < 0:
-            raise ProviderFailed(TOO_MUCH_TO_CALL)
+            raise ProviderFailed(TOOL_CALL_TOO_LONG)
         self._calls[call_id] = whole
 
 
@@ -134,26 +134,26 @@ def _clean_json(value: Json) -> Json:
     return value
 
 
-Permit = Callable[[ToolCall], Awaitable[str | None]]
+Approve = Callable[[ToolCall], Awaitable[str | None]]
 """Asks a person whether a call may run, for as long as that takes; returns why not, as a sentence for the model."""
 
 
-async def nobody_to_ask(call: ToolCall) -> str | None:
+async def deny_approval(call: ToolCall) -> str | None:
     """Let nothing run that somebody would have to agree to."""
     return f"The tool {call.name} needs a person's consent, and there is nobody to ask here. It was not run."
 
 
-async def use(
-    calls: Sequence[ToolCall], *, toolbox: Toolbox, context: ToolContext, permit: Permit
-) -> AsyncGenerator[ToolStarted | ToolFinished | PlanMade, None]:
+async def run_tools(
+    calls: Sequence[ToolCall], *, toolbox: Toolbox, context: ToolContext, permit: Approve
+) -> AsyncGenerator[ToolStarted | ToolFinished | PlanUpdated, None]:
     """Run the calls of one step; what finishes comes in their order, also what was not allowed to start.
 
     Everything is asked before anything runs: while a turn waits for a person, nothing of its step has been done.
     """
-    toolbox = toolbox.at_hand()
+    toolbox = toolbox.snapshot()
     refused: dict[str, ToolOutcome] = {}
     for call in calls:
-        if toolbox.asks(call) and (why := await permit(call)) is not None:
+        if toolbox.needs_approval(call) and (why := await permit(call)) is not None:
             refused[call.id] = ToolOutcome(id=call.id, output=why, is_error=True)
     for batch in toolbox.batches(calls):
         allowed = [call for call in batch if call.id not in refused]
@@ -164,10 +164,10 @@ async def use(
             outcome = refused.get(call.id) or ran[call.id]
             yield ToolFinished(call=call, outcome=outcome)
             if call.name == plan.spec.name and not outcome.is_error:
-                yield PlanMade(steps=msgspec.convert(call.input["steps"], tuple[PlanStep, ...]))
+                yield PlanUpdated(steps=msgspec.convert(call.input["steps"], tuple[PlannedStep, ...]))
 
 
-Listen = Callable[[], Awaitable[Sequence[Message]]]
+CollectMessages = Callable[[], Awaitable[Sequence[Message]]]
 """Returns what people have said since the turn began, and what the next step therefore has to know; often nothing."""
 
 _NOTHING_SAID = "The model ended without an answer. Please ask again, or put it differently."
@@ -178,38 +178,38 @@ _GOING_IN_CIRCLES = (
 _TOO_MANY_STEPS = "I stopped after {steps} steps without coming to an end. Say “go on” if I should continue."
 
 
-async def nothing_heard() -> Sequence[Message]:
+async def no_new_messages() -> Sequence[Message]:
     return ()
 
 
-async def converse(
+async def run_agent(
     prompt: Prompt,
     *,
     provider: Provider,
     toolbox: Toolbox,
     context: ToolContext,
     max_iterations: int,
-    permit: Permit = nobody_to_ask,
-    listen: Listen = nothing_heard,
+    permit: Approve = deny_approval,
+    listen: CollectMessages = no_new_messages,
 ) -> AsyncGenerator[Event, None]:
     """Run one turn. Nothing happens between an event and the caller's asking for the next, so it can commit each.
 
     Closing or cancelling it at any point leaves nothing running. `ProviderFailed` passes through.
     """
-    repeats = Repeats()
+    repeats = LoopDetector()
     for number in range(1, max_iterations + 1):
-        step = Step()
+        step = StepCollector()
         async with aclosing(provider.stream(prompt)) as chunks:
             async for chunk in chunks:
-                if delta := step.take(chunk):
+                if delta := step.add(chunk):
                     yield delta
-        done = step.done()
+        done = step.result()
         yield done
         if not done.tool_calls:
             yield Done(text=done.text if done.text.strip() else _NOTHING_SAID, steps=number)
             return
         outcomes: list[ToolOutcome] = []
-        async with aclosing(use(done.tool_calls, toolbox=toolbox, context=context, permit=permit)) as uses:
+        async with aclosing(run_tools(done.tool_calls, toolbox=toolbox, context=context, permit=permit)) as uses:
             async for event in uses:
                 yield event
                 if isinstance(event, ToolFinished):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from config import ModelSettings, ProviderKind, ProviderSettings
-from gateway.agent.protocol import Usage
+from gateway.agent.protocol import TokenUsage
 
 __all__ = ["ModelInfo", "Prices", "describe"]
 
@@ -40,7 +40,7 @@ class ModelInfo:
         """Whether it is known to cost nothing, so that nobody needs to count."""
         return self.prices == Prices(input=0, output=0, cached_input=0, cache_write=0)
 
-    def cost(self, usage: Usage) -> float | None:
+    def cost(self, usage: TokenUsage) -> float | None:
         """Return what a step has cost, or None where the prices are not known."""
         if self.prices is None:
             return None

@@ -33,7 +33,7 @@ class TextDelta(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class TokenUsage(Struct, frozen=True, kw_only=True):
     """Tokens of one step, as the provider counted them: each 0 where it did not say. The last chunk of a step."""
 
     input_tokens: int
@@ -48,7 +48,7 @@ class Usage(Struct, frozen=True, kw_only=True):
     """Which model has answered, as `provider/model`: a fallback, perhaps."""
 
 
-Chunk = TextDelta | ToolCall | Thought | Usage
+Chunk = TextDelta | ToolCall | Thought | TokenUsage
 """A tool call comes whole: half of one, from a stream that was cut, must never reach the loop."""
 
 
@@ -61,7 +61,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class Closes(Protocol):
+class Closable(Protocol):
     """A provider that holds connections."""
 
     async def warm_up(self) -> None:
@@ -76,7 +76,7 @@ class StepDone(Struct, frozen=True, kw_only=True):
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     thoughts: tuple[Thought, ...] = ()
 
 
@@ -89,17 +89,17 @@ class ToolFinished(Struct, frozen=True, kw_only=True):
     outcome: ToolOutcome
 
 
-class PlanStep(Struct, frozen=True, kw_only=True):
+class PlannedStep(Struct, frozen=True, kw_only=True):
     """`status` is `pending`, `in_progress` or `completed`."""
 
     content: str
     status: str = "pending"
 
 
-class PlanMade(Struct, frozen=True, kw_only=True):
+class PlanUpdated(Struct, frozen=True, kw_only=True):
     """The model has told its plan, or how far it is with it: all steps, each time."""
 
-    steps: tuple[PlanStep, ...]
+    steps: tuple[PlannedStep, ...]
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -109,4 +109,4 @@ class Done(Struct, frozen=True, kw_only=True):
     steps: int
 
 
-Event = TextDelta | StepDone | ToolStarted | ToolFinished | PlanMade | Done
+Event = TextDelta | StepDone | ToolStarted | ToolFinished | PlanUpdated | Done

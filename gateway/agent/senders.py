@@ -11,7 +11,7 @@ from functools import lru_cache
 from gateway.conversation import UserMessage
 from gateway.text import excerpt
 
-__all__ = ["escaped", "plain_name", "voiced"]
+__all__ = ["escape_markers", "sanitize_name", "with_sender"]
 
 _NAME_WIDTH = 64
 
@@ -21,29 +21,29 @@ _OUR_MARK = re.compile(
 )
 
 
-def voiced(message: UserMessage) -> str:
+def with_sender(message: UserMessage) -> str:
     """Return the text as the model reads it: below the name of the one who said it, where that has to be told."""
     if message.is_ours:
         return message.text
-    text = escaped(message.text)
+    text = escape_markers(message.text)
     if not message.sender and not message.sender_id:
         return text
     return f"{_head(message)}\n{text}"
 
 
-def escaped(text: str) -> str:
+def escape_markers(text: str) -> str:
     """Return `text` so that nothing in it looks as if the gateway had said it."""
     return _OUR_MARK.sub(r"\\\g<0>", text)
 
 
 def _head(message: UserMessage) -> str:
-    name, known_as = plain_name(message.sender), plain_name(message.sender_id)
+    name, known_as = sanitize_name(message.sender), sanitize_name(message.sender_id)
     who = f'"{name}", id "{known_as}"' if name and known_as else f'"{name or known_as}"'
     return f"[message from {who}]"
 
 
 @lru_cache(maxsize=1_024)  # Each turn asks, character by character.
-def plain_name(name: str) -> str:
+def sanitize_name(name: str) -> str:
     """Return a name on one line, without anything invisible, and without quotes and brackets that could end it."""
     return excerpt("".join(map(_harmless, name)), _NAME_WIDTH)
 

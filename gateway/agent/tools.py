@@ -70,7 +70,7 @@ class Tool:
     """Takes the arguments as the model wrote them; raises `ToolFailed` when they do not fit."""
     concurrent: bool = False
     """It may run beside other tools of the same step: it changes nothing that they could see."""
-    asks: bool = False
+    needs_approval: bool = False
     """A person has to agree before it runs."""
     deadline: float | None = None
     """Seconds that a call may take, where that is not the toolbox's own limit."""
@@ -84,11 +84,11 @@ def tool(function: Function[P], /) -> Tool: ...
 
 
 @overload
-def tool(*, concurrent: bool = False, asks: bool = False) -> Callable[[Function[P]], Tool]: ...
+def tool(*, concurrent: bool = False, needs_approval: bool = False) -> Callable[[Function[P]], Tool]: ...
 
 
 def tool(
-    function: Function[P] | None = None, /, *, concurrent: bool = False, asks: bool = False
+    function: Function[P] | None = None, /, *, concurrent: bool = False, needs_approval: bool = False
 ) -> Tool | Callable[[Function[P]], Tool]:
     """Make a `Tool` of an async function: its name, docstring and typed parameters are what the model sees."""
 
@@ -96,7 +96,9 @@ def tool(
         name = function.__name__
         arguments = msgspec.defstruct(name, _fields(function), kw_only=True, forbid_unknown_fields=True)
         spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", schema=_schema(arguments))
-        return Tool(spec=spec, run=_checked(name, arguments, function), concurrent=concurrent, asks=asks)
+        return Tool(
+            spec=spec, run=_checked(name, arguments, function), concurrent=concurrent, needs_approval=needs_approval
+        )
 
     return made if function is None else made(function)
 
@@ -132,13 +134,13 @@ class Toolbox:
         more = {each.spec.name: each.spec for each in self._more() if each.spec.name not in self._own}
         return (*more.values(), *self._own_specs) if more else self._own_specs
 
-    def at_hand(self) -> "Toolbox":
+    def snapshot(self) -> "Toolbox":
         """Return the tools as they are now: one that comes while a person is asked has not been asked about."""
         return Toolbox(self._tools.values(), deadline=self._deadline)
 
-    def asks(self, call: ToolCall) -> bool:
+    def needs_approval(self, call: ToolCall) -> bool:
         """Tell whether a person has to agree before `call` runs; one that cannot run is nobody's concern."""
-        return not call.fault and call.name in self._tools and self._tools[call.name].asks
+        return not call.fault and call.name in self._tools and self._tools[call.name].needs_approval
 
     def batches(self, calls: Iterable[ToolCall]) -> Iterator[tuple[ToolCall, ...]]:
         """Cut the calls of a step, in order, into runs that may go side by side, and single ones that may not."""
@@ -148,7 +150,7 @@ class Toolbox:
                 yield together[start : start + size]
 
     def _may_run_beside(self, call: ToolCall) -> bool:
-        return call.name in self._tools and self._tools[call.name].concurrent and not self.asks(call)
+        return call.name in self._tools and self._tools[call.name].concurrent and not self.needs_approval(call)
 
     async def run_all(self, calls: Iterable[ToolCall], context: ToolContext) -> tuple[ToolOutcome, ...]:
         """Run the calls of one batch at the same time; the outcomes are in the order of the calls."""

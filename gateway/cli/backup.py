@@ -19,7 +19,7 @@ from gateway.cli.sessions_archives import open_stores, receive_stream
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.observability.logging import configure, secrets_in
 from gateway.text import printable
-from gateway.text.clean import count
+from gateway.text.plain import count
 
 _COMPRESSION = 6
 _SKIPPED_SHOWN = 5

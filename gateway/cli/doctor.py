@@ -22,7 +22,7 @@ from gateway.doctor.stores import check_leftovers, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
 from gateway.text import printable
-from gateway.text.clean import count
+from gateway.text.plain import count
 
 _MARKS = {Level.OK: "ok   ", Level.WARNING: "warn ", Level.ERROR: "FAIL "}
 

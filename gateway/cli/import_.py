@@ -26,7 +26,7 @@ from gateway.sessions import entries
 from gateway.sessions.keys import parse_key
 from gateway.sessions.storage.codec import Damaged, decode
 from gateway.text import clean, printable
-from gateway.text.clean import count
+from gateway.text.plain import count
 
 _MAX_BYTES = 256 * 1024 * 1024
 _SUFFIXES = (".json", ".jsonl")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.cli.common import EXIT_CONFIG, EXIT_OK, command_parser, fail
-from gateway.sandbox.remote import host
+from gateway.sandbox.remote import serve_commands
 
 _NETWORK = "GATEHOUSE_SANDBOX_NETWORK"
 """Set by the drop-in that gives the service network access."""
@@ -35,7 +35,7 @@ async def _host() -> None:
     async def serve() -> None:
         with socket.socket(fileno=_FIRST_DESCRIPTOR) as listener:
             listener.set_inheritable(False)  # Commands in the sandbox must not get the socket.
-            await host(listener, has_network=_NETWORK in os.environ)
+            await serve_commands(listener, has_network=_NETWORK in os.environ)
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(serve(), name="sandbox")

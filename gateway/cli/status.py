@@ -18,7 +18,7 @@ from gateway.errors import Refused
 from gateway.files.identify import in_bytes
 from gateway.observability.status import ChannelReport, StatusReport
 from gateway.text import excerpt, printable
-from gateway.text.clean import ago, count, duration
+from gateway.text.plain import ago, count, duration
 
 _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0

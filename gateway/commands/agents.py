@@ -8,7 +8,7 @@ from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.sessions import SessionMeta
 from gateway.text import excerpt
-from gateway.text.clean import count
+from gateway.text.plain import count
 from gateway.turns.agents import Agent
 from gateway.turns.compaction import ON_REQUEST, CompactionRequest
 from gateway.turns.usage import person_of

@@ -10,7 +10,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionMeta, plan_at_hand
 from gateway.spool import InboxState, Remember, Settle
-from gateway.text.clean import count
+from gateway.text.plain import count
 from gateway.turns.usage import person_of
 
 

@@ -4,7 +4,7 @@ from gateway.access.guests import Applicant, Guest
 from gateway.commands.command import Answer, Call, Command
 from gateway.contract import PeerKind
 from gateway.errors import Refused
-from gateway.text.clean import ago
+from gateway.text.plain import ago
 
 __all__ = ["PAIR", "PAIR_APPROVE", "PAIR_DENY", "PAIR_REVOKE"]
 

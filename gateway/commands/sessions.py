@@ -7,7 +7,7 @@ from gateway.errors import Refused
 from gateway.sessions import Hit, SessionMeta, SessionStatus
 from gateway.sessions.export import MarkdownExport, exported, undone_in
 from gateway.text import excerpt
-from gateway.text.clean import ago, count
+from gateway.text.plain import ago, count
 
 TITLE_WIDTH = 60
 

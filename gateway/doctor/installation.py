@@ -14,7 +14,7 @@ from gateway.contract import Address, Channel, CommandInfo, Line, OpenQuestion, 
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import GatehouseError
 from gateway.install.units import ServiceScope, program_of, same_unit, service_paths, shipped_units
-from gateway.text.clean import count
+from gateway.text.plain import count
 from gateway.turns.agents import agent_faults
 
 _OTHERS = 0o077

@@ -9,14 +9,14 @@ from contextlib import aclosing
 from pathlib import Path
 
 from config import Backend, ProviderKind, ProviderSettings, Settings
-from gateway.agent.protocol import Closes, Prompt
+from gateway.agent.protocol import Closable, Prompt
 from gateway.agent.providers.registry import open_provider
-from gateway.agent.toolbox.shell import guarded, script_for
+from gateway.agent.toolbox.shell import run_in_sandbox, sandbox_command
 from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
-from gateway.sandbox.bubblewrap import NoSandbox
+from gateway.sandbox.bubblewrap import SandboxUnavailable
 
 DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
@@ -71,13 +71,13 @@ async def check_model(name: str, settings: ProviderSettings, model: str | None, 
     try:
         provider = await asyncio.to_thread(open_provider, settings, name=name)
         try:
-            if isinstance(provider, Closes):
+            if isinstance(provider, Closable):
                 await provider.warm_up()  # Loads the SDK, which takes its time. The deadline is for the model only.
             async with asyncio.timeout(deadline), aclosing(provider.stream(prompt)) as chunks:
                 async for _ in chunks:
                     pass
         finally:
-            if isinstance(provider, Closes):
+            if isinstance(provider, Closable):
                 await provider.aclose()
     except ModelUnavailable as failure:
         return error(about, str(failure), f"Check {about}.api_key, {about}.base_url and the agent's `model`.")
@@ -97,8 +97,8 @@ async def check_sandbox(settings: Settings) -> Finding:
     folders = (gateway.workspace_root, gateway.data_dir, Path("/"))
     folder = await asyncio.to_thread(lambda: next(path for path in folders if path.is_dir()))
     try:
-        ended = await guarded(script_for(":", folder, shell), shell)
-    except NoSandbox as failure:
+        ended = await run_in_sandbox(sandbox_command(":", folder, shell), shell)
+    except SandboxUnavailable as failure:
         return (warning if shell.allow_unsandboxed else error)("sandbox", str(failure), _SANDBOX_FIX)
     if ended.exit_code or ended.stopped_for:
         return error("sandbox", f"Can't run commands in {folder}: {ended.stopped_for or ended.output}", _SANDBOX_FIX)

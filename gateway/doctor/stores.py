@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.conversation import Json
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.sessions import VerifyReport
-from gateway.text.clean import count
+from gateway.text.plain import count
 
 _REPAIRED_AT_START = {"no_index", "bad_index", "stale_index", "orphan", "torn_line", "set_aside"}
 """Kinds of problems that the next start repairs, or the last start has repaired."""

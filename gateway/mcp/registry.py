@@ -9,7 +9,7 @@ from gateway.mcp.server import McpServer
 
 __all__ = ["McpServers"]
 
-PATIENCE = 10.0
+STOP_TIMEOUT = 10.0
 """Seconds after which a server that was told to end is told again: a failure on the way out can hide the first time."""
 
 
@@ -28,10 +28,10 @@ class McpServers:
         for server in self._servers.values():
             yield from server.tools
 
-    async def tried(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until the tools of those that were just started are known; not for long, whatever becomes of them."""
         for server in tuple(self):
-            await server.tried.wait()
+            await server.ready.wait()
 
     def start(self, tasks: asyncio.TaskGroup, settings: Mapping[str, McpSettings]) -> None:
         self._tasks = tasks
@@ -57,9 +57,9 @@ class McpServers:
     async def _stop(self, names: list[str]) -> None:
         ending = [self._running.pop(name) for name in names]
         for name in names:
-            self._servers.pop(name).tried.set()  # Somebody may be waiting for it.
+            self._servers.pop(name).ready.set()  # Somebody may be waiting for it.
         while ending:
             for task in ending:
                 task.cancel()
-            _, left = await asyncio.wait(ending, timeout=PATIENCE)
+            _, left = await asyncio.wait(ending, timeout=STOP_TIMEOUT)
             ending = list(left)

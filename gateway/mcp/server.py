@@ -26,7 +26,7 @@ _MAX_LINE_BYTES = 8_192
 _WIDTH = 200
 
 
-class LastWords:
+class StderrTail:
     """The newest line; `listening` gives the file to write to."""
 
     def __init__(self, server: str) -> None:
@@ -63,7 +63,7 @@ class LastWords:
                 log.debug("mcp_server_said", server=self._server, line=words)
 
 
-def as_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which this module does not load
+def result_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which this module does not load
     """Put the parts of a `CallToolResult` together; raise `ToolFailed` where it says that it is an error."""
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:
@@ -115,12 +115,12 @@ if TYPE_CHECKING:
 
 MAX_TOOLS = 200
 MAX_DESCRIPTION_CHARS = 2_000
-LOOK_INTERVAL = 30.0
+POLL_INTERVAL = 30.0
 """Seconds between two looks at the list of tools, which also tell whether the server is still there."""
-WAITED_FOR = 10.0
+READY_TIMEOUT = 10.0
 """Seconds that turns wait at the most for a server that has just been started."""
 LOST = "the connection was lost"
-STEADY_AFTER = 60.0
+BACKOFF_RESET_AFTER = 60.0
 """A server that was there this long starts its backoff anew."""
 
 
@@ -134,7 +134,7 @@ class McpServer:
         """As last listed; they stay while the server is away, since a conversation may speak of them."""
         self.trouble = "it is being started"
         """Why its tools cannot be used now; empty while they can. It may name programs and addresses."""
-        self.tried = asyncio.Event()
+        self.ready = asyncio.Event()
         """Set once its tools are known, or it has failed, or it takes too long."""
         self._client: Client | None = None
         self._lost = asyncio.Event()
@@ -142,19 +142,19 @@ class McpServer:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         waits = backoff()
-        loop.call_later(WAITED_FOR, self.tried.set)
+        loop.call_later(READY_TIMEOUT, self.ready.set)
         while True:
             started = loop.time()
-            words = LastWords(self.name)
+            words = StderrTail(self.name)
             try:
                 await self._serve(words)
             except Exception as failure:  # noqa: BLE001 - whatever a server does, it is tried again, and told
                 self._down(_reason(failure), words)
-            if loop.time() - started > STEADY_AFTER:
+            if loop.time() - started > BACKOFF_RESET_AFTER:
                 waits = backoff()
             await asyncio.sleep(next(waits))
 
-    async def _serve(self, words: LastWords) -> None:
+    async def _serve(self, words: StderrTail) -> None:
         """Be connected until the connection is lost, which is an exception."""
         opening = await asyncio.to_thread(import_module, "gateway.mcp.client")
         self._lost.clear()
@@ -164,7 +164,7 @@ class McpServer:
                 client: Client = await closing.enter_async_context(opening.open_client(self.settings, errors))
                 self.tools = await self._list(client)
             self._client, self.trouble = client, ""
-            self.tried.set()
+            self.ready.set()
             log.info("mcp_server_up", server=self.name, tools=len(self.tools))
             try:
                 await self._watch(client)
@@ -174,7 +174,7 @@ class McpServer:
     async def _watch(self, client: "Client") -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_INTERVAL):
+                async with asyncio.timeout(POLL_INTERVAL):
                     await self._lost.wait()
                     raise ConnectionError(LOST)
             self.tools = await self._list(client)
@@ -202,15 +202,15 @@ class McpServer:
         from mcp import MCPError  # noqa: PLC0415 - loaded by now, since there is a client
 
         try:
-            return as_text(await self._client.call_tool(tool, arguments))
+            return result_text(await self._client.call_tool(tool, arguments))
         except MCPError as failure:
             if failure.error.code == _CONNECTION_CLOSED:
                 self._lost.set()  # The next look at the tools would notice it, but later.
             raise ToolFailed(f"The MCP server {self.name} could not do that: {failure.error.message}") from failure
 
-    def _down(self, reason: str, words: LastWords) -> None:
+    def _down(self, reason: str, words: StderrTail) -> None:
         self.trouble = f"{reason} ({words.line})" if words.line else reason
-        self.tried.set()
+        self.ready.set()
         log.warning("mcp_server_lost", server=self.name, reason=self.trouble)
 
 

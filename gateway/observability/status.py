@@ -23,7 +23,7 @@ from gateway.metrics import Tally
 from gateway.observability.housekeeping import DiskSpace, RunningJobs, SessionFlusher
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
-from gateway.text.clean import count, duration
+from gateway.text.plain import count, duration
 from gateway.turns.agents import AgentRegistry
 
 COMMIT_TIMEOUT = 10.0

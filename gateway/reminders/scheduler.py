@@ -8,7 +8,7 @@ import structlog
 
 from gateway.access.live import Live
 from gateway.access.rules import may_talk
-from gateway.agent.senders import plain_name
+from gateway.agent.senders import sanitize_name
 from gateway.aio import whole
 from gateway.contract import Outbound, PeerKind
 from gateway.outbound.delivery import Delivery
@@ -140,7 +140,7 @@ class Alarm:
 
     def _message(self, reminder: ReminderRow, now: datetime) -> Outbound:
         about = reminder.about
-        who = plain_name(about.maker.name) if about.address.kind is not PeerKind.DIRECT else ""
+        who = sanitize_name(about.maker.name) if about.address.kind is not PeerKind.DIRECT else ""
         text = f"⏰ Reminder{f' for {who}' if who else ''}: {about.text}"
         if now - reminder.due_at > LATE_AFTER:
             text += f"\n\n(Late: this was due on {in_words(reminder.due_at, self._reminders.zone)}.)"

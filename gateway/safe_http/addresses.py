@@ -3,9 +3,9 @@
 import ipaddress
 import socket
 
-__all__ = ["Address", "is_allowed", "is_ours", "is_public"]
+__all__ = ["IpAddress", "is_allowed", "is_local", "is_public"]
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _V6_BACK_DOORS = tuple(
@@ -35,12 +35,12 @@ _V4_BACK_DOORS = tuple(
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
-def is_allowed(address: Address) -> bool:
+def is_allowed(address: IpAddress) -> bool:
     """Tell whether we connect to `address` because somebody else wants it."""
-    return is_public(address) and not is_ours(address)
+    return is_public(address) and not is_local(address)
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     """Tell whether `address` is certainly public. What wraps an IPv4 address in an IPv6 one never is."""
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not any(address in net for net in _V4_BACK_DOORS)
@@ -52,7 +52,7 @@ def is_public(address: Address) -> bool:
     )
 
 
-def is_ours(address: Address) -> bool:
+def is_local(address: IpAddress) -> bool:
     """Tell whether `address` is one of this machine's own, which may well be public: only those can be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 - IP has these two.
     try:

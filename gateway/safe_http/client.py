@@ -13,10 +13,10 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from gateway.errors import GatehouseError
-from gateway.safe_http.addresses import Address, is_allowed
+from gateway.safe_http.addresses import IpAddress, is_allowed
 from gateway.text import excerpt
 
-__all__ = ["Page", "WebFailed", "fetch"]
+__all__ = ["FetchFailed", "Page", "fetch"]
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ _HEADERS = {
 _AUTO_WINDOW = 32 + zlib.MAX_WBITS
 
 
-class WebFailed(GatehouseError):
+class FetchFailed(GatehouseError):
     pass
 
 
@@ -54,7 +54,7 @@ async def fetch(
     url: str,
     *,
     max_bytes: int,
-    is_allowed: Callable[[Address], bool] = is_allowed,
+    is_allowed: Callable[[IpAddress], bool] = is_allowed,
     resolver: AbstractResolver | None = None,
 ) -> Page:
     """Get `url`, following redirects. Raise `WebFailed` with a sentence; the caller sets the deadline."""
@@ -65,7 +65,7 @@ async def fetch(
                 if answer.status not in {301, 302, 303, 307, 308}:
                     return await _page(answer, max_bytes)
                 target = _checked(answer.headers.get("Location", ""), target)
-    raise WebFailed(f"{url} leads from one address to the next more than {_MAX_HOPS} times.")
+    raise FetchFailed(f"{url} leads from one address to the next more than {_MAX_HOPS} times.")
 
 
 def _checked(url: str, base: URL | None = None) -> URL:
@@ -73,17 +73,17 @@ def _checked(url: str, base: URL | None = None) -> URL:
         target = URL(url.strip()) if base is None else base.join(URL(url))
         host = target.host
     except ValueError as error:
-        raise WebFailed("That is not a web address.") from error
+        raise FetchFailed("That is not a web address.") from error
     if target.scheme not in {"http", "https"} or not host:
-        raise WebFailed("Only addresses that start with http:// or https:// can be fetched.")
+        raise FetchFailed("Only addresses that start with http:// or https:// can be fetched.")
     if target.user is not None or target.password is not None:
-        raise WebFailed("An address with a name or password in it is not fetched.")
+        raise FetchFailed("An address with a name or password in it is not fetched.")
     return target.with_fragment(None)
 
 
 @asynccontextmanager
 async def _session(
-    is_allowed: Callable[[Address], bool], resolver: AbstractResolver | None
+    is_allowed: Callable[[IpAddress], bool], resolver: AbstractResolver | None
 ) -> AsyncIterator[aiohttp.ClientSession]:
     def open_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
         family, kind, protocol, _, place = info
@@ -113,15 +113,15 @@ async def _answer(session: aiohttp.ClientSession, target: URL) -> AsyncIterator[
         async with session.get(target, allow_redirects=False) as answer:
             yield answer
     except aiohttp.ClientConnectorDNSError as error:
-        raise WebFailed(f"There is no host {target.host}.") from error
+        raise FetchFailed(f"There is no host {target.host}.") from error
     except aiohttp.ClientConnectorCertificateError as error:
-        raise WebFailed(f"The certificate of {target.host} is not valid.") from error
+        raise FetchFailed(f"The certificate of {target.host} is not valid.") from error
     except aiohttp.ClientConnectorError as error:
-        raise WebFailed(_why_not_connected(error, target)) from error
+        raise FetchFailed(_why_not_connected(error, target)) from error
     except (aiohttp.InvalidURL, ValueError) as error:
-        raise WebFailed("That is not a usable web address.") from error
+        raise FetchFailed("That is not a usable web address.") from error
     except (aiohttp.ClientError, OSError, zlib.error) as error:
-        raise WebFailed(f"{target.host} did not answer properly ({type(error).__name__}).") from error
+        raise FetchFailed(f"{target.host} did not answer properly ({type(error).__name__}).") from error
 
 
 def _why_not_connected(error: aiohttp.ClientConnectorError, target: URL) -> str:
@@ -133,7 +133,7 @@ def _why_not_connected(error: aiohttp.ClientConnectorError, target: URL) -> str:
 
 async def _page(answer: aiohttp.ClientResponse, max_bytes: int) -> Page:
     if answer.status >= 400:  # noqa: PLR2004 - as HTTP has it.
-        raise WebFailed(f"The server answered {answer.status} {answer.reason or ''}".rstrip() + ".")
+        raise FetchFailed(f"The server answered {answer.status} {answer.reason or ''}".rstrip() + ".")
     body = await _body(answer, max_bytes + 1)
     return Page(
         url=str(answer.url),
@@ -148,7 +148,7 @@ async def _body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
     """Read at most `limit` bytes, as they are after decompression."""
     encoding = answer.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in _PLAIN | _ZIPPED:
-        raise WebFailed(f"The page is encoded in a way that cannot be read ({encoding[:40]}).")
+        raise FetchFailed(f"The page is encoded in a way that cannot be read ({encoding[:40]}).")
     unzip = zlib.decompressobj(_AUTO_WINDOW) if encoding in _ZIPPED else None
     body = bytearray()
     async for chunk in answer.content.iter_chunked(_CHUNK):

@@ -6,9 +6,9 @@ import re
 import sys
 
 from gateway.aio import whole
-from gateway.safe_http.client import Page, WebFailed
+from gateway.safe_http.client import FetchFailed, Page
 
-__all__ = ["readable"]
+__all__ = ["page_text"]
 
 _HTML = {"text/html", "application/xhtml+xml"}
 _TEXT = {"application/json", "application/xml", "application/javascript", "application/x-ndjson", "application/yaml"}
@@ -18,13 +18,13 @@ _CHARSETS = re.compile(
 )
 
 
-async def readable(page: Page) -> str:
+async def page_text(page: Page) -> str:
     """Return the page as text; raise `WebFailed` when it is something else. The caller sets the deadline."""
     if page.media_type in _HTML:
         return await _from_html(page)
     if page.media_type.startswith("text/") or page.media_type in _TEXT or page.media_type.endswith(("+json", "+xml")):
         return await asyncio.to_thread(page.body.decode, _known(page.charset) or "utf-8", "replace")
-    raise WebFailed(f"{page.url} is not text but {page.media_type}, which cannot be shown.")
+    raise FetchFailed(f"{page.url} is not text but {page.media_type}, which cannot be shown.")
 
 
 async def _from_html(page: Page) -> str:
@@ -42,7 +42,7 @@ async def _from_html(page: Page) -> str:
             process.kill()
             await whole(process.wait())
     if process.returncode:
-        raise WebFailed(f"{page.url} is too complicated to be read as text.")
+        raise FetchFailed(f"{page.url} is too complicated to be read as text.")
     return text.decode(errors="replace")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from gateway.sandbox.processes import Bounds, Ended, run
+from gateway.sandbox.processes import ProcessResult, RunLimits, run_process
 
 WORKSPACE = "/workspace"
 
@@ -23,17 +23,17 @@ _READABLE = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/ss
 _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 
-class NoSandbox(Exception):
+class SandboxUnavailable(Exception):
     """Its text is a sentence for the model: why no command can be run, and what the operator can do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     memory_bytes: int
     processes: int
 
 
-def sandboxed(command: str, workspace: Path, limits: Limits, *, network: bool) -> list[str]:
+def bubblewrap_argv(command: str, workspace: Path, limits: SandboxLimits, *, network: bool) -> list[str]:
     """Return what runs `command` in the sandbox; `NoSandbox` says why there is none. It blocks: call it in a thread.
 
     It must be started with an empty environment: bubblewrap's own first process shows the one that it was given.
@@ -41,17 +41,17 @@ def sandboxed(command: str, workspace: Path, limits: Limits, *, network: bool) -
     guard = _guard()
     inside = ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
     net = ["--share-net", *_bound(_FOR_NETWORK)] if network else []
-    return [*guard, *net, *inside, "--", *limited(command, limits, f"--nproc={limits.processes}")]
+    return [*guard, *net, *inside, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
 
 
-def limited(command: str, limits: Limits, *more: str) -> list[str]:
+def prlimit_argv(command: str, limits: SandboxLimits, *more: str) -> list[str]:
     """Return what runs `command` with limits that each of its processes inherits, and none can raise again.
 
     The number of processes is not among them: the kernel counts all that their user has, but for those in a sandbox.
     """
     prlimit = shutil.which("prlimit")
     if prlimit is None:
-        raise NoSandbox(
+        raise SandboxUnavailable(
             "The shell is not available: this machine has no `prlimit`. Its operator can install util-linux."
         )
     bounds = [
@@ -73,7 +73,7 @@ def _guard() -> list[str]:
     """Return bubblewrap with all that every command gets, once it has been seen to work here."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        raise NoSandbox(_unavailable("bubblewrap is not installed"))
+        raise SandboxUnavailable(_unavailable("bubblewrap is not installed"))
     return [bwrap, *_proven(bwrap)]
 
 
@@ -85,7 +85,7 @@ def _proven(bwrap: str) -> tuple[str, ...]:
         options = (*_walls(), *strict)
         if not (complaint := _complaint([bwrap, *options])):
             return options
-    raise NoSandbox(_unavailable(complaint))
+    raise SandboxUnavailable(_unavailable(complaint))
 
 
 def _unavailable(reason: str) -> str:
@@ -137,7 +137,7 @@ _PAUSE = 0.05
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-async def excess(bwrap: int, limits: Limits) -> str:
+async def watch_limits(bwrap: int, limits: SandboxLimits) -> str:
     """Return only when the sandbox that process `bwrap` started goes beyond its limits; say in which way."""
     while True:
         if reason := await asyncio.to_thread(_excess, bwrap, limits):
@@ -145,7 +145,7 @@ async def excess(bwrap: int, limits: Limits) -> str:
         await asyncio.sleep(_PAUSE)
 
 
-def _excess(bwrap: int, limits: Limits) -> str:
+def _excess(bwrap: int, limits: SandboxLimits) -> str:
     with suppress(OSError, IndexError, ValueError):  # Not begun yet, or over by now.
         inner = Path(f"/proc/{_first_inside(bwrap)}/root/proc")
         if inner.stat().st_dev == Path("/proc").stat().st_dev:
@@ -179,27 +179,29 @@ _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class SandboxCommand:
     command: str
     workspace: Path
-    limits: Limits
-    bounds: Bounds
+    limits: SandboxLimits
+    bounds: RunLimits
     network: bool = False
 
 
-async def confined(script: Script) -> Ended:
+async def run_sandboxed(script: SandboxCommand) -> ProcessResult:
     """Run `script` in a sandbox made by this process; `NoSandbox` says why it can make none."""
-    argv = await asyncio.to_thread(sandboxed, script.command, script.workspace, script.limits, network=script.network)
-    return await run(
+    argv = await asyncio.to_thread(
+        bubblewrap_argv, script.command, script.workspace, script.limits, network=script.network
+    )
+    return await run_process(
         argv,
-        env=surroundings(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
+        env=command_environment(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
         cwd=Path("/"),
         bounds=script.bounds,
         kill=kill_sandbox,
-        watch=partial(excess, limits=script.limits),
+        watch=partial(watch_limits, limits=script.limits),
     )
 
 
-def surroundings(workspace: str, home: str) -> dict[str, str]:
+def command_environment(workspace: str, home: str) -> dict[str, str]:
     """Return all that a command sees: nothing of our own environment, which can hold keys."""
     return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.aio import whole
 
-__all__ = ["Bounds", "Ended", "kill_group", "run"]
+__all__ = ["ProcessResult", "RunLimits", "kill_group", "run_process"]
 
 _CHUNK = 65_536
 _MAX_OUTPUT_BYTES = 10_000_000
@@ -24,7 +24,7 @@ Sweep = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProcessResult:
     """What a program has said, and how it ended. `stopped_for` says why we ended it, if we did."""
 
     output: str
@@ -33,7 +33,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class RunLimits:
     """For how long a program may run, and how much of what it says is kept: the beginning and the end."""
 
     seconds: float
@@ -76,16 +76,16 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-async def run(
+async def run_process(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
     cwd: Path,
-    bounds: Bounds,
+    bounds: RunLimits,
     kill: Kill,
     watch: Watch | None = None,
     sweep: Sweep | None = None,
-) -> Ended:
+) -> ProcessResult:
     """Run `argv`, in a session of its own; `kill` and `sweep` end it, and what has got away from it.
 
     `watch` has it ended by returning a reason.
@@ -113,7 +113,7 @@ async def run(
         finally:
             clock.cancel()
             await whole(running.end(), patience=_PATIENCE)
-    return Ended(output=said.text(), exit_code=process.returncode or 0, stopped_for=running.stopped_for)
+    return ProcessResult(output=said.text(), exit_code=process.returncode or 0, stopped_for=running.stopped_for)
 
 
 async def _follow(running: _Running, stream: asyncio.StreamReader, said: "_Said", watch: Watch | None) -> None:

@@ -13,46 +13,46 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gateway.aio import whole
-from gateway.sandbox.bubblewrap import Limits, NoSandbox, Script, confined
-from gateway.sandbox.processes import Bounds, Ended
+from gateway.sandbox.bubblewrap import SandboxCommand, SandboxLimits, SandboxUnavailable, run_sandboxed
+from gateway.sandbox.processes import ProcessResult, RunLimits
 
 MAX_LINE = 4 * 1024 * 1024
 """Bytes. The longest command and the longest output are much shorter, also with every character escaped."""
 
 
-def line_of(script: Script) -> bytes:
+def encode_command(script: SandboxCommand) -> bytes:
     return _line({**asdict(script), "workspace": str(script.workspace)})
 
 
-def script_of(line: bytes) -> Script:
+def decode_command(line: bytes) -> SandboxCommand:
     """Raise `ValueError` for what is no script."""
     told = json.loads(line)
     try:
-        return Script(
+        return SandboxCommand(
             command=str(told["command"]),
             workspace=Path(told["workspace"]),
-            limits=Limits(**told["limits"]),
-            bounds=Bounds(**told["bounds"]),
+            limits=SandboxLimits(**told["limits"]),
+            bounds=RunLimits(**told["bounds"]),
             network=bool(told["network"]),
         )
     except (TypeError, KeyError) as misfit:
         raise ValueError("that is no script") from misfit
 
 
-def reply(ended: Ended) -> bytes:
+def encode_result(ended: ProcessResult) -> bytes:
     return _line({"ended": asdict(ended)})
 
 
-def refusal(reason: str) -> bytes:
+def encode_refusal(reason: str) -> bytes:
     return _line({"refused": reason})
 
 
-def answer_of(line: bytes) -> Ended:
+def decode_result(line: bytes) -> ProcessResult:
     """Raise `NoSandbox` where the far side had none, and `ValueError` for what is no answer."""
     told = json.loads(line)
     if "refused" in told:
-        raise NoSandbox(told["refused"])
-    return Ended(**told["ended"])
+        raise SandboxUnavailable(told["refused"])
+    return ProcessResult(**told["ended"])
 
 
 def _line(value: object) -> bytes:
@@ -62,19 +62,19 @@ def _line(value: object) -> bytes:
 _PATIENCE = 10.0
 
 
-async def hosted(script: Script, service: Path) -> Ended:
+async def run_by_service(script: SandboxCommand, service: Path) -> ProcessResult:
     """Have `script` run by whoever listens on the socket `service`; cancelled, it is ended there first."""
     try:
         async with asyncio.timeout(_PATIENCE):
             reader, writer = await asyncio.open_unix_connection(service, limit=MAX_LINE)
     except OSError as trouble:
-        raise NoSandbox(_silent(service, trouble)) from trouble
+        raise SandboxUnavailable(_silent(service, trouble)) from trouble
     try:
-        writer.write(line_of(script))
+        writer.write(encode_command(script))
         await writer.drain()
-        return answer_of(await reader.readline())
+        return decode_result(await reader.readline())
     except (OSError, ValueError):  # Who asks must not run it once more elsewhere: a part of it was done.
-        return Ended(output="", exit_code=1, stopped_for="the service that runs commands has ended")
+        return ProcessResult(output="", exit_code=1, stopped_for="the service that runs commands has ended")
     finally:
         await whole(_hang_up(reader, writer), patience=_PATIENCE)
 
@@ -97,7 +97,7 @@ def _silent(service: Path, trouble: OSError) -> str:
     )
 
 
-IDLE = 300.0
+IDLE_TIMEOUT = 300.0
 """Seconds without work after which it ends. systemd keeps the socket, and starts it again for the next command."""
 _SIDE_BY_SIDE = 64
 _CREDENTIALS = struct.Struct("3i")
@@ -108,7 +108,7 @@ _NO_NETWORK = (
 )
 
 
-async def host(listener: socket.socket, *, has_network: bool = False, idle: float = IDLE) -> None:
+async def serve_commands(listener: socket.socket, *, has_network: bool = False, idle: float = IDLE_TIMEOUT) -> None:
     """Serve whoever connects, until nobody has for `idle` seconds and nothing runs."""
     listener.settimeout(0)
     running: set[asyncio.Task[None]] = set()
@@ -146,8 +146,8 @@ async def _serve(connection: socket.socket, *, has_network: bool) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
     try:
         async with asyncio.timeout(_PATIENCE):
-            script = script_of(await reader.readline())
-        refused = refusal(_NO_NETWORK) if script.network and not has_network else b""
+            script = decode_command(await reader.readline())
+        refused = encode_refusal(_NO_NETWORK) if script.network and not has_network else b""
         writer.write(refused or await _ended(script, reader))
         await writer.drain()
     except (OSError, ValueError, TimeoutError):  # It has gone, or talks of something else.
@@ -156,7 +156,7 @@ async def _serve(connection: socket.socket, *, has_network: bool) -> None:
         writer.close()
 
 
-async def _ended(script: Script, reader: asyncio.StreamReader) -> bytes:
+async def _ended(script: SandboxCommand, reader: asyncio.StreamReader) -> bytes:
     """Return the answer; nothing when nobody waits for it any more. What was started has ended by then."""
     async with asyncio.TaskGroup() as group:
         running = group.create_task(_outcome(script), name="sandbox:script")
@@ -172,8 +172,8 @@ async def _cancelled_by_hanging_up(running: asyncio.Task[bytes], reader: asyncio
     running.cancel()
 
 
-async def _outcome(script: Script) -> bytes:
+async def _outcome(script: SandboxCommand) -> bytes:
     try:
-        return reply(await confined(script))
-    except NoSandbox as missing:
-        return refusal(str(missing))
+        return encode_result(await run_sandboxed(script))
+    except SandboxUnavailable as missing:
+        return encode_refusal(str(missing))

@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 from markdown_it.utils import EnvType, OptionsDict
 
-from gateway.text.tables import draw_table
+from gateway.text.plain import draw_table
 
 _MAX_DEPTH = 20
 """Blocks within blocks; the parser drops what lies deeper."""
@@ -41,7 +41,7 @@ class Parser:
         return self._without_definitions.parse(text) if _has_unused_definition(tokens, env) else tokens
 
 
-def drawn_table(table: SyntaxTreeNode) -> str:
+def render_table(table: SyntaxTreeNode) -> str:
     rows = [[_words(cell) for cell in row.children] for part in table.children for row in part.children]
     return draw_table(rows)
 

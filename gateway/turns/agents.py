@@ -9,7 +9,7 @@ from pathlib import Path
 from config import AgentSettings, Backend, Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Provider
-from gateway.agent.providers.registry import Providers
+from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.errors import CannotStart, Refused
@@ -54,7 +54,7 @@ def _marked(tools: Iterable[Tool], agent: AgentSettings) -> Iterator[Tool]:
     """Have them ask where the agent's settings say so."""
     for tool in tools:
         is_asked_about = any(fnmatchcase(tool.spec.name, pattern) for pattern in agent.ask)
-        yield replace(tool, asks=True) if is_asked_about else tool
+        yield replace(tool, needs_approval=True) if is_asked_about else tool
 
 
 def _names_a_tool(pattern: str, known: Mapping[str, Tool]) -> bool:
@@ -100,7 +100,7 @@ class AgentRegistry:
         if faults := agent_faults(settings):
             raise CannotStart("\n".join(faults))
         self._mcp = mcp or McpServers()
-        self._providers = Providers(settings.providers)
+        self._providers = ProviderRegistry(settings.providers)
         self._repos = {repo.name: repo.path for repo in settings.repos}
         self._used = {provider for agent in settings.agents.values() for provider in _used(agent)}
         self._agents = {
@@ -130,7 +130,7 @@ class AgentRegistry:
 
     async def tools_known(self) -> None:
         """Wait, not for long, for servers that have just been started: a turn may go on with one of their tools."""
-        await self._mcp.tried()
+        await self._mcp.wait_ready()
 
     def replace(self, name: str, change: Callable[[Agent], Agent]) -> None:
         """Put another agent in place of `name`, from its next turn on: for programs that embed the gateway."""
@@ -138,7 +138,7 @@ class AgentRegistry:
 
     def passed_over(self) -> list[str]:
         """Name the models that have failed lately, in whose place others are asked."""
-        return self._providers.passed_over()
+        return self._providers.skipped_models()
 
     async def warm_up(self) -> None:
         """Do beforehand, off the event loop, what would make the first message wait: loading the SDKs in use."""
@@ -161,8 +161,10 @@ def agent_faults(settings: Settings) -> list[str]:
     return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
 
 
-def _open(name: str, agent: AgentSettings, settings: Settings, providers: Providers, mcp_tools: MoreTools) -> Agent:
-    lineup = providers.lineup(agent.provider, agent.model, agent.fallbacks)
+def _open(
+    name: str, agent: AgentSettings, settings: Settings, providers: ProviderRegistry, mcp_tools: MoreTools
+) -> Agent:
+    lineup = providers.for_agent(agent.provider, agent.model, agent.fallbacks)
     return Agent(
         name=name,
         provider=lineup,

@@ -25,7 +25,7 @@ from gateway.outbound.streaming import Draft
 from gateway.sessions import Entry, SessionManager, entries
 from gateway.spool import Forgive, InboxState, Operation, Settle
 from gateway.spool.spool import insist
-from gateway.text.clean import duration
+from gateway.text.plain import duration
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.state import TurnState
 

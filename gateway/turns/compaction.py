@@ -15,9 +15,9 @@ from time import monotonic
 import structlog
 from msgspec import Struct
 
-from gateway.agent.loop import Step
+from gateway.agent.loop import StepCollector
 from gateway.agent.protocol import Prompt, StepDone
-from gateway.agent.senders import escaped
+from gateway.agent.senders import escape_markers
 from gateway.agent.tokens import Calibration, measure, measure_message
 from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, UserMessage
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
@@ -337,7 +337,7 @@ class Compactor:
         if not text:
             raise ProviderFailed("The model gave no summary.")
         summary = entries.Summary(
-            content=escaped(text[:MAX_SUMMARY_CHARS]),
+            content=escape_markers(text[:MAX_SUMMARY_CHARS]),
             from_seq=older.from_seq,
             covers=older.covers,
             model=order.agent.model or "",
@@ -358,11 +358,11 @@ class Compactor:
 
 
 async def _summed_up(metered: MeteredProvider, prompt: Prompt) -> StepDone:
-    step = Step()
+    step = StepCollector()
     async with aclosing(metered.stream(prompt)) as chunks:
         async for chunk in chunks:
-            step.take(chunk)
-    return step.done()
+            step.add(chunk)
+    return step.result()
 
 
 def _plan(

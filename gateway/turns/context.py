@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from config import DmScope, Settings
 from gateway.access.live import Live
 from gateway.agent.protocol import Prompt
-from gateway.agent.senders import plain_name
-from gateway.agent.toolbox.notes import kept_notes
+from gateway.agent.senders import sanitize_name
+from gateway.agent.toolbox.notes import load_notes
 from gateway.contract import PeerKind
 from gateway.conversation import Message
 from gateway.errors import Refused
@@ -73,7 +73,7 @@ def _facts(job: Job, agent: Agent, today: datetime, *, is_shared: bool) -> Promp
         agent=agent.name,
         channel=address.channel,
         chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
-        sender="" if is_shared else plain_name(sender.name or sender.id),
+        sender="" if is_shared else sanitize_name(sender.name or sender.id),
         workspace=agent.workspace.name,
         date=_named(today.date()),
         zone=today.tzname() or "",
@@ -134,7 +134,7 @@ class NotesCache:
         if monotonic() < fresh_until:
             return told
         changes = self._changes
-        told = quote_notes(await asyncio.to_thread(kept_notes, path))
+        told = quote_notes(await asyncio.to_thread(load_notes, path))
         if changes == self._changes:
             self._read[path] = (told, monotonic() + _FRESH)
             self._read.move_to_end(path)

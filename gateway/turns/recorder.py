@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from gateway.agent.protocol import Done, Event, PlanMade, StepDone, TextDelta, ToolFinished, ToolStarted
+from gateway.agent.protocol import Done, Event, PlanUpdated, StepDone, TextDelta, ToolFinished, ToolStarted
 from gateway.aio import whole
 from gateway.conversation import ToolCall, ToolOutcome
 from gateway.errors import Refused
@@ -73,7 +73,7 @@ class TurnRecorder:
                 await self.write(course, [], also=self._going_on(course))
             case ToolFinished(outcome=outcome):
                 await whole(self._note_outcome(course, outcome))
-            case PlanMade(steps=plan):
+            case PlanUpdated(steps=plan):
                 steps = [entries.PlanStep(content=step.content, status=step.status) for step in plan]
                 await self.write(course, [entries.Plan(steps=tuple(steps))])
             case Done(text=text):

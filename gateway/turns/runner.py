@@ -9,7 +9,7 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome
-from gateway.agent.loop import converse, use
+from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.tools import ToolContext
 from gateway.aio import TurnSlot, whole
 from gateway.conversation import Message
@@ -159,9 +159,9 @@ class TurnRunner:
         async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
             permit = self._asking(course, allowance, draft).permit
             if course.calls:
-                waiting = use(tuple(course.calls.values()), toolbox=agent.toolbox, context=context, permit=permit)
+                waiting = run_tools(tuple(course.calls.values()), toolbox=agent.toolbox, context=context, permit=permit)
                 await self._minutes.follow_all(waiting, course, draft)
-            events = converse(
+            events = run_agent(
                 await self._preparing.brief(job, prepared),
                 provider=prepared.provider,
                 toolbox=agent.toolbox,

@@ -7,7 +7,7 @@ from typing import Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.agent.senders import plain_name
+from gateway.agent.senders import sanitize_name
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.conversation import ToolCall
 from gateway.files.outgoing import Outgoing
@@ -176,7 +176,7 @@ def spoken(text: str) -> str:
 def _quoted(quote: Quote) -> str:
     """Tell what a message answers to, behind its own words: those are what it is known by."""
     lines = "\n".join(f"> {line}" for line in quote.text.splitlines())
-    author = plain_name(quote.author) or "somebody"
+    author = sanitize_name(quote.author) or "somebody"
     who = "you" if quote.is_ours else f'"{author}"'  # Anybody may call himself "you".
     return f"[in reply to {who}]\n{lines}"
 

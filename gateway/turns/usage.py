@@ -18,7 +18,7 @@ from config import LimitSettings, Settings
 from gateway.access.live import Live
 from gateway.agent.fit import fit
 from gateway.agent.models import ModelInfo
-from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, Usage
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
 from gateway.contract import Inbound
 from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
@@ -131,7 +131,7 @@ class TurnUsage:
                 "the owner can raise limits.tokens_per_user_per_day."
             )
 
-    def charge(self, usage: Usage, *, model: str) -> None:
+    def charge(self, usage: TokenUsage, *, model: str) -> None:
         """Add a step of `model`, or of the fallback that the usage names."""
         model = usage.model or model
         cost = round((self._about(model).cost(usage) or 0) * _MICROS)
@@ -164,7 +164,7 @@ class TurnUsage:
         del self._due[: len(paid)]
 
 
-def _noted(usage: Usage, cost_micros: int) -> entries.Usage:
+def _noted(usage: TokenUsage, cost_micros: int) -> entries.Usage:
     return entries.Usage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
@@ -238,7 +238,7 @@ class _Heard(Struct):
     asked_at: float = field(default_factory=monotonic)
     first_word: float | None = None
     """Seconds until something came."""
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     written: list[str] = field(default_factory=list)
     outcome: str = "answered"
     is_owed: bool = True
@@ -247,7 +247,7 @@ class _Heard(Struct):
     def take(self, chunk: Chunk) -> None:
         if self.first_word is None:
             self.first_word = monotonic() - self.asked_at
-        if isinstance(chunk, Usage):
+        if isinstance(chunk, TokenUsage):
             self.usage = chunk
         elif isinstance(chunk, TextDelta):
             self.written.append(chunk.text)
@@ -306,7 +306,7 @@ class MeteredProvider:
                     async with aclosing(self._provider.stream(request.prompt)) as chunks:
                         async for chunk in chunks:
                             heard.take(chunk)
-                            if not isinstance(chunk, Usage):
+                            if not isinstance(chunk, TokenUsage):
                                 yield chunk
             except ContextTooLong:
                 if not may_shorten:
@@ -365,7 +365,7 @@ class MeteredProvider:
             return
         else:
             output = self._calibrations[name].estimate(measure("".join(heard.written)))
-            usage = heard.usage = Usage(input_tokens=request.tokens, output_tokens=output)
+            usage = heard.usage = TokenUsage(input_tokens=request.tokens, output_tokens=output)
         self._bill.charge(usage, model=name)
         self.tokens = usage.input_tokens + usage.output_tokens
 

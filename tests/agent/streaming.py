@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config import ProviderSettings
-from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, ToolSpec, Usage
-from gateway.agent.providers.registry import Providers
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, TokenUsage, ToolSpec
+from gateway.agent.providers.registry import ProviderRegistry
 from gateway.conversation import Message, Thought, ToolCall, UserMessage
 from tests.agent.wire import Dialect, Reply, WireServer, serving
 
@@ -33,8 +33,8 @@ class Said:
         return [chunk for chunk in self.chunks if isinstance(chunk, ToolCall)]
 
     @property
-    def usage(self) -> Usage | None:
-        return next((chunk for chunk in self.chunks if isinstance(chunk, Usage)), None)
+    def usage(self) -> TokenUsage | None:
+        return next((chunk for chunk in self.chunks if isinstance(chunk, TokenUsage)), None)
 
     @property
     def thoughts(self) -> tuple[Thought, ...]:
@@ -49,9 +49,9 @@ async def at_once(_seconds: float) -> None:
 async def model(dialect: Dialect, *script: Reply, **table: Any) -> AsyncIterator[tuple[Provider, WireServer]]:  # noqa: ANN401 - as in TOML
     """Give the model `fake/m` of a server that plays `script`, as an agent is given it."""
     async with serving(dialect, *script) as server:
-        providers = Providers({"fake": ProviderSettings.model_validate(server.table(**table))}, sleep=at_once)
+        providers = ProviderRegistry({"fake": ProviderSettings.model_validate(server.table(**table))}, sleep=at_once)
         try:
-            yield providers.lineup("fake", "m", ()), server
+            yield providers.for_agent("fake", "m", ()), server
         finally:
             await providers.aclose()
             for _ in range(TICKS):

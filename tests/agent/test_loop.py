@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.agent.loop import converse
+from gateway.agent.loop import run_agent
 from gateway.agent.protocol import (
     Chunk,
     Done,
     Event,
-    PlanMade,
-    PlanStep,
+    PlannedStep,
+    PlanUpdated,
     Prompt,
     StepDone,
     TextDelta,
+    TokenUsage,
     ToolFinished,
     ToolStarted,
-    Usage,
 )
 from gateway.agent.toolbox import plan
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
@@ -46,7 +46,7 @@ async def meet(_context: ToolContext, place: str, guests: int) -> str:
     return f"guest {await here.wait()}"
 
 
-@tool(asks=True)
+@tool(needs_approval=True)
 async def launch(_context: ToolContext, what: str) -> str:
     """Do something that somebody has to agree to."""
     return f"launched {what}"
@@ -68,13 +68,13 @@ def says(text: str) -> list[Chunk]:
 
 async def run(provider: ScriptedProvider, context: ToolContext, *, max_iterations: int = 10) -> list[Event]:
     async with aclosing(
-        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=max_iterations)
+        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=max_iterations)
     ) as events:
         return [event async for event in events]
 
 
 async def test_an_answer_is_streamed_then_done(context: ToolContext) -> None:
-    usage = Usage(input_tokens=3, output_tokens=2)
+    usage = TokenUsage(input_tokens=3, output_tokens=2)
     events = await run(ScriptedProvider([*says("Hi there"), usage]), context)
     assert events == [
         TextDelta(text="Hi"),
@@ -151,7 +151,7 @@ async def test_nothing_runs_before_the_caller_asks_for_it(context: ToolContext) 
 
     provider = ScriptedProvider([calls("effect")], says("Good."))
     async with aclosing(
-        converse(PROMPT, provider=provider, toolbox=Toolbox([effect]), context=context, max_iterations=3)
+        run_agent(PROMPT, provider=provider, toolbox=Toolbox([effect]), context=context, max_iterations=3)
     ) as events:
         assert isinstance(await anext(events), StepDone)
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_nothing_runs_before_the_caller_asks_for_it(context: ToolContext) 
     assert ran == ["effect"]
 
 
-@pytest.mark.parametrize("chunks", [[], says("\n"), [Usage(input_tokens=1, output_tokens=0)]])
+@pytest.mark.parametrize("chunks", [[], says("\n"), [TokenUsage(input_tokens=1, output_tokens=0)]])
 async def test_a_silent_model_gets_a_sentence_said_for_it(chunks: Sequence[Chunk], context: ToolContext) -> None:
     done = (await run(ScriptedProvider(chunks), context))[-1]
     assert isinstance(done, Done)
@@ -275,7 +275,7 @@ async def test_a_failing_provider_ends_the_turn_and_is_closed(context: ToolConte
 async def test_closing_it_in_mid_stream_closes_the_provider(context: ToolContext) -> None:
     provider = ScriptedProvider(says("one two three"))
     async with aclosing(
-        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=1)
+        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=1)
     ) as events:
         assert await anext(events) == TextDelta(text="one")
     assert provider.is_closed
@@ -286,7 +286,7 @@ async def test_cancelling_it_while_a_tool_runs_leaves_nothing_running(context: T
 
     async def turn() -> None:
         async with aclosing(
-            converse(
+            run_agent(
                 PROMPT, provider=ScriptedProvider([calls("hang")]), toolbox=TOOLBOX, context=context, max_iterations=1
             )
         ) as events:
@@ -313,7 +313,7 @@ async def test_everything_is_asked_before_anything_of_the_step_runs(context: Too
     started: list[str] = []
     finished: list[ToolOutcome] = []
     async with aclosing(
-        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
+        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
     ) as events:
         async for event in events:
             if isinstance(event, ToolStarted):
@@ -338,7 +338,7 @@ async def test_nobody_is_asked_about_a_call_that_cannot_run(context: ToolContext
 
     broken = ToolCall(id="c1", name="launch", input={}, fault="The arguments were cut off.")
     provider = ScriptedProvider([broken], says("Done."))
-    events = converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
+    events = run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
     outcomes = [event.outcome async for event in events if isinstance(event, ToolFinished)]
     assert asked == []
     assert outcomes == [ToolOutcome(id="c1", output="The arguments were cut off.", is_error=True)]
@@ -350,12 +350,12 @@ async def test_a_tool_that_comes_while_a_person_is_asked_does_not_run_unasked(co
 
     async def permit(call: ToolCall) -> str | None:
         assert call.id == "c1"
-        come.append(replace(add, asks=True))
+        come.append(replace(add, needs_approval=True))
         return None
 
     toolbox = Toolbox([launch], more=lambda: come)
     provider = ScriptedProvider([calls("launch", "c1", what="a"), calls("add", "c2", first=1, second=2)], says("Done."))
-    events = converse(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3, permit=permit)
+    events = run_agent(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3, permit=permit)
     outcomes = [event.outcome async for event in events if isinstance(event, ToolFinished)]
     assert [outcome.is_error for outcome in outcomes] == [False, True]
     assert outcomes[1].output == "There is no tool 'add'. There are: launch."
@@ -366,12 +366,12 @@ async def test_a_plan_is_told_after_the_call_that_made_it(context: ToolContext) 
     toolbox = Toolbox([plan])
     provider = ScriptedProvider([calls("plan", steps=steps), calls("plan", "call_2", steps=[{}])], says("Done."))
     async with aclosing(
-        converse(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3)
+        run_agent(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3)
     ) as events:
-        told = [event for event in [each async for each in events] if isinstance(event, ToolFinished | PlanMade)]
-    assert [type(event) for event in told] == [ToolFinished, PlanMade, ToolFinished]
-    assert told[1] == PlanMade(
-        steps=(PlanStep(content="Look", status="completed"), PlanStep(content="Leap", status="pending"))
+        told = [event for event in [each async for each in events] if isinstance(event, ToolFinished | PlanUpdated)]
+    assert [type(event) for event in told] == [ToolFinished, PlanUpdated, ToolFinished]
+    assert told[1] == PlanUpdated(
+        steps=(PlannedStep(content="Look", status="completed"), PlannedStep(content="Leap", status="pending"))
     )
 
 
@@ -391,7 +391,7 @@ async def test_what_is_said_meanwhile_is_heard_between_two_steps_and_not_after_t
 
     provider = ScriptedProvider([calls("add", first=1, second=2)], says("Done."))
     async with aclosing(
-        converse(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, listen=listen)
+        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, listen=listen)
     ) as events:
         _ = [event async for event in events]
     assert [type(message) for message in provider.prompts[1].messages] == [

@@ -173,7 +173,7 @@ async def looking(_context: ToolContext) -> str:
     return "seen"
 
 
-@tool(concurrent=True, asks=True)
+@tool(concurrent=True, needs_approval=True)
 async def asking(_context: ToolContext) -> str:
     """Look, once somebody has agreed."""
     return "seen"
@@ -184,7 +184,7 @@ def test_calls_are_cut_into_runs_that_may_go_side_by_side() -> None:
     names = [*["looking"] * 9, "asking", "refusing", "nowhere", "looking", "looking"]
     cut = [[each.name for each in batch] for batch in box.batches([call(name) for name in names])]
     assert cut == [["looking"] * 8, ["looking"], ["asking"], ["refusing"], ["nowhere"], ["looking"] * 2]
-    assert [box.asks(call(name)) for name in ("looking", "asking", "nowhere")] == [False, True, False]
+    assert [box.needs_approval(call(name)) for name in ("looking", "asking", "nowhere")] == [False, True, False]
 
 
 async def test_a_tool_may_have_a_limit_of_its_own(context: ToolContext) -> None:

@@ -83,4 +83,4 @@ def leaving_traces(path: Path) -> list[Tool]:
         """Leave a mark in a file, if somebody agrees."""
         return await leave(context, mark)
 
-    return [tool(leave), tool(asks=True)(ask_leave)]
+    return [tool(leave), tool(needs_approval=True)(ask_leave)]

@@ -245,7 +245,7 @@ async def test_what_was_allowed_and_cut_off_is_said_to_be_uncertain_and_asked_ab
         await asyncio.Event().wait()
         return target
 
-    hanging = replace(tool(asks=True)(launch_slowly), spec=replace(tool(launch_slowly).spec, name="launch"))
+    hanging = replace(tool(needs_approval=True)(launch_slowly), spec=replace(tool(launch_slowly).spec, name="launch"))
 
     def slow(daemon: Daemon) -> None:
         provider = scripted([launch("Mars")])

@@ -27,7 +27,7 @@ class Rocket:
             """Look."""
             return "seen"
 
-        return Toolbox([tool(asks=True)(launch), tool(look)])
+        return Toolbox([tool(needs_approval=True)(launch), tool(look)])
 
 
 def launch(target: str, number: int = 1) -> ToolCall:

@@ -159,6 +159,6 @@ async def test_an_agent_uses_the_tools_of_a_server_in_a_conversation(tmp_path: P
 async def test_whoever_needs_the_tools_waits_for_a_server_that_is_being_started() -> None:
     async with running(sums=program()) as servers:
         (server,) = servers
-        assert not server.tried.is_set()
-        await servers.tried()
-        assert server.tried.is_set()
+        assert not server.ready.is_set()
+        await servers.wait_ready()
+        assert server.ready.is_set()

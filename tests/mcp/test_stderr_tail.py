@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from gateway.mcp.server import LastWords
+from gateway.mcp.server import StderrTail
 from tests.polling import until
 
 
-async def until_heard(words: LastWords, line: str) -> None:
+async def until_heard(words: StderrTail, line: str) -> None:
     await until(lambda: words.line == line)
 
 
 async def test_the_newest_line_is_kept() -> None:
-    words = LastWords("sums")
+    words = StderrTail("sums")
     async with words.listening() as file:
         for line in ("first", "the key is wrong"):
             print(line, file=file, flush=True)
@@ -22,7 +22,7 @@ async def test_the_newest_line_is_kept() -> None:
 
 
 async def test_a_line_that_is_too_long_does_not_end_the_listening() -> None:
-    words = LastWords("sums")
+    words = StderrTail("sums")
     async with words.listening() as file:
         print("x" * 40_000, file=file, flush=True)
         print("after it", file=file, flush=True)
@@ -31,7 +31,7 @@ async def test_a_line_that_is_too_long_does_not_end_the_listening() -> None:
 
 async def test_being_cancelled_on_the_way_out_is_not_swallowed() -> None:
     async def listen() -> None:
-        async with LastWords("sums").listening():
+        async with StderrTail("sums").listening():
             task.cancel()  # It takes effect at the next pause, which is on the way out.
 
     task = asyncio.create_task(listen())

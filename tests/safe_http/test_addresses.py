@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.safe_http.addresses import is_allowed, is_ours, is_public
+from gateway.safe_http.addresses import is_allowed, is_local, is_public
 
 PRIVATE = [
     "0.0.0.0",  # noqa: S104 - nothing is bound.
@@ -82,5 +82,5 @@ def test_private_networks_are_private_to_their_last_address(network: str, offset
 
 
 def test_our_own_addresses_are_known_whatever_they_are() -> None:
-    assert is_ours(ip_address("127.0.0.1"))
-    assert not is_ours(ip_address("93.184.216.34"))
+    assert is_local(ip_address("127.0.0.1"))
+    assert not is_local(ip_address("93.184.216.34"))

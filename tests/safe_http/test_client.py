@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.safe_http.addresses import Address
-from gateway.safe_http.client import Page, WebFailed, fetch
-from gateway.safe_http.html_to_text import readable
+from gateway.safe_http.addresses import IpAddress
+from gateway.safe_http.client import FetchFailed, Page, fetch
+from gateway.safe_http.html_to_text import page_text
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
 
-def anywhere(_address: Address) -> bool:
+def anywhere(_address: IpAddress) -> bool:
     return True
 
 
@@ -122,14 +122,14 @@ INSIDE = [
 @pytest.mark.parametrize("url", INSIDE)
 async def test_nothing_inside_is_reached(url: str) -> None:
     async with site(hello, "127.0.0.1") as here:
-        with pytest.raises(WebFailed) as refused:
+        with pytest.raises(FetchFailed) as refused:
             async with asyncio.timeout(60):
                 await fetch(url.format(port=here.port), max_bytes=1000)
     assert here.asked == []
     assert str(refused.value).endswith(".")
 
 
-def private_port(port: int) -> Callable[[Address], bool]:
+def private_port(port: int) -> Callable[[IpAddress], bool]:
     """Let the border run between 127.0.0.1, which is outside, and all other addresses."""
     assert port
     return lambda address: str(address) == "127.0.0.1"
@@ -144,7 +144,7 @@ async def test_a_redirect_inside_is_not_followed(status: int, way: str) -> None:
             return web.Response(status=status, headers={"Location": way.format(port=inside.port)})
 
         async with site(lead) as outside:
-            with pytest.raises(WebFailed, match=r"127\.0\.0\.2 is not on the public web"):
+            with pytest.raises(FetchFailed, match=r"127\.0\.0\.2 is not on the public web"):
                 await fetch(outside.url, max_bytes=1000, is_allowed=private_port(inside.port))
     assert (len(outside.asked), inside.asked) == (1, [])
 
@@ -155,7 +155,7 @@ async def test_a_redirect_to_what_is_no_web_address_fails(location: str) -> None
         return web.Response(status=302, headers={"Location": location})
 
     async with site(lead) as here:
-        with pytest.raises(WebFailed):
+        with pytest.raises(FetchFailed):
             await get(here.url)
 
 
@@ -168,7 +168,7 @@ async def test_redirects_are_followed_but_not_for_ever() -> None:
     async with site(lead) as here:
         page = await get(f"{here.url}/start")
         assert (page.body, page.url) == (b"found", f"{here.url}/end")
-        with pytest.raises(WebFailed, match="more than 5 times"):
+        with pytest.raises(FetchFailed, match="more than 5 times"):
             await get(here.url)
     assert len(here.asked) == 8
 
@@ -197,7 +197,7 @@ async def test_a_name_that_changes_its_address_gains_nothing() -> None:
 
     async with site(lead) as outside:
         resolver = Changing("127.0.0.1", "127.0.0.2")
-        with pytest.raises(WebFailed, match=r"changing\.example is not on the public web"):
+        with pytest.raises(FetchFailed, match=r"changing\.example is not on the public web"):
             await fetch(
                 f"http://changing.example:{outside.port}/",
                 max_bytes=1000,
@@ -209,7 +209,7 @@ async def test_a_name_that_changes_its_address_gains_nothing() -> None:
 
 async def test_a_name_for_an_address_inside_is_refused_as_it_is() -> None:
     async with site(hello) as here:
-        with pytest.raises(WebFailed, match="not on the public web"):
+        with pytest.raises(FetchFailed, match="not on the public web"):
             await fetch(f"http://innocent.example:{here.port}/", max_bytes=1000, resolver=Changing("127.0.0.1"))
     assert here.asked == []
 
@@ -254,7 +254,7 @@ async def test_an_answer_that_is_of_no_use_is_explained(
     answer: Callable[..., web.StreamResponse], sentence: str
 ) -> None:
     async with site(lambda _request: answer(status=404)) as here:
-        with pytest.raises(WebFailed, match=sentence):
+        with pytest.raises(FetchFailed, match=sentence):
             await get(here.url)
 
 
@@ -266,9 +266,9 @@ async def test_a_server_that_speaks_something_else_is_explained() -> None:
     server = await asyncio.start_server(babble, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(WebFailed, match="did not answer properly"):
+        with pytest.raises(FetchFailed, match="did not answer properly"):
             await get(f"http://127.0.0.1:{port}/")
-    with pytest.raises(WebFailed, match="cannot be reached"):
+    with pytest.raises(FetchFailed, match="cannot be reached"):
         await get(f"http://127.0.0.1:{port}/")
 
 
@@ -278,30 +278,30 @@ def html(body: bytes, charset: str | None = None, media_type: str = "text/html")
 
 async def test_html_becomes_text_with_its_links_and_without_its_scripts() -> None:
     page = b"<title>T</title><script>alert(1)</script><h1>Hi</h1><p>A <a href='/x'>link</a>, <b>bold</b>.<ul><li>one"
-    text = await readable(html(page))
+    text = await page_text(html(page))
     assert text.split("\n\n") == ["# T", "# Hi", "A [link](/x), **bold**.", "- one"]
 
 
 @pytest.mark.parametrize("charset", ["latin-1", None, "no-such-charset"])
 async def test_the_charset_is_taken_from_the_header_or_the_page(charset: str | None) -> None:
-    text = await readable(html(b"<meta charset=latin-1><p>caf\xe9", charset))
+    text = await page_text(html(b"<meta charset=latin-1><p>caf\xe9", charset))
     assert text.strip() == "café"
 
 
 async def test_a_page_made_to_be_slow_is_given_up() -> None:
     """It is parsed in a process of its own, which dies with the wish for it."""
     deadline = asyncio.timeout(1)
-    with pytest.raises((TimeoutError, WebFailed)):
+    with pytest.raises((TimeoutError, FetchFailed)):
         async with deadline:
-            await readable(html(b"<b><p>" * 300_000))
+            await page_text(html(b"<b><p>" * 300_000))
 
 
 @pytest.mark.parametrize("charset", ["punycode", "base64", "undefined", "idna", "a\0b", "x" * 1000])
 async def test_a_charset_that_is_none_does_no_harm(charset: str) -> None:
-    assert await readable(html(b"hello", charset, media_type="text/plain")) == "hello"
+    assert await page_text(html(b"hello", charset, media_type="text/plain")) == "hello"
 
 
 async def test_json_is_text_and_a_picture_is_not() -> None:
-    assert await readable(html(b'{"a": 1}', media_type="application/json")) == '{"a": 1}'
-    with pytest.raises(WebFailed, match="not text but image/png"):
-        await readable(html(b"\x89PNG", media_type="image/png"))
+    assert await page_text(html(b'{"a": 1}', media_type="application/json")) == '{"a": 1}'
+    with pytest.raises(FetchFailed, match="not text but image/png"):
+        await page_text(html(b"\x89PNG", media_type="image/png"))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sandbox.bubblewrap import Limits, NoSandbox, sandboxed
+from gateway.sandbox.bubblewrap import SandboxLimits, SandboxUnavailable, bubblewrap_argv
 
 try:
-    SANDBOX_COMMAND = sandboxed(":", Path("/"), Limits(memory_bytes=1, processes=1), network=False)
+    SANDBOX_COMMAND = bubblewrap_argv(":", Path("/"), SandboxLimits(memory_bytes=1, processes=1), network=False)
     NO_SANDBOX = ""
-except NoSandbox as failure:
+except SandboxUnavailable as failure:
     SANDBOX_COMMAND = []
     NO_SANDBOX = str(failure) if shutil.which("bwrap") else "bubblewrap is not installed"
 

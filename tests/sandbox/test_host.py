@@ -13,7 +13,7 @@ from config import ShellSettings, load
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.conversation import ToolCall, ToolOutcome
-from gateway.sandbox.remote import MAX_LINE, host
+from gateway.sandbox.remote import MAX_LINE, serve_commands
 from tests.polling import until
 from tests.sandbox.harness import NAP, needs_sandbox, processes_with
 
@@ -33,7 +33,7 @@ async def service(path: Path, *, has_network: bool = False) -> AsyncIterator["as
         listener.bind(str(path))
         listener.listen()
         async with asyncio.timeout(120), asyncio.TaskGroup() as group:
-            serving = group.create_task(host(listener, has_network=has_network), name="sandbox")
+            serving = group.create_task(serve_commands(listener, has_network=has_network), name="sandbox")
             yield serving
             serving.cancel()
 
@@ -103,7 +103,7 @@ async def test_the_service_ends_when_nobody_needs_it(context: ToolContext, tmp_p
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            group.create_task(host(listener, idle=0.3), name="sandbox")
+            group.create_task(serve_commands(listener, idle=0.3), name="sandbox")
             outcome = await run("sleep 1; echo done", context, tmp_path / "socket")
     assert outcome.output == "done"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sandbox.processes import Bounds, kill_group, run
+from gateway.sandbox.processes import RunLimits, kill_group, run_process
 
 
 async def test_a_program_that_has_only_just_begun_is_ended_all_the_same(tmp_path: Path) -> None:
@@ -22,9 +22,9 @@ async def test_a_program_that_has_only_just_begun_is_ended_all_the_same(tmp_path
         if len(tries) > 1:
             kill_group(process)
 
-    bounds = Bounds(seconds=600, shown=100)
+    bounds = RunLimits(seconds=600, shown=100)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        command = run(["/bin/sleep", "600"], env={}, cwd=tmp_path, bounds=bounds, kill=kill, watch=watch)
+        command = run_process(["/bin/sleep", "600"], env={}, cwd=tmp_path, bounds=bounds, kill=kill, watch=watch)
         running = group.create_task(command, name="command")
         await started.wait()
         running.cancel()

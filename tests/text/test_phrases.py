@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.text.clean import ago, count
+from gateway.text.plain import ago, count
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

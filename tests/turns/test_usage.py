@@ -14,7 +14,7 @@ import pytest
 from config import LimitSettings, Settings
 from gateway.access.live import Live
 from gateway.agent.models import ModelInfo, Prices
-from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibrations
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
@@ -51,7 +51,7 @@ class Counting:
         if tokens > self.limit:
             raise ContextTooLong("That was too long.")
         yield TextDelta(text="yes")
-        yield Usage(input_tokens=tokens, output_tokens=1)
+        yield TokenUsage(input_tokens=tokens, output_tokens=1)
 
 
 @asynccontextmanager
@@ -139,7 +139,7 @@ async def test_a_refused_request_is_retried_once_and_shorter(tmp_path: Path) -> 
         model.before = 19
         assert await told(model, said) == [
             TextDelta(text="yes"),
-            Usage(input_tokens=provider.counted[1], output_tokens=1),
+            TokenUsage(input_tokens=provider.counted[1], output_tokens=1),
         ]
         first, second = provider.counted
     assert second < 700 < first
@@ -174,7 +174,7 @@ async def test_usage_is_estimated_if_the_provider_reports_none(tmp_path: Path) -
     async with billed(tmp_path) as (bill, spending):
         await spending.today("ann")
         *_, usage = await told(metered(script, bill), [UserMessage(text="go")])
-        assert isinstance(usage, Usage)
+        assert isinstance(usage, TokenUsage)
         assert 20 < usage.output_tokens < 60
         assert (await spending.today("ann")).tokens == usage.input_tokens + usage.output_tokens
 
@@ -200,7 +200,7 @@ async def test_a_request_is_charged_only_if_it_failed_after_its_first_chunk(tmp_
 
 
 async def test_a_bill_names_the_model_that_answered_and_what_it_cost(tmp_path: Path) -> None:
-    usage = Usage(input_tokens=1_000, output_tokens=100, cache_read_tokens=400, model="other/fallback")
+    usage = TokenUsage(input_tokens=1_000, output_tokens=100, cache_read_tokens=400, model="other/fallback")
     async with billed(tmp_path) as (bill, _):
         bill.charge(usage, model="house/model")
         (spend,) = bill.due
@@ -228,7 +228,7 @@ async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
 
 async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
     async with billed(tmp_path, tokens_per_user_per_day=0, tokens_per_turn=0) as (bill, _):
-        bill.charge(Usage(input_tokens=10**9, output_tokens=0), model="m")
+        bill.charge(TokenUsage(input_tokens=10**9, output_tokens=0), model="m")
         await bill.check()
 
 
@@ -239,7 +239,7 @@ async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
         limits = LimitSettings(tokens_per_user_per_day=100, tokens_per_turn=0)
         bill = TurnUsage("ann", spending=spending, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
         await bill.check()
-        bill.charge(Usage(input_tokens=100, output_tokens=0), model="m")
+        bill.charge(TokenUsage(input_tokens=100, output_tokens=0), model="m")
         with pytest.raises(Refused, match="You have used 100 tokens today"):
             await bill.check()
         today[0] = datetime(2026, 3, 2, tzinfo=UTC)

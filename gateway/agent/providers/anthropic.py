@@ -11,11 +11,20 @@ from msgspec.structs import asdict, replace
 
 from config import ModelSettings, ProviderSettings
 from gateway.agent.models import describe
-from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.providers.endpoint import CUT_SHORT, DECLINED, NO_KEY, THOUGHT_ONLY, Body, Endpoint, Events, Pieces
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
+from gateway.agent.providers.endpoint import (
+    CUT_SHORT,
+    DECLINED,
+    NO_KEY,
+    THOUGHT_ONLY,
+    Body,
+    Endpoint,
+    EventStream,
+    ToolCallBuffer,
+)
 from gateway.agent.providers.errors import CUT_OFF
 from gateway.agent.providers.sdk_client import http_client
-from gateway.agent.providers.wire import Shape, seen, to_anthropic
+from gateway.agent.providers.wire import ApiObject, to_anthropic, without_unseen_images
 from gateway.conversation import AssistantMessage, Json, Message, Thought, ToolCall, UserMessage
 from gateway.errors import ProviderBusy, ProviderFailed
 
@@ -62,13 +71,13 @@ class _Event(Struct):
     usage: _Counts | None = None
 
 
-class AnthropicAnswer:
+class AnthropicStream:
     """Puts the events of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._blocks: dict[int, Shape] = {}
-        self._calls: dict[int, Pieces] = {}
+        self._blocks: dict[int, ApiObject] = {}
+        self._calls: dict[int, ToolCallBuffer] = {}
         self._reason = ""
         self._counts: dict[str, int] = {}
 
@@ -107,7 +116,7 @@ class AnthropicAnswer:
                 self._blocks[index] = {"type": "redacted_thinking", "data": block.data}
             case "tool_use":
                 self._blocks[index] = {"type": "tool_use", "input": block.input}
-                self._calls[index] = Pieces(id=block.id, name=block.name)
+                self._calls[index] = ToolCallBuffer(id=block.id, name=block.name)
 
     def _add(self, index: int, delta: _Delta) -> Iterator[TextDelta]:
         match delta.type:
@@ -161,11 +170,11 @@ class AnthropicAnswer:
     def _count(self, told: _Counts) -> None:
         self._counts |= {name: count for name, count in asdict(told).items() if count is not None}
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> TokenUsage:
         """Count as input all that was read: the API counts apart what came from its cache or was put there."""
         read = self._counts.get("cache_read_input_tokens", 0)
         written = self._counts.get("cache_creation_input_tokens", 0)
-        return Usage(
+        return TokenUsage(
             input_tokens=self._counts.get("input_tokens", 0) + read + written,
             output_tokens=self._counts.get("output_tokens", 0),
             cache_read_tokens=read,
@@ -186,10 +195,10 @@ _CACHED = {"type": "ephemeral"}
 
 
 def open_anthropic(settings: ProviderSettings, name: str) -> Endpoint[AsyncAnthropic]:
-    return Endpoint(settings, name, Messages(settings, name))
+    return Endpoint(settings, name, AnthropicApi(settings, name))
 
 
-class Messages:
+class AnthropicApi:
     """The dialect of the Messages API."""
 
     def __init__(self, settings: ProviderSettings, name: str) -> None:
@@ -217,7 +226,7 @@ class Messages:
     def body(self, prompt: Prompt) -> Body:
         model = prompt.model or ""
         info = describe(self._name, self._settings, model)
-        messages = to_anthropic(seen(prompt.messages, sees_images=info.sees_images), model=info.name)
+        messages = to_anthropic(without_unseen_images(prompt.messages, sees_images=info.sees_images), model=info.name)
         body: Body = {
             "model": model,
             "max_tokens": info.max_output_tokens,
@@ -227,7 +236,7 @@ class Messages:
         if prompt.system:
             body["system"] = [{"type": "text", "text": prompt.system, "cache_control": _CACHED}]
         if prompt.tools:
-            tools: list[Shape] = [
+            tools: list[ApiObject] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
                 for tool in prompt.tools
             ]
@@ -237,18 +246,18 @@ class Messages:
             body.update(_thinking(self._settings.models.get(model, ModelSettings()), info.max_output_tokens))
         return body
 
-    async def ask(self, client: AsyncAnthropic, body: Body) -> Events:
+    async def ask(self, client: AsyncAnthropic, body: Body) -> EventStream:
         from anthropic import AsyncStream  # noqa: PLC0415 - as above
 
         return await client.post(
             "/v1/messages", cast_to=object, content=encode(body), stream=True, stream_cls=AsyncStream[object]
         )
 
-    def answer(self, name: str) -> AnthropicAnswer:
-        return AnthropicAnswer(name)
+    def answer(self, name: str) -> AnthropicStream:
+        return AnthropicStream(name)
 
 
-def _marked(messages: list[Shape]) -> list[Shape]:
+def _marked(messages: list[ApiObject]) -> list[ApiObject]:
     """Mark the last two user messages, so that each step reads from the cache what the one before has put there."""
     for message in [each for each in messages if each["role"] == "user"][-2:]:
         message["content"][-1]["cache_control"] = _CACHED

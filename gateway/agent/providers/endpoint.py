@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from config import ProviderSettings
-from gateway.agent.loop import MAX_CALL_BYTES, TOO_MUCH_TO_CALL, new_call_id
+from gateway.agent.loop import MAX_TOOL_CALL_BYTES, TOOL_CALL_TOO_LONG, new_call_id
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
-from gateway.agent.providers.errors import translated
-from gateway.agent.providers.sdk_client import Connection, IsClosable
+from gateway.agent.providers.errors import translate_errors
+from gateway.agent.providers.sdk_client import IsClosable, SharedClient
 from gateway.conversation import Json, ToolCall
 from gateway.errors import ProviderFailed
 
@@ -22,7 +22,7 @@ _NO_JSON = "The arguments were not one whole JSON object. Send the call again, w
 
 
 @dataclass(slots=True, kw_only=True)
-class Pieces:
+class ToolCallBuffer:
     """One call whose arguments come as pieces of JSON text."""
 
     id: str = ""
@@ -32,15 +32,15 @@ class Pieces:
 
     def add(self, text: str) -> None:
         self._size += len(text)
-        if self._size > MAX_CALL_BYTES:
-            raise ProviderFailed(TOO_MUCH_TO_CALL)
+        if self._size > MAX_TOOL_CALL_BYTES:
+            raise ProviderFailed(TOOL_CALL_TOO_LONG)
         self._texts.append(text)
 
     def whole(self) -> ToolCall:
-        return call_of(self.id, self.name, "".join(self._texts))
+        return parse_tool_call(self.id, self.name, "".join(self._texts))
 
 
-def call_of(call_id: str, name: str, arguments: str) -> ToolCall:
+def parse_tool_call(call_id: str, name: str, arguments: str) -> ToolCall:
     usable_id = call_id if _USABLE_ID.fullmatch(call_id) else new_call_id()
     try:
         parsed: Json = json.loads(arguments, parse_constant=_refuse) if arguments.strip() else {}
@@ -66,7 +66,7 @@ THOUGHT_ONLY = (
 T = TypeVar("T")
 
 
-async def punctual(stream: AsyncIterator[T], idle: float) -> AsyncGenerator[T, None]:
+async def with_idle_timeout(stream: AsyncIterator[T], idle: float) -> AsyncGenerator[T, None]:
     """Pass a stream on; raise TimeoutError when an item takes longer than `idle` seconds, however many bytes come."""
     while True:
         try:
@@ -86,7 +86,7 @@ NO_KEY = "none"
 """The SDKs insist on a key; a server that needs none does not look at it."""
 
 
-class Events(Protocol):
+class EventStream(Protocol):
     """The stream of an answer, as the SDK gives it; leaving it ends the request."""
 
     def __aiter__(self) -> AsyncIterator[object]: ...
@@ -100,7 +100,7 @@ class Events(Protocol):
     ) -> None: ...
 
 
-class Answer(Protocol):
+class StreamDecoder(Protocol):
     """Puts the events of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
 
     def take(self, raw: object) -> Iterator[TextDelta]: ...
@@ -108,7 +108,7 @@ class Answer(Protocol):
     def end(self, model: str) -> Iterator[Chunk]: ...
 
 
-class Dialect(Protocol[Client]):
+class ChatApi(Protocol[Client]):
     """What is peculiar to one API and its SDK."""
 
     def connect(self) -> Client:
@@ -119,24 +119,24 @@ class Dialect(Protocol[Client]):
 
     def body(self, prompt: Prompt) -> Body: ...
 
-    async def ask(self, client: Client, body: Body) -> Events:
+    async def ask(self, client: Client, body: Body) -> EventStream:
         """Begin a stream: send `body` as it is, encoded, and take events as they are.
 
         The SDKs' typed way would take the one apart and put the other together field by field, on the event loop:
         tens of milliseconds for a long conversation, and half of the work for each event.
         """
 
-    def answer(self, name: str) -> Answer: ...
+    def answer(self, name: str) -> StreamDecoder: ...
 
 
 class Endpoint(Generic[Client]):
     """One try at a step: whoever asks again is `Retrying`."""
 
-    def __init__(self, settings: ProviderSettings, name: str, dialect: Dialect[Client]) -> None:
+    def __init__(self, settings: ProviderSettings, name: str, dialect: ChatApi[Client]) -> None:
         self._settings = settings
         self._name = name
         self._dialect = dialect
-        self._connection = Connection(dialect.connect)
+        self._connection = SharedClient(dialect.connect)
 
     async def warm_up(self) -> None:
         await self._connection.warm_up()
@@ -149,9 +149,9 @@ class Endpoint(Generic[Client]):
         answer = self._dialect.answer(f"{self._name}/{model}")
         body = self._dialect.body(prompt)
         async with self._connection.lease() as client:
-            with translated(self._name, model, *self._dialect.errors()):
+            with translate_errors(self._name, model, *self._dialect.errors()):
                 async with await self._dialect.ask(client, body) as events:
-                    async for event in punctual(events, self._settings.idle_timeout):
+                    async for event in with_idle_timeout(events, self._settings.idle_timeout):
                         for delta in answer.take(event):
                             yield delta
         for rest in answer.end(model):

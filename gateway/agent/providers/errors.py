@@ -16,7 +16,7 @@ import structlog
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from gateway.text import excerpt
 
-__all__ = ["CUT_OFF", "Fault", "failure", "span", "translated"]
+__all__ = ["CUT_OFF", "ProviderFault", "classify_fault", "spell_duration", "translate_errors"]
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ _TRANSIENT = {408, 409, 425, 429}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ProviderFault:
     """What an endpoint said. `status` is 0 where there was no answer, or the stream had begun well."""
 
     status: int = 0
@@ -67,7 +67,7 @@ class Fault:
 
 
 @contextmanager
-def translated(provider: str, model: str, *kinds: type[Exception]) -> Iterator[None]:
+def translate_errors(provider: str, model: str, *kinds: type[Exception]) -> Iterator[None]:
     """Turn the errors of an SDK, `kinds`, and what garbled answers lead to, into ours."""
     try:
         yield
@@ -96,7 +96,7 @@ def _silent(provider: str, model: str) -> ProviderFailed:
 
 def _told(error: Exception, provider: str, model: str) -> ProviderFailed:
     fault = _fault(error)
-    ours = failure(fault, model)
+    ours = classify_fault(fault, model)
     tell = log.info if isinstance(ours, ProviderBusy) else log.warning  # Whoever asks again tells how it ended.
     tell(
         "model_failed",
@@ -109,7 +109,7 @@ def _told(error: Exception, provider: str, model: str) -> ProviderFailed:
     return ours
 
 
-def failure(fault: Fault, model: str) -> ProviderFailed:
+def classify_fault(fault: ProviderFault, model: str) -> ProviderFailed:
     """Choose our error by what the endpoint said; its words go before its status, on which endpoints agree less."""
     status, words = fault.status, fault.words
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or _CONTEXT.search(words):
@@ -123,7 +123,7 @@ def failure(fault: Fault, model: str) -> ProviderFailed:
     return _refusal(fault, model)
 
 
-def _refusal(fault: Fault, model: str) -> ProviderFailed:
+def _refusal(fault: ProviderFault, model: str) -> ProviderFailed:
     status, words = fault.status, fault.words
     if _POLICY.search(words):
         return ProviderFailed(_DECLINED.format(model=model))
@@ -138,14 +138,14 @@ def _refusal(fault: Fault, model: str) -> ProviderFailed:
     return ProviderFailed(_REFUSED.format(model=model))
 
 
-def _busy(fault: Fault, model: str) -> ProviderBusy:
+def _busy(fault: ProviderFault, model: str) -> ProviderBusy:
     if fault.retry_after and fault.retry_after > 1:
-        sentence = _ASKS_TO_WAIT.format(model=model, span=span(fault.retry_after))
+        sentence = _ASKS_TO_WAIT.format(model=model, span=spell_duration(fault.retry_after))
         return ProviderBusy(sentence, retry_after=fault.retry_after)
     return ProviderBusy(_BUSY.format(model=model), retry_after=fault.retry_after)
 
 
-def span(seconds: float) -> str:
+def spell_duration(seconds: float) -> str:
     """Say a duration in the largest unit that it fills."""
     for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if (count := round(seconds / size)) and seconds >= size:
@@ -154,7 +154,7 @@ def span(seconds: float) -> str:
     return f"{count} second{'' if count == 1 else 's'}"
 
 
-def _fault(error: Exception) -> Fault:
+def _fault(error: Exception) -> ProviderFault:
     """Read an SDK's error. One without a status never had an answer, or came in the middle of a stream."""
     status = getattr(error, "status_code", 0)
     body = getattr(error, "body", None)
@@ -162,7 +162,7 @@ def _fault(error: Exception) -> Fault:
     if status in {0, HTTPStatus.OK}:
         code = str(_inner(body).get("code", ""))
         status = int(code) if code.isdecimal() else 0
-    return Fault(status=status, words=_words(body), retry_after=_retry_after(getattr(response, "headers", {})))
+    return ProviderFault(status=status, words=_words(body), retry_after=_retry_after(getattr(response, "headers", {})))
 
 
 def _words(body: object) -> str:

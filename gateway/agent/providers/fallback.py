@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt
 from gateway.agent.providers.errors import CUT_OFF
-from gateway.agent.providers.retry import Resumption, Retrying
+from gateway.agent.providers.retry import Retrying, StreamResumption
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 
-__all__ = ["Candidate", "Lineup"]
+__all__ = ["Candidate", "ResilientProvider"]
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class Candidate:
         return self.info.name
 
 
-class Lineup:
+class ResilientProvider:
     """A provider that asks several. What one has said before it broke off, the next goes on with."""
 
     def __init__(
@@ -57,14 +57,14 @@ class Lineup:
         """Tell what is known about the model that `Prompt.model` may name."""
         return self._candidate(model).info
 
-    def passed_over(self) -> list[str]:
+    def skipped_models(self) -> list[str]:
         """Name the models that have failed lately, in whose place others are asked."""
         now = self._clock()
         return [name for name, until in self._rests_until.items() if until > now]
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Run one step. When none can answer, the person is told what is wrong with the first; the log has the rest."""
-        answer = Resumption()
+        answer = StreamResumption()
         first: ProviderFailed | None = None
         *_, last = candidates = self._in_order(prompt.model)
         for candidate in candidates:
@@ -82,7 +82,7 @@ class Lineup:
                 return
 
     async def _ask(
-        self, candidate: Candidate, prompt: Prompt, answer: Resumption, patience: float | None
+        self, candidate: Candidate, prompt: Prompt, answer: StreamResumption, patience: float | None
     ) -> AsyncGenerator[Chunk, None]:
         asked = replace(answer.prompt(prompt), model=candidate.model)
         try:

@@ -13,14 +13,14 @@ from gateway.text import excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ToolRequest:
     """A wish to call a tool."""
 
     tool: str
     input: dict[str, Json] = field(default_factory=dict)
 
 
-Decision = str | Ask
+Decision = str | ToolRequest
 History = Sequence[Message]
 Rule = Callable[[re.Match[str], History], Decision]
 
@@ -28,13 +28,13 @@ _MAX_COMMAND_CHARS = 2_500
 _QUOTE_CHARS = 300
 
 
-def decide(messages: History, *, offered: Collection[str]) -> Decision:
+def choose_reply(messages: History, *, offered: Collection[str]) -> Decision:
     """Answer the last message: with text, or with a call of one of the tools that are `offered`."""
     last = messages[-1] if messages else None
     if isinstance(last, ToolMessage):
         return _report(messages, last.outcomes)
     decision = _answer(last.text, messages) if isinstance(last, UserMessage) else _INTRODUCTION
-    if isinstance(decision, Ask) and decision.tool not in offered:
+    if isinstance(decision, ToolRequest) and decision.tool not in offered:
         return f"For that I would need the tool `{decision.tool}`, which this agent has not been given."
     return decision
 
@@ -87,25 +87,25 @@ def _echo(text: str, messages: History) -> str:
 
 
 def _tell_time(_match: re.Match[str], _messages: History) -> Decision:
-    return Ask(tool="current_time")
+    return ToolRequest(tool="current_time")
 
 
 def _list_files(match: re.Match[str], _messages: History) -> Decision:
     path = _unquoted(match["path"])
-    return Ask(tool="list_files", input={"path": path} if path else {})
+    return ToolRequest(tool="list_files", input={"path": path} if path else {})
 
 
 def _read_file(match: re.Match[str], _messages: History) -> Decision:
-    return Ask(tool="read_file", input={"path": _unquoted(match["path"])})
+    return ToolRequest(tool="read_file", input={"path": _unquoted(match["path"])})
 
 
 def _remember(match: re.Match[str], _messages: History) -> Decision:
-    return Ask(tool="remember", input={"text": match["text"].strip()})
+    return ToolRequest(tool="remember", input={"text": match["text"].strip()})
 
 
 def _recall(match: re.Match[str], _messages: History) -> Decision:
     query = _unquoted(match["query"])
-    return Ask(tool="recall", input={"query": query} if query else {})
+    return ToolRequest(tool="recall", input={"query": query} if query else {})
 
 
 _UNITS = {"second": "PT{}S", "minute": "PT{}M", "hour": "PT{}H", "day": "P{}D"}
@@ -120,7 +120,7 @@ def _remind(match: re.Match[str], _messages: History) -> Decision:
         when = f"{int(minute)} {int(hour)} * * *"
     else:
         when = said["clock"]
-    return Ask(tool="remind", input={"text": said["text"].strip(), "when": when})
+    return ToolRequest(tool="remind", input={"text": said["text"].strip(), "when": when})
 
 
 def _first_said(_match: re.Match[str], messages: History) -> Decision:
@@ -284,8 +284,8 @@ class OfflineProvider:
         self._pace = pace
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        decision = decide(prompt.messages, offered={spec.name for spec in prompt.tools})
-        if isinstance(decision, Ask):
+        decision = choose_reply(prompt.messages, offered={spec.name for spec in prompt.tools})
+        if isinstance(decision, ToolRequest):
             yield ToolCall(id=new_call_id(), name=decision.tool, input=decision.input)
             return
         for number, piece in enumerate(_pieces(decision)):

@@ -10,11 +10,20 @@ from msgspec.json import encode
 
 from config import ProviderSettings
 from gateway.agent.models import describe
-from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
-from gateway.agent.providers.endpoint import CUT_SHORT, DECLINED, NO_KEY, THOUGHT_ONLY, Body, Endpoint, Events, Pieces
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
+from gateway.agent.providers.endpoint import (
+    CUT_SHORT,
+    DECLINED,
+    NO_KEY,
+    THOUGHT_ONLY,
+    Body,
+    Endpoint,
+    EventStream,
+    ToolCallBuffer,
+)
 from gateway.agent.providers.errors import CUT_OFF
 from gateway.agent.providers.sdk_client import http_client
-from gateway.agent.providers.wire import seen, to_openai
+from gateway.agent.providers.wire import to_openai, without_unseen_images
 from gateway.conversation import Json, Thought
 from gateway.errors import ProviderBusy, ProviderFailed
 
@@ -61,13 +70,13 @@ class _Chunk(Struct):
     usage: _Usage | None = None
 
 
-class OpenAIAnswer:
+class OpenAIStream:
     """Puts the chunks of a stream together. Calls, thoughts and usage are handed over at its end, if it has one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: list[Pieces] = []
-        self._by_index: dict[int | None, Pieces] = {}
+        self._calls: list[ToolCallBuffer] = []
+        self._by_index: dict[int | None, ToolCallBuffer] = {}
         self._thinking: list[str] = []
         self._details: list[Json] = []
         self._has_text = False
@@ -110,7 +119,7 @@ class OpenAIAnswer:
         """Add to the call that the piece belongs to. Some endpoints give no index, or the same to several calls."""
         call = self._by_index.get(piece.index)
         if call is None or (piece.id and call.id and piece.id != call.id):
-            call = self._by_index[piece.index] = Pieces()
+            call = self._by_index[piece.index] = ToolCallBuffer()
             self._calls.append(call)
         call.id = call.id or piece.id or ""
         if piece.function:
@@ -126,9 +135,9 @@ class OpenAIAnswer:
         if shape and self._calls:
             yield Thought(model=self._name, shape=shape)
 
-    def _counted(self) -> Usage:
+    def _counted(self) -> TokenUsage:
         details = self._usage.prompt_tokens_details or _Details()
-        return Usage(
+        return TokenUsage(
             input_tokens=self._usage.prompt_tokens or 0,
             output_tokens=self._usage.completion_tokens or 0,
             cache_read_tokens=details.cached_tokens or 0,
@@ -145,10 +154,10 @@ _ENDPOINT = "https://api.openai.com/v1"
 
 
 def open_openai(settings: ProviderSettings, name: str) -> Endpoint[AsyncOpenAI]:
-    return Endpoint(settings, name, ChatCompletions(settings, name))
+    return Endpoint(settings, name, OpenAIApi(settings, name))
 
 
-class ChatCompletions:
+class OpenAIApi:
     """The dialect. Usage is asked for until the endpoint turns out not to know of it."""
 
     def __init__(self, settings: ProviderSettings, name: str) -> None:
@@ -179,7 +188,7 @@ class ChatCompletions:
         model = prompt.model or ""
         info = describe(self._name, self._settings, model)
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
-        messages = to_openai(seen(prompt.messages, sees_images=info.sees_images), model=info.name)
+        messages = to_openai(without_unseen_images(prompt.messages, sees_images=info.sees_images), model=info.name)
         body: Body = {"model": model, "messages": [*system, *messages], "stream": True}
         if prompt.tools:
             body["tools"] = [
@@ -196,7 +205,7 @@ class ChatCompletions:
             body[name] = told.max_output_tokens
         return body
 
-    async def ask(self, client: AsyncOpenAI, body: Body) -> Events:
+    async def ask(self, client: AsyncOpenAI, body: Body) -> EventStream:
         import openai  # noqa: PLC0415 - as above
 
         if self._reports_usage:
@@ -208,11 +217,11 @@ class ChatCompletions:
                 self._reports_usage = False
         return await _begun(client, body)
 
-    def answer(self, name: str) -> OpenAIAnswer:
-        return OpenAIAnswer(name)
+    def answer(self, name: str) -> OpenAIStream:
+        return OpenAIStream(name)
 
 
-async def _begun(client: AsyncOpenAI, body: Body) -> Events:
+async def _begun(client: AsyncOpenAI, body: Body) -> EventStream:
     from openai import AsyncStream  # noqa: PLC0415 - as above
 
     return await client.post(

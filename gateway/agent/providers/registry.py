@@ -9,11 +9,11 @@ import structlog
 
 from config import ProviderSettings
 from gateway.agent.models import describe
-from gateway.agent.protocol import Closes, Provider
-from gateway.agent.providers.fallback import Candidate, Lineup
+from gateway.agent.protocol import Closable, Provider
+from gateway.agent.providers.fallback import Candidate, ResilientProvider
 from gateway.agent.providers.retry import Retrying
 
-__all__ = ["Providers", "open_provider"]
+__all__ = ["ProviderRegistry", "open_provider"]
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider
     return opened(settings, name)
 
 
-class Providers:
+class ProviderRegistry:
     """Finds every model by its name: `provider/model`, or a model of an agent's own provider."""
 
     def __init__(
@@ -42,16 +42,16 @@ class Providers:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._settings = settings
-        self._lineups: list[Lineup] = []
+        self._lineups: list[ResilientProvider] = []
         self._opened = {name: open_provider(each, name=name) for name, each in settings.items()}
         self._retrying = {
             name: Retrying(provider, patience=settings[name].patience, sleep=sleep)
             for name, provider in self._opened.items()
         }
 
-    def lineup(self, own: str, model: str | None, fallbacks: Iterable[str]) -> Lineup:
+    def for_agent(self, own: str, model: str | None, fallbacks: Iterable[str]) -> ResilientProvider:
         """Put an agent's models in a row: its own, which is a name at its provider, and others by their full names."""
-        lineup = Lineup(
+        lineup = ResilientProvider(
             self._candidate(own, model),
             [self._candidate(*self._split(each, own)) for each in fallbacks],
             find=lambda wanted: self._candidate(*self._split(wanted, own)),
@@ -59,14 +59,14 @@ class Providers:
         self._lineups.append(lineup)
         return lineup
 
-    def passed_over(self) -> list[str]:
+    def skipped_models(self) -> list[str]:
         """Name the models that have failed lately, in whose place others are asked."""
-        return sorted({name for lineup in self._lineups for name in lineup.passed_over()})
+        return sorted({name for lineup in self._lineups for name in lineup.skipped_models()})
 
     async def warm_up(self, names: Iterable[str]) -> None:
         """Do beforehand what takes long the first time."""
         for name in names:
-            if isinstance(provider := self._opened[name], Closes):
+            if isinstance(provider := self._opened[name], Closable):
                 try:
                     await provider.warm_up()
                 except Exception:  # It will fail the turns that want it; the daemon and the other agents go on.
@@ -75,7 +75,7 @@ class Providers:
     async def aclose(self) -> None:
         """Close all connections, each as soon as no step runs on it."""
         for provider in self._opened.values():
-            if isinstance(provider, Closes):
+            if isinstance(provider, Closable):
                 await provider.aclose()
 
     def _candidate(self, provider: str, model: str | None) -> Candidate:

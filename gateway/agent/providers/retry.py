@@ -25,7 +25,7 @@ _SHORTEST_OVERLAP = 4
 
 
 @dataclass(slots=True)
-class Resumption:
+class StreamResumption:
     """Keeps what has been said in a step; when it has to be asked for again, asks for the rest alone.
 
     The rest may begin with the last words again: those are left out, for which its first few characters are held back.
@@ -99,7 +99,7 @@ class Retrying:
     async def stream(self, prompt: Prompt, *, patience: float | None = None) -> AsyncGenerator[Chunk, None]:
         """Run one step; `patience` may be less than usual where there is another model to ask."""
         limit = self._patience if patience is None else min(patience, self._patience)
-        answer = Resumption()
+        answer = StreamResumption()
         waits, failing_since, cuts = backoff(cap=_LONGEST_WAIT), self._clock(), 0
         await self._leave_alone(prompt.model, limit)
         while True:

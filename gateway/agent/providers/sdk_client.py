@@ -12,7 +12,7 @@ from config import ProviderSettings
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-__all__ = ["Connection", "IsClosable", "http_client"]
+__all__ = ["IsClosable", "SharedClient", "http_client"]
 
 
 class IsClosable(Protocol):
@@ -22,7 +22,7 @@ class IsClosable(Protocol):
 C = TypeVar("C", bound=IsClosable)
 
 
-class Connection(Generic[C]):
+class SharedClient(Generic[C]):
     """Holds one client for all steps that run at the same time. `connect` runs in a thread: it imports the SDK."""
 
     def __init__(self, connect: Callable[[], C]) -> None:

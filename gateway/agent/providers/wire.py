@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.agent.senders import voiced
+from gateway.agent.senders import with_sender
 from gateway.conversation import (
     AssistantMessage,
     Json,
@@ -25,19 +25,19 @@ from gateway.conversation import (
     UserMessage,
 )
 
-__all__ = ["Shape", "from_anthropic", "from_openai", "seen", "to_anthropic", "to_openai"]
+__all__ = ["ApiObject", "from_anthropic", "from_openai", "to_anthropic", "to_openai", "without_unseen_images"]
 
-Shape = dict[str, Any]  # Any: the shapes are the APIs' own, and differ from message to message.
+ApiObject = dict[str, Any]  # Any: the shapes are the APIs' own, and differ from message to message.
 
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
-NOTHING = "(nothing)"
+EMPTY_TEXT = "(nothing)"
 """Neither API takes a message without text."""
-FAILED = "Error: "
+ERROR_PREFIX = "Error: "
 """How OpenAI, whose results have no such field, is told that a tool has failed."""
 
 
-def seen(messages: Iterable[Message], *, sees_images: bool) -> Iterable[Message]:
+def without_unseen_images(messages: Iterable[Message], *, sees_images: bool) -> Iterable[Message]:
     """Leave out the pictures for a model that does not see; the text names them."""
     for message in messages:
         if isinstance(message, UserMessage) and message.pictures and not sees_images:
@@ -46,9 +46,9 @@ def seen(messages: Iterable[Message], *, sees_images: bool) -> Iterable[Message]
             yield message
 
 
-def to_anthropic(messages: Iterable[Message], *, model: str = "") -> list[Shape]:
+def to_anthropic(messages: Iterable[Message], *, model: str = "") -> list[ApiObject]:
     """Shape for `model`, which is shown its own thoughts again; other models' are left out."""
-    shapes: list[Shape] = []
+    shapes: list[ApiObject] = []
     for message in _distinct(messages):
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
         blocks = _thought(message, model) or _blocks(message)
@@ -59,7 +59,7 @@ def to_anthropic(messages: Iterable[Message], *, model: str = "") -> list[Shape]
     return shapes
 
 
-def _thought(message: Message, model: str) -> list[Shape]:
+def _thought(message: Message, model: str) -> list[ApiObject]:
     """Return a step as it came, where its thoughts are known and its calls are the ones that were run."""
     if not isinstance(message, AssistantMessage):
         return []
@@ -105,24 +105,24 @@ def _own_id(call_id: str, used: set[str]) -> str:
     return own
 
 
-def _blocks(message: Message) -> list[Shape]:
+def _blocks(message: Message) -> list[ApiObject]:
     match message:
         case UserMessage():
             # Anthropic recommends pictures before the words about them.
-            return [*map(_image, _shown(message)), {"type": "text", "text": _some(voiced(message))}]
+            return [*map(_image, _shown(message)), {"type": "text", "text": _some(with_sender(message))}]
         case AssistantMessage():
             calls = [
                 {"type": "tool_use", "id": call.id, "name": _name(call.name), "input": call.input}
                 for call in message.tool_calls
             ]
-            text = message.text if message.text.strip() or calls else NOTHING
+            text = message.text if message.text.strip() or calls else EMPTY_TEXT
             return [*([{"type": "text", "text": text}] if text.strip() else []), *calls]
         case ToolMessage():
             return [
                 {
                     "type": "tool_result",
                     "tool_use_id": outcome.id,
-                    "content": outcome.output or NOTHING,
+                    "content": outcome.output or EMPTY_TEXT,
                     "is_error": outcome.is_error,
                 }
                 for outcome in message.outcomes
@@ -133,7 +133,7 @@ def _shown(message: UserMessage) -> list[Picture]:
     return [picture for picture in message.pictures if picture.data]
 
 
-def _image(picture: Picture) -> Shape:
+def _image(picture: Picture) -> ApiObject:
     data = b64encode(picture.data).decode()
     return {"type": "image", "source": {"type": "base64", "media_type": picture.media_type, "data": data}}
 
@@ -144,10 +144,10 @@ def _name(tool: str) -> str:
 
 
 def _some(text: str) -> str:
-    return text if text.strip() else NOTHING
+    return text if text.strip() else EMPTY_TEXT
 
 
-def from_anthropic(shapes: Sequence[Shape]) -> list[Message]:
+def from_anthropic(shapes: Sequence[ApiObject]) -> list[Message]:
     messages: list[Message] = []
     for shape in shapes:
         blocks = shape["content"]
@@ -170,12 +170,12 @@ def from_anthropic(shapes: Sequence[Shape]) -> list[Message]:
     return messages
 
 
-def to_openai(messages: Iterable[Message], *, model: str = "") -> list[Shape]:
+def to_openai(messages: Iterable[Message], *, model: str = "") -> list[ApiObject]:
     """Shape for `model`, which is shown its own thoughts again; other models' are left out."""
     return [shape for message in _distinct(messages) for shape in _openai(message, model)]
 
 
-def _openai(message: Message, model: str) -> list[Shape]:
+def _openai(message: Message, model: str) -> list[ApiObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": _content(message)}]
@@ -192,15 +192,15 @@ def _openai(message: Message, model: str) -> list[Shape]:
                 {
                     "role": "tool",
                     "tool_call_id": outcome.id,
-                    "content": f"{FAILED if outcome.is_error else ''}{outcome.output or NOTHING}",
+                    "content": f"{ERROR_PREFIX if outcome.is_error else ''}{outcome.output or EMPTY_TEXT}",
                 }
                 for outcome in message.outcomes
             ]
 
 
-def _content(message: UserMessage) -> str | list[Shape]:
+def _content(message: UserMessage) -> str | list[ApiObject]:
     """Return plain text where there is nothing to see: not every compatible server takes a list."""
-    text = _some(voiced(message))
+    text = _some(with_sender(message))
     images = [{"type": "image_url", "image_url": {"url": _data_url(picture)}} for picture in _shown(message)]
     return [*images, {"type": "text", "text": text}] if images else text
 
@@ -209,12 +209,12 @@ def _data_url(picture: Picture) -> str:
     return f"data:{picture.media_type};base64,{b64encode(picture.data).decode()}"
 
 
-def _call(call: ToolCall) -> Shape:
+def _call(call: ToolCall) -> ApiObject:
     arguments = json.dumps(call.input, ensure_ascii=False)
     return {"id": call.id, "type": "function", "function": {"name": _name(call.name), "arguments": arguments}}
 
 
-def from_openai(shapes: Sequence[Shape]) -> list[Message]:
+def from_openai(shapes: Sequence[ApiObject]) -> list[Message]:
     messages: list[Message] = []
     for shape in shapes:
         if shape["role"] == "tool":
@@ -229,18 +229,18 @@ def from_openai(shapes: Sequence[Shape]) -> list[Message]:
     return messages
 
 
-def _words(content: str | list[Shape]) -> str:
+def _words(content: str | list[ApiObject]) -> str:
     if isinstance(content, str):
         return content
     return "\n\n".join(part["text"] for part in content if part["type"] == "text")
 
 
-def _outcome(shape: Shape) -> ToolOutcome:
+def _outcome(shape: ApiObject) -> ToolOutcome:
     content: str = shape["content"]
-    is_error = content.startswith(FAILED)
-    return ToolOutcome(id=shape["tool_call_id"], output=content.removeprefix(FAILED), is_error=is_error)
+    is_error = content.startswith(ERROR_PREFIX)
+    return ToolOutcome(id=shape["tool_call_id"], output=content.removeprefix(ERROR_PREFIX), is_error=is_error)
 
 
-def _called(call: Shape) -> ToolCall:
+def _called(call: ApiObject) -> ToolCall:
     arguments: dict[str, Json] = json.loads(call["function"]["arguments"])
     return ToolCall(id=call["id"], name=call["function"]["name"], input=arguments)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.agent.toolbox.workspace import opened
+from gateway.agent.toolbox.workspace import open_inside
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 from gateway.errors import Refused
 
@@ -20,13 +20,13 @@ async def current_time(context: ToolContext) -> str:
     return f"{context.now():%A, %d %B %Y, %H:%M:%S %Z}".rstrip()
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class _PlanItem(msgspec.Struct, frozen=True, kw_only=True):
     content: Annotated[str, msgspec.Meta(max_length=500)]
     status: Literal["pending", "in_progress", "completed"] = "pending"
 
 
 @tool(concurrent=True)
-async def plan(_context: ToolContext, steps: Annotated[list[Step], msgspec.Meta(max_length=50)]) -> str:
+async def plan(_context: ToolContext, steps: Annotated[list[_PlanItem], msgspec.Meta(max_length=50)]) -> str:
     """Tell the person the steps of a longer task and how far each is. Give all of them each time."""
     return f"Noted, {sum(step.status == 'completed' for step in steps)} of {len(steps)} completed."
 
@@ -60,7 +60,7 @@ async def send_file(context: ToolContext, path: str) -> str:
 
 
 def _open(context: ToolContext, path: str) -> int:
-    with opened(context.workspace, path) as file:
+    with open_inside(context.workspace, path) as file:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise ToolFailed(f"{path!r} is not a file.")
         return os.dup(file)

@@ -15,7 +15,7 @@ from typing import Annotated, BinaryIO
 
 from msgspec import Meta
 
-from gateway.agent.toolbox.workspace import opened, parent_opened, step_down, trouble_told
+from gateway.agent.toolbox.workspace import explain_os_errors, open_child, open_inside, open_parent
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 from gateway.text import excerpt
 
@@ -40,7 +40,7 @@ async def read_file(context: ToolContext, path: str, first_line: Annotated[int, 
 
 
 def _list(workspace: Path, path: str) -> str:
-    with opened(workspace, path, os.O_DIRECTORY) as folder, os.scandir(folder) as found:
+    with open_inside(workspace, path, os.O_DIRECTORY) as folder, os.scandir(folder) as found:
         names = sorted(entry.name for entry in islice(found, _MAX_SEEN))
         lines = [_entry(folder, name) for name in names[:_MAX_ENTRIES]]
     if len(names) > _MAX_ENTRIES:
@@ -59,7 +59,7 @@ def _entry(folder: int, name: str) -> str:
 
 
 def _read(workspace: Path, path: str, first_line: int) -> str:
-    with opened(workspace, path) as descriptor:
+    with open_inside(workspace, path) as descriptor:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ToolFailed(f"{path!r} is not a file. Use list_files to look into a folder.")
@@ -117,7 +117,7 @@ async def edit_file(context: ToolContext, path: str, old: str, new: str, every: 
 
 def _write(workspace: Path, path: str, data: bytes, seen: os.stat_result | None = None) -> None:
     """Put `data` in place of the file; with `seen`, only if that is still what is there."""
-    with parent_opened(workspace, path) as (folder, name), trouble_told(path):
+    with open_parent(workspace, path) as (folder, name), explain_os_errors(path):
         there = _there(folder, name)
         if there and not stat.S_ISREG(there.st_mode):
             raise ToolFailed(f"{path!r} is there already, and is not a file.")
@@ -162,7 +162,7 @@ def _edit(workspace: Path, path: str, old: str, new: str, *, every: bool) -> str
 
 
 def _text_of(workspace: Path, path: str) -> tuple[str, os.stat_result]:
-    with opened(workspace, path) as descriptor:
+    with open_inside(workspace, path) as descriptor:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
             raise ToolFailed(f"{path!r} is not a file.")
@@ -227,7 +227,7 @@ class _Wanted:
 def _search(workspace: Path, path: str, wanted: _Wanted) -> str:
     prefix = Path(path)
     lines: list[str] = []
-    with opened(workspace, path, os.O_DIRECTORY) as folder:
+    with open_inside(workspace, path, os.O_DIRECTORY) as folder:
         for line in _found(folder, prefix, wanted, depth=0):
             lines.append(line)
             wanted.found_left -= 1
@@ -264,7 +264,7 @@ def _entries(folder: int, wanted: _Wanted) -> Iterator[tuple[str, int]]:
 
 def _found_below(folder: int, prefix: Path, name: str, wanted: _Wanted, *, depth: int) -> Iterator[str]:
     try:
-        below = step_down(folder, name, os.O_DIRECTORY)
+        below = open_child(folder, name, os.O_DIRECTORY)
     except OSError:  # Not readable, removed, or a link by now.
         return
     try:
@@ -285,7 +285,7 @@ def _found_in(folder: int, path: Path, wanted: _Wanted) -> Iterator[str]:
 def _lines(folder: int, name: str) -> list[str]:
     """Return the lines of a text file; of one that is binary or too big, none."""
     try:
-        descriptor = step_down(folder, name)
+        descriptor = open_child(folder, name)
     except OSError:
         return []
     with os.fdopen(descriptor, "rb") as file:

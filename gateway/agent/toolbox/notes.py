@@ -16,7 +16,7 @@ from msgspec import Meta
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 
-__all__ = ["kept_notes", "recall", "remember"]
+__all__ = ["load_notes", "recall", "remember"]
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ def _trouble_told(what: str) -> Iterator[None]:
         raise ToolFailed(f"{what}: {trouble.strerror or 'the disk refused'}. The operator can mend that.") from trouble
 
 
-def kept_notes(path: Path) -> list[str]:
+def load_notes(path: Path) -> list[str]:
     """Return the texts of all notes, oldest first; none where they cannot be read, as one who recalls them is told."""
     try:
         return [note.text for note in _load(path)]

@@ -14,11 +14,18 @@ import structlog
 
 from config import ShellSettings
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
-from gateway.sandbox.bubblewrap import Limits, NoSandbox, Script, confined, limited, surroundings
-from gateway.sandbox.processes import Bounds, Ended, kill_group, run
-from gateway.sandbox.remote import hosted
+from gateway.sandbox.bubblewrap import (
+    SandboxCommand,
+    SandboxLimits,
+    SandboxUnavailable,
+    command_environment,
+    prlimit_argv,
+    run_sandboxed,
+)
+from gateway.sandbox.processes import ProcessResult, RunLimits, kill_group, run_process
+from gateway.sandbox.remote import run_by_service
 
-__all__ = ["guarded", "make_shell", "script_for"]
+__all__ = ["make_shell", "run_in_sandbox", "sandbox_command"]
 
 log = structlog.get_logger()
 
@@ -39,18 +46,18 @@ def make_shell(settings: ShellSettings) -> Tool:
     async def shell(context: ToolContext, command: str) -> str:
         """Run a shell command in the workspace."""
         async with _turn_of(slots):
-            return _told(await _run(script_for(command, context.workspace, settings), settings))
+            return _told(await _run(sandbox_command(command, context.workspace, settings), settings))
 
     return replace(shell, deadline=settings.timeout + _GRACE)
 
 
-def script_for(command: str, workspace: Path, settings: ShellSettings) -> Script:
+def sandbox_command(command: str, workspace: Path, settings: ShellSettings) -> SandboxCommand:
     """Put `command` into the bounds that `settings` give it."""
-    return Script(
+    return SandboxCommand(
         command=command,
         workspace=workspace,
-        limits=Limits(memory_bytes=settings.memory_mb * 1024**2, processes=settings.max_processes),
-        bounds=Bounds(seconds=settings.timeout, shown=settings.max_output_chars),
+        limits=SandboxLimits(memory_bytes=settings.memory_mb * 1024**2, processes=settings.max_processes),
+        bounds=RunLimits(seconds=settings.timeout, shown=settings.max_output_chars),
         network=settings.network,
     )
 
@@ -68,29 +75,29 @@ async def _turn_of(slots: asyncio.Semaphore) -> AsyncIterator[None]:
         slots.release()
 
 
-async def _run(script: Script, settings: ShellSettings) -> Ended:
+async def _run(script: SandboxCommand, settings: ShellSettings) -> ProcessResult:
     try:
-        return await guarded(script, settings)
-    except NoSandbox as missing:
+        return await run_in_sandbox(script, settings)
+    except SandboxUnavailable as missing:
         if not settings.allow_unsandboxed:
             raise ToolFailed(str(missing)) from missing
         return await _unguarded(script)
 
 
-async def guarded(script: Script, settings: ShellSettings) -> Ended:
+async def run_in_sandbox(script: SandboxCommand, settings: ShellSettings) -> ProcessResult:
     """Run `script` in a sandbox, made here or by the service that is there for it."""
     if settings.sandbox_socket:
-        return await hosted(script, settings.sandbox_socket)
-    return await confined(script)
+        return await run_by_service(script, settings.sandbox_socket)
+    return await run_sandboxed(script)
 
 
-async def _unguarded(script: Script) -> Ended:
+async def _unguarded(script: SandboxCommand) -> ProcessResult:
     """Run without a sandbox, as the owner said explicitly: with limits and without our secrets, but with our rights."""
     mark = token_hex(16)
     log.warning("shell_unsandboxed", reason="no sandbox here, and tools.shell.allow_unsandboxed is set")
-    return await run(
-        limited(script.command, script.limits),
-        env={**surroundings(str(script.workspace), str(script.workspace)), _MARK: mark},
+    return await run_process(
+        prlimit_argv(script.command, script.limits),
+        env={**command_environment(str(script.workspace), str(script.workspace)), _MARK: mark},
         cwd=script.workspace,
         bounds=script.bounds,
         kill=kill_group,
@@ -116,7 +123,7 @@ def _is_marked(process: str, mark: bytes) -> bool:
         return False
 
 
-def _told(ended: Ended) -> str:
+def _told(ended: ProcessResult) -> str:
     output = ended.output.strip("\n")
     if ended.stopped_for:
         raise ToolFailed(f"{output}\n[The command was stopped: {ended.stopped_for}.]".lstrip("\n"))

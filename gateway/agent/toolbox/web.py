@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from config import FetchSettings
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
-from gateway.safe_http.addresses import Address, is_allowed
+from gateway.safe_http.addresses import IpAddress, is_allowed
 
 __all__ = ["make_fetch"]
 
@@ -18,7 +18,7 @@ _FOREIGN = (
 )
 
 
-def make_fetch(settings: FetchSettings, *, is_allowed: Callable[[Address], bool] = is_allowed) -> Tool:
+def make_fetch(settings: FetchSettings, *, is_allowed: Callable[[IpAddress], bool] = is_allowed) -> Tool:
     """Make the tool as `settings` want it."""
     slots = asyncio.Semaphore(_SIDE_BY_SIDE)
 
@@ -37,15 +37,15 @@ def make_fetch(settings: FetchSettings, *, is_allowed: Callable[[Address], bool]
     return fetch_url
 
 
-async def _read(url: str, max_bytes: int, is_allowed: Callable[[Address], bool]) -> str:
+async def _read(url: str, max_bytes: int, is_allowed: Callable[[IpAddress], bool]) -> str:
     # aiohttp costs a good part of a second; most turns fetch nothing.
-    from gateway.safe_http.client import WebFailed, fetch  # noqa: PLC0415
-    from gateway.safe_http.html_to_text import readable  # noqa: PLC0415
+    from gateway.safe_http.client import FetchFailed, fetch  # noqa: PLC0415
+    from gateway.safe_http.html_to_text import page_text  # noqa: PLC0415
 
     try:
         page = await fetch(url, max_bytes=max_bytes, is_allowed=is_allowed)
-        text = await readable(page)
-    except WebFailed as failure:
+        text = await page_text(page)
+    except FetchFailed as failure:
         raise ToolFailed(str(failure)) from failure
     is_cut = page.is_cut or len(text) > _SHOWN_CHARS
     end = "\n\n[Cut: the page is longer than can be shown.]" if is_cut else ""

@@ -10,15 +10,15 @@ import structlog
 from gateway.agent.tools import ToolFailed
 from gateway.text import excerpt
 
-__all__ = ["opened", "parent_opened", "step_down", "trouble_told"]
+__all__ = ["explain_os_errors", "open_child", "open_inside", "open_parent"]
 
 log = structlog.get_logger()
 
 
 @contextmanager
-def opened(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
+def open_inside(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
     """Open what `path` names inside the workspace, for reading."""
-    with trouble_told(path):
+    with explain_os_errors(path):
         root = workspace.resolve()
         descriptor = _walked(root, _parts(root, path), flags)
     try:
@@ -28,9 +28,9 @@ def opened(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def parent_opened(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
+def open_parent(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
     """Open the folder that `path` lies in, made if it is missing; yield it with the name of the file in it."""
-    with trouble_told(path):
+    with explain_os_errors(path):
         root = workspace.resolve()
         *folders, name = _parts(root, path) or [""]
         if not name:
@@ -43,7 +43,7 @@ def parent_opened(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def trouble_told(path: str) -> Iterator[None]:
+def explain_os_errors(path: str) -> Iterator[None]:
     """Say in a sentence what the disk says, in the caller's words, never with our paths."""
     shown = excerpt(path, 200)
     try:
@@ -55,7 +55,7 @@ def trouble_told(path: str) -> Iterator[None]:
         raise ToolFailed(f"{shown!r} cannot be opened: {reason}.") from error
 
 
-def step_down(folder: int, name: str, flags: int = 0) -> int:
+def open_child(folder: int, name: str, flags: int = 0) -> int:
     """Open `name` in `folder`. Not blocking, lest a named pipe hold the thread for ever."""
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
 
@@ -75,7 +75,7 @@ def _walked(root: Path, parts: list[str], flags: int, *, makes: bool = False) ->
         try:
             if makes:
                 _make(descriptor, part)
-            deeper = step_down(descriptor, part, flags if depth == len(parts) else os.O_DIRECTORY)
+            deeper = open_child(descriptor, part, flags if depth == len(parts) else os.O_DIRECTORY)
         finally:
             os.close(descriptor)
         descriptor = deeper

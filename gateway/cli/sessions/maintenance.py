@@ -16,7 +16,7 @@ from gateway.cli.sessions_archives import open_archive
 from gateway.doctor.stores import ADVICE
 from gateway.sessions import Problem
 from gateway.text import excerpt, printable
-from gateway.text.clean import count
+from gateway.text.plain import count
 
 _SHOWN_PER_KIND = 10
 

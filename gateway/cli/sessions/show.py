@@ -26,7 +26,7 @@ from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import Damaged, decode
 from gateway.sessions.storage.transcript import end_of_lines
 from gateway.text import clean, excerpt, printable
-from gateway.text.clean import ago, count
+from gateway.text.plain import ago, count
 
 POLL_INTERVAL = 0.2
 _ROWS_AT_ONCE = 500

@@ -20,7 +20,7 @@ from gateway.sessions.export import Export, JsonExport, MarkdownExport, exported
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import Damaged, decode
 from gateway.text import printable
-from gateway.text.clean import count
+from gateway.text.plain import count
 
 LOSSLESS = "jsonl"
 _EXPORTS: dict[str, Callable[[SessionMeta, set[str]], Export]] = {"md": MarkdownExport, "json": JsonExport}

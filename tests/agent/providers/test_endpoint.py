@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.agent.protocol import Prompt, Usage
+from gateway.agent.protocol import Prompt, TokenUsage
 from gateway.conversation import AssistantMessage, Picture, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, Said, model, step
@@ -24,7 +24,7 @@ async def test_text_is_passed_on_as_it_comes(api: Dialect) -> None:
         gate.set()
         rest = [chunk async for chunk in stream]
     assert texts == ["Hel", "lo"]
-    assert rest == [Usage(input_tokens=11, output_tokens=7, model="fake/m")]
+    assert rest == [TokenUsage(input_tokens=11, output_tokens=7, model="fake/m")]
 
 
 async def test_a_call_comes_whole_after_the_text(api: Dialect) -> None:
@@ -33,7 +33,7 @@ async def test_a_call_comes_whole_after_the_text(api: Dialect) -> None:
         said = await step(provider)
     assert said.text == "Let me see."
     assert [(each.name, each.input, each.fault) for each in said.calls] == [("look", {"at": "the sky"}, "")]
-    assert isinstance(said.chunks[-1], Usage)
+    assert isinstance(said.chunks[-1], TokenUsage)
 
 
 async def test_several_calls_keep_their_order_and_arguments(api: Dialect) -> None:

@@ -7,7 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.agent.providers.errors import Fault, failure, span, translated
+from gateway.agent.providers.errors import ProviderFault, classify_fault, spell_duration, translate_errors
 from gateway.errors import ProviderBusy, ProviderFailed
 
 SDKS = [openai, anthropic]
@@ -26,7 +26,7 @@ def test_every_error_of_the_sdk_becomes_ours(sdk: ModuleType) -> None:
     for kind in status_errors(sdk):
         status = getattr(kind, "status_code", 500)
         response = httpx2.Response(status if isinstance(status, int) else 500, request=request)
-        with pytest.raises(ProviderFailed), translated("p", "m", sdk.APIError):
+        with pytest.raises(ProviderFailed), translate_errors("p", "m", sdk.APIError):
             raise kind("x", response=response, body=None)  # type: ignore[call-arg]  # All SDK's status errors take these.
 
 
@@ -34,13 +34,13 @@ def test_every_error_of_the_sdk_becomes_ours(sdk: ModuleType) -> None:
 def test_errors_without_an_answer_are_out_of_reach(sdk: ModuleType) -> None:
     request = httpx2.Request("POST", "http://localhost/")
     for error in (sdk.APITimeoutError(request=request), sdk.APIConnectionError(request=request)):
-        with pytest.raises(ProviderBusy, match="cannot be reached"), translated("p", "m", sdk.APIError):
+        with pytest.raises(ProviderBusy, match="cannot be reached"), translate_errors("p", "m", sdk.APIError):
             raise error
 
 
 def asked_to_wait(**headers: str) -> float | None:
     response = httpx2.Response(429, headers=headers, request=httpx2.Request("POST", "http://localhost/"))
-    with pytest.raises(ProviderBusy) as caught, translated("p", "m", openai.APIError):
+    with pytest.raises(ProviderBusy) as caught, translate_errors("p", "m", openai.APIError):
         raise openai.RateLimitError("x", response=response, body=None)
     return caught.value.retry_after
 
@@ -61,9 +61,9 @@ def test_how_long_to_wait_is_read_in_every_form() -> None:
     [(0.2, "1 second"), (5, "5 seconds"), (60, "1 minute"), (89, "1 minute"), (7200, "2 hours"), (86_400, "1 day")],
 )
 def test_a_span_is_said_in_its_largest_unit(seconds: float, words: str) -> None:
-    assert span(seconds) == words
+    assert spell_duration(seconds) == words
 
 
 def test_no_sentence_shows_the_words_of_the_endpoint() -> None:
     for status in (0, 200, 301, 400, 401, 402, 403, 404, 413, 418, 422, 429, 500, 501, 503, 529):
-        assert "canary" not in str(failure(Fault(status=status, words="canary"), "m"))
+        assert "canary" not in str(classify_fault(ProviderFault(status=status, words="canary"), "m"))

@@ -1,7 +1,7 @@
 import asyncio
 from contextlib import aclosing
 
-from gateway.agent.loop import converse
+from gateway.agent.loop import run_agent
 from gateway.agent.protocol import Done, Event, Prompt, TextDelta, ToolFinished
 from gateway.agent.providers.offline import OfflineProvider
 from gateway.agent.toolbox import BUILT_IN
@@ -18,7 +18,7 @@ def prompt(text: str) -> Prompt:
 async def turn(text: str, context: ToolContext) -> list[Event]:
     provider = OfflineProvider(pace=0)
     async with aclosing(
-        converse(prompt(text), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=5)
+        run_agent(prompt(text), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=5)
     ) as events:
         return [event async for event in events]
 

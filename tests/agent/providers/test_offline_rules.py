@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it.common.utils import escapeHtml
 
-from gateway.agent.providers.offline import Ask, decide
+from gateway.agent.providers.offline import ToolRequest, choose_reply
 from gateway.agent.toolbox import BUILT_IN
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.text.markdown import render_html
@@ -11,12 +11,12 @@ from gateway.text.markdown import render_html
 OFFERED = {tool.spec.name for tool in BUILT_IN}
 
 
-def answer(*texts: str) -> str | Ask:
+def answer(*texts: str) -> str | ToolRequest:
     """Decide on a conversation in which the person and the agent take turns; the person begins and speaks last."""
     messages: list[Message] = []
     for number, text in enumerate(texts):
         messages.append(AssistantMessage(text=text) if number % 2 else UserMessage(text=text))
-    return decide(messages, offered=OFFERED)
+    return choose_reply(messages, offered=OFFERED)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def answer(*texts: str) -> str | Ask:
     ],
 )
 def test_a_plain_wish_becomes_a_tool_call(text: str, tool: str, arguments: dict[str, str]) -> None:
-    assert answer(text) == Ask(tool=tool, input=dict(arguments))
+    assert answer(text) == ToolRequest(tool=tool, input=dict(arguments))
 
 
 @pytest.mark.parametrize(
@@ -166,18 +166,18 @@ def test_it_keeps_to_what_was_said_in_this_conversation(texts: tuple[str, ...], 
 
 
 def test_it_uses_only_the_tools_that_are_offered() -> None:
-    said = decide([UserMessage(text="what time is it")], offered={"recall"})
+    said = choose_reply([UserMessage(text="what time is it")], offered={"recall"})
     assert said == "For that I would need the tool `current_time`, which this agent has not been given."
 
 
-def reported(name: str, output: str, *, is_error: bool = False) -> str | Ask:
+def reported(name: str, output: str, *, is_error: bool = False) -> str | ToolRequest:
     call = ToolCall(id="call_1", name=name, input={})
     messages: list[Message] = [
         UserMessage(text="please"),
         AssistantMessage(text="", tool_calls=(call,)),
         ToolMessage(outcomes=(ToolOutcome(id="call_1", output=output, is_error=is_error),)),
     ]
-    return decide(messages, offered=OFFERED)
+    return choose_reply(messages, offered=OFFERED)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_failed_tool_is_told_as_such() -> None:
 
 
 def test_an_empty_conversation_is_answered_too() -> None:
-    assert isinstance(decide([], offered=OFFERED), str)
+    assert isinstance(choose_reply([], offered=OFFERED), str)
 
 
 def test_a_tool_outcome_is_data_and_not_a_wish() -> None:

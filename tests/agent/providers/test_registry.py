@@ -5,9 +5,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from config import ProviderKind, ProviderSettings
-from gateway.agent.protocol import Closes
+from gateway.agent.protocol import Closable
 from gateway.agent.providers.offline import OfflineProvider
-from gateway.agent.providers.registry import Providers, open_provider
+from gateway.agent.providers.registry import ProviderRegistry, open_provider
 
 
 def test_the_offline_provider_is_opened_by_its_kind() -> None:
@@ -17,12 +17,12 @@ def test_the_offline_provider_is_opened_by_its_kind() -> None:
 @pytest.mark.parametrize("kind", [ProviderKind.OPENAI, ProviderKind.ANTHROPIC])
 def test_providers_with_connections_can_be_closed(kind: ProviderKind) -> None:
     settings = ProviderSettings.model_validate({"kind": kind, "base_url": "http://127.0.0.1:9"})
-    assert isinstance(open_provider(settings), Closes)
+    assert isinstance(open_provider(settings), Closable)
 
 
 def test_a_model_is_found_by_its_full_name_or_at_the_agents_own_provider() -> None:
     local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
-    lineup = Providers({"local": local, "other": local}).lineup("local", "other/llama", ())
+    lineup = ProviderRegistry({"local": local, "other": local}).for_agent("local", "other/llama", ())
     assert lineup.own.info.name == "local/other/llama"
     assert lineup.about("other/llama").name == "local/other/llama", "its own model is never taken for another's"
     assert lineup.about("other/qwen").name == "other/qwen"
@@ -33,9 +33,10 @@ def test_a_model_is_found_by_its_full_name_or_at_the_agents_own_provider() -> No
 def test_no_sdk_is_imported_before_it_is_used() -> None:
     """Also not where a provider of that kind is configured: the start of the daemon does not wait for it."""
     program = (
-        "import sys; from config import ProviderSettings as S; from gateway.agent.providers.registry import Providers; "
+        "import sys; from config import ProviderSettings as S; "
+        "from gateway.agent.providers.registry import ProviderRegistry as R; "
         "import gateway.agent.loop, gateway.agent.toolbox; "
-        "Providers({kind: S.model_validate({'kind': kind, 'api_key': 'k'}) for kind in ('openai', 'anthropic')}); "
+        "R({kind: S.model_validate({'kind': kind, 'api_key': 'k'}) for kind in ('openai', 'anthropic')}); "
         "sys.exit(bool({'openai', 'anthropic', 'httpx2', 'aiohttp', 'markdown_it'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
@@ -45,5 +46,5 @@ async def test_an_sdk_that_cannot_be_loaded_does_not_end_the_daemon(monkeypatch:
     monkeypatch.setitem(sys.modules, "openai", None)
     local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
     with capture_logs() as logged:
-        await Providers({"local": local}).warm_up(["local"])
+        await ProviderRegistry({"local": local}).warm_up(["local"])
     assert [line["event"] for line in logged] == ["provider_broken"]

@@ -2,14 +2,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from gateway.agent.protocol import Chunk, Prompt, TextDelta, Usage
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.providers.retry import MAX_CUTS, Retrying
 from gateway.conversation import ToolCall, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.scripted import ScriptedProvider
 
 PROMPT = Prompt(system="", messages=(UserMessage(text="hello"),), model="m")
-DONE = Usage(input_tokens=1, output_tokens=1)
+DONE = TokenUsage(input_tokens=1, output_tokens=1)
 BUSY = ProviderBusy("busy")
 
 

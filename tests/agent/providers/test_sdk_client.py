@@ -1,7 +1,7 @@
 import asyncio
 import threading
 
-from gateway.agent.providers.sdk_client import Connection
+from gateway.agent.providers.sdk_client import SharedClient
 
 
 class Client:
@@ -14,7 +14,7 @@ class Client:
 
 
 async def test_a_client_is_made_once_and_off_the_event_loop() -> None:
-    connection = Connection(Client)
+    connection = SharedClient(Client)
     async with connection.lease() as first, connection.lease() as second:
         assert first is second
         assert first.made_in is not threading.main_thread()
@@ -30,13 +30,13 @@ async def test_many_at_once_share_the_client() -> None:
         made.append(Client())
         return made[-1]
 
-    connection = Connection(connect)
+    connection = SharedClient(connect)
     await asyncio.gather(*(connection.warm_up() for _ in range(20)))
     assert len(made) == 1
 
 
 async def test_a_step_that_runs_keeps_its_client_to_its_end() -> None:
-    connection = Connection(Client)
+    connection = SharedClient(Client)
     async with connection.lease() as client:
         await connection.aclose()
         assert not client.is_closed
@@ -44,7 +44,7 @@ async def test_a_step_that_runs_keeps_its_client_to_its_end() -> None:
 
 
 async def test_a_turn_that_outlives_a_reload_opens_a_client_and_closes_it() -> None:
-    connection = Connection(Client)
+    connection = SharedClient(Client)
     await connection.aclose()
     await connection.warm_up()
     async with connection.lease() as client:

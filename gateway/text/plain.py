@@ -1,6 +1,7 @@
 """Making text safe to keep, to print and to show on one line."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from gateway.text.splitting import is_border
@@ -55,3 +56,10 @@ def ago(then: datetime, now: datetime) -> str:
     if _DAY <= seconds < 2 * _DAY:
         return "yesterday"
     return f"{duration(now - then)} ago"
+
+
+def draw_table(rows: Sequence[Sequence[str]]) -> str:
+    """Draw rows of equally many cells, of which the first is the head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([head, "  ".join("─" * width for width in widths), *body])
