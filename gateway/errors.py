@@ -5,7 +5,8 @@ GatehouseError
 ├── CannotStart             exit 78: what a restart cannot mend (directory taken, port in use)
 ├── Refused                 tell the person this sentence; nothing else happens
 ├── ChannelError
-│   ├── Transient           try again, after `retry_after` if the peer asked
+│   ├── Transient           the platform failed: try again, after `retry_after` if it asked for that
+│   │   └── NotAccepted     the core cannot take this now: do not acknowledge it, offer it again later
 │   ├── AuthRejected        retire this channel, keep the others
 │   └── Undeliverable       drop this message, tell the sender
 └── ProviderFailed          end the turn with this sentence as its visible answer
@@ -25,6 +26,7 @@ __all__ = [
     "ContextTooLong",
     "GatehouseError",
     "ModelUnavailable",
+    "NotAccepted",
     "ProviderBusy",
     "ProviderFailed",
     "Refused",
@@ -60,6 +62,14 @@ class Transient(ChannelError):
         super().__init__(message)
         self.retry_after = retry_after
         self.may_have_arrived = may_have_arrived
+
+
+class NotAccepted(Transient):
+    """The core cannot take a message or a fact now: its disk is full, or the gateway is shutting down.
+
+    The platform has not failed, so a channel does not report itself as down. It derives from `Transient` for channels
+    that know only that class: they retry as well.
+    """
 
 
 class AuthRejected(ChannelError):

@@ -14,7 +14,7 @@ from channels.discord.catchup import HistoryReader, ReadPosition, ReadPositions
 from channels.discord.interactions import Interactions
 from channels.discord.wire import UNREADABLE, DiscordBot, DiscordChat, Json, read_message
 from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
-from gateway.errors import Transient, Undeliverable
+from gateway.errors import NotAccepted, Transient, Undeliverable
 
 log = structlog.get_logger()
 
@@ -124,6 +124,8 @@ class EventReader:
                         pass  # Not an edit: Discord added a link preview, or a person pinned the message.
                     case _:
                         await self._handle_message(data, await self._guilds.chat_of(data), deliver)
+            except NotAccepted as error:  # Discord is fine: the gateway is shutting down, or its disk is full.
+                await asyncio.sleep(error.retry_after or RETRY_DELAY)
             except Transient as error:
                 self._pulse.down(str(error))
                 await asyncio.sleep(error.retry_after or RETRY_DELAY)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from channels.telegram.api import BotApi, ReceivedUpdate, delay_after, retry_delays
 from channels.telegram.updates import UpdateHandler, find_growing_albums
 from gateway.contract import Pulse
-from gateway.errors import AuthRejected, ChannelError, Transient
+from gateway.errors import AuthRejected, ChannelError, NotAccepted, Transient
 
 MIN_SLACK = 2
 """Seconds that a response may be late at least, before the connection is treated as dead."""
@@ -56,6 +56,10 @@ class Poller:
                 await self._poll()
             except AuthRejected:
                 raise
+            except NotAccepted as refusal:
+                # Telegram is fine, and keeps what the core could not take. Ask for it again.
+                self._wait = 0
+                await self._sleep(delay_after(refusal, delays))
             except ChannelError as trouble:
                 self._wait = 0
                 self._pulse.down(str(trouble))

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from config import ChannelSettings, Settings
 from gateway.access.guests import GuestBook
 from gateway.contract import Address
-from gateway.spool import Remember, Spool
+from gateway.errors import NotAccepted
+from gateway.spool import Remember, Spool, SpoolFull
 
 log = structlog.get_logger()
 
@@ -71,6 +72,9 @@ class Moves:
         if new in self._live.homes or new == home or len(self._live.homes) >= REMEMBERED:
             return
         value = msgspec.json.encode((new, home)).decode()
-        await self._spool.commit(Remember(name=f"{MOVES}{new.channel}/{new.account}/{new.peer}", value=value))
+        try:
+            await self._spool.commit(Remember(name=f"{MOVES}{new.channel}/{new.account}/{new.peer}", value=value))
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
         self._live.homes[new] = home
         log.info("chat_moved", channel=new.channel, account=new.account, before=old.peer, chat=new.peer)

@@ -6,10 +6,11 @@ from gateway.access.live import Live
 from gateway.access.rules import may_talk
 from gateway.commands import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
+from gateway.errors import NotAccepted
 from gateway.files.outgoing import enclosure
 from gateway.routing import route
 from gateway.sessions import SessionManager
-from gateway.spool import Remember, Spool
+from gateway.spool import Remember, Spool, SpoolFull
 from gateway.turns.approvals import Approvals
 
 
@@ -78,13 +79,19 @@ class ChannelStore:
         self._prefix = f"channel:{channel}:{account}:"
 
     async def read(self) -> dict[str, str]:
-        facts = await self._spool.facts(self._prefix)
+        try:
+            facts = await self._spool.facts(self._prefix)
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
         return {name.removeprefix(self._prefix): value for name, value in facts.items()}
 
     async def write(self, facts: Mapping[str, str | None]) -> None:
-        await self._spool.commit(
-            *(Remember(name=f"{self._prefix}{name}", value=value) for name, value in facts.items())
-        )
+        try:
+            await self._spool.commit(
+                *(Remember(name=f"{self._prefix}{name}", value=value) for name, value in facts.items())
+            )
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
 
 
 class InMemoryStore:

@@ -9,7 +9,7 @@ import structlog
 
 from gateway.aio import backoff
 from gateway.contract import Channel, Deliver
-from gateway.errors import AuthRejected, Transient
+from gateway.errors import AuthRejected, NotAccepted, Transient
 
 __all__ = ["ChannelPulse", "ChannelState", "supervise"]
 
@@ -80,6 +80,9 @@ async def supervise(
         except AuthRejected as refusal:
             pulse.retire(str(refusal))
             return
+        except NotAccepted as refusal:  # The platform is fine: the gateway is shutting down, or its disk is full.
+            log.warning("message_not_accepted", channel=channel.name, account=channel.account, reason=str(refusal))
+            asked = refusal.retry_after
         except Transient as trouble:
             pulse.down(str(trouble))
             asked = trouble.retry_after

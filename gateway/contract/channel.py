@@ -36,7 +36,11 @@ class Verdict(StrEnum):
 
 
 Deliver = Callable[[Inbound], Awaitable[Verdict]]
-"""Hands a message to the core. Once it returns, the message may be acknowledged; `Transient` means: try again."""
+"""Hands a message to the core. Once it returns, the message may be acknowledged.
+
+`NotAccepted` means that the core cannot take it now, since its disk is full or it is shutting down. Do not acknowledge
+the message, offer it again later, and do not report the channel as down.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ class Notebook(Protocol):
         """Return all of them, by name."""
 
     async def write(self, facts: Mapping[str, str | None]) -> None:
-        """Return once they will survive a power cut; None removes one. `Transient` when the disk is full."""
+        """Return once they will survive a power cut; None removes one. `NotAccepted` when the disk is full."""
 
 
 Relocate = Callable[[Address, Address], Awaitable[None]]

@@ -18,13 +18,13 @@ from gateway.aio import whole
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
 from gateway.commands.runner import Reply
 from gateway.contract import Inbound, PeerKind, Quote, Verdict
-from gateway.errors import ChannelError, GatehouseError, Refused, Transient
+from gateway.errors import ChannelError, GatehouseError, NotAccepted, Refused
 from gateway.inbound.edits import Edits
 from gateway.inbound.inbox import Queueing, taken
 from gateway.inbound.recovery import TOO_OLD
 from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed, route
-from gateway.spool import Duplicate, Operation, Spool, SpoolBroken
+from gateway.spool import Duplicate, Operation, Spool, SpoolBroken, SpoolFull
 from gateway.text import clean, excerpt, split
 from gateway.turns.approvals import Decision, parse_decision
 
@@ -123,13 +123,15 @@ class Intake:
 
     async def deliver(self, inbound: Inbound) -> Verdict:
         if self._closed:
-            raise Transient("Gatehouse is shutting down; send it again in a moment.")
+            raise NotAccepted("Gatehouse is shutting down. Send it again in a moment.")
         if not inbound.event_id:
             return Verdict.REFUSED
         try:
             verdict = await self._take(_marked(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
         except (ChannelError, SpoolBroken):
             raise
         except Exception:  # A platform would offer it again and again, and all that others write behind it would wait.

@@ -6,15 +6,14 @@ GatehouseError
 │   ├── WrongState          the row is not in a state from which this is allowed
 │   ├── Conflict            the same entry of a transcript was noted before, with other bytes
 │   └── TooMany             there is no room for another of its kind
-├── Transient
-│   └── SpoolFull           nothing was stored; try again when there is room
+├── SpoolFull               nothing was stored; try again when there is room
 └── SpoolBroken             nothing can be stored any more; the daemon has to end
 """
 
 import sqlite3
 from enum import Enum, auto
 
-from gateway.errors import GatehouseError, Transient
+from gateway.errors import GatehouseError
 
 
 class Refusal(GatehouseError):
@@ -37,7 +36,7 @@ class TooMany(Refusal):
     pass
 
 
-class SpoolFull(Transient):
+class SpoolFull(GatehouseError):
     pass
 
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.contract import Attachment, Enclosure, FetchesFiles, Outbound, OutboundKind, SendsFiles, Verdict
-from gateway.errors import ChannelError, Transient
+from gateway.errors import ChannelError, NotAccepted
 from gateway.testing.doubles import Core
 from gateway.testing.far_side import NOT_TAKEN, FarSide, GetsFiles, HandsOverFiles
 
@@ -46,7 +46,7 @@ class ChannelContract:
         assert taken.sent_at.tzinfo is not None
 
     async def test_it_is_acknowledged_only_once_the_core_has_it(self, far_side: FarSide, core: Core) -> None:
-        core.verdict = Transient("the disk is full")
+        core.verdict = NotAccepted("the disk is full")
         assert await far_side.say("hello", "e1") == NOT_TAKEN
         core.verdict = Verdict.ACCEPTED
         assert await far_side.say("hello", "e1") == Verdict.ACCEPTED

@@ -1,8 +1,10 @@
 import asyncio
 
+from structlog.testing import capture_logs
+
 from gateway.adapters.supervisor import BACKOFF_RESET_AFTER, ChannelPulse, ChannelState, supervise
 from gateway.contract import Deliver, Inbound, Outbound, Receipt, TextLimit, Verdict
-from gateway.errors import AuthRejected, Transient
+from gateway.errors import AuthRejected, NotAccepted, Transient
 
 
 class Scripted:
@@ -72,6 +74,16 @@ async def test_waits_as_long_as_the_platform_asked() -> None:
     pulse, clock = ChannelPulse("scripted", "default"), Clock()
     await until_settled(Scripted(pulse, Transient("flood", retry_after=33.0)), pulse, clock)
     assert clock.naps == [33.0]
+
+
+async def test_a_message_that_the_core_cannot_accept_is_no_failure_of_the_channel() -> None:
+    """A channel may let the error escape: it is restarted, and the operator is not told that the platform is lost."""
+    pulse, clock = ChannelPulse("scripted", "default"), Clock()
+    channel = Scripted(pulse, NotAccepted("Gatehouse is shutting down.", retry_after=7.0))
+    with capture_logs() as logs:
+        await until_settled(channel, pulse, clock)
+    assert clock.naps == [7.0]
+    assert [entry["event"] for entry in logs] == ["message_not_accepted", "channel_up"]
 
 
 async def test_a_crash_and_a_quiet_end_are_survived_too() -> None:

@@ -11,7 +11,7 @@ from channels.loopback import open_channel as open_loopback
 from channels.terminal import open_channel as open_terminal
 from channels.web import open_channel as open_web
 from gateway.contract import Address, Attachment, AttachmentKind, Channel, HasRoutes, OpenChannel, PeerKind
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from gateway.testing import NOT_TAKEN, Core, FarSide, StubBrowser, StubPulse
 from tests.channels.websocket.harness import context, frame, running, serving
 
@@ -24,7 +24,7 @@ class LoopbackFarSide:
     async def say(self, text: str, event_id: str) -> str:
         try:
             return await self.channel.say(text, peer="owner", event_id=event_id)
-        except Transient:
+        except NotAccepted:
             return NOT_TAKEN
 
     async def say_with_file(self, text: str, event_id: str, *, name: str, content: bytes) -> str:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gateway.contract import Channel, Deliver, Inbound, Verdict
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from gateway.testing import NOT_TAKEN
 from gateway.testing import Core as ContractCore
 
@@ -64,7 +64,7 @@ class RecordingFarSide:
     async def deliver(self, inbound: Inbound) -> Verdict:
         try:
             verdict = await self._core.deliver(inbound)
-        except Transient:
+        except NotAccepted:
             await self.outcomes.put(NOT_TAKEN)
             raise
         await self.outcomes.put(verdict)

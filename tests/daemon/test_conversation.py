@@ -11,7 +11,7 @@ import pytest
 from channels.loopback import Heard
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Sender, Verdict
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from gateway.spool import Spool
 from tests.daemon.harness import delivered, gateway, hear_draft, settings
 
@@ -262,7 +262,7 @@ async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
         await hear_draft(chat)
         daemon.stop()
         await asyncio.sleep(0)
-        with pytest.raises(Transient):
+        with pytest.raises(NotAccepted):
             await chat.say("too late")
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from channels.loopback import Heard, LoopbackChannel
 from gateway.contract import Address, Inbound, OutboundKind, PeerKind, Quote, Sender, Verdict
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from gateway.inbound.inbox import OTHERS_FIRST
 from gateway.outbound.reactions import SEEN
 from gateway.sessions import Leaving, SessionMeta
@@ -237,7 +237,7 @@ async def test_what_is_answered_during_the_shutdown_waits_no_more(tmp_path: Path
         await second_waits(parrot, chat)
         daemon.stop()
         await asyncio.sleep(0)
-        with pytest.raises(Transient):
+        with pytest.raises(NotAccepted):
             await chat.submit(message("third", "3"))
         parrot.may_answer.set()
         await second_waits_no_more(chat)

@@ -10,7 +10,8 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
-from gateway.spool import Spool, SpoolFull
+from gateway.errors import NotAccepted
+from gateway.spool import Spool
 from tests.daemon.harness import Slow, gateway, settings
 from tests.disks import fill, small_disk
 
@@ -35,7 +36,7 @@ async def one_running_and_two_waiting(folder: Path) -> AsyncIterator[tuple[Slow,
 
 async def until_refused(chat: LoopbackChannel, text: str, ballast: Path) -> None:
     """Say something on a disk that is kept full, until not even that can be stored."""
-    with suppress(SpoolFull):
+    with suppress(NotAccepted):
         while True:
             await asyncio.to_thread(fill, ballast)
             await chat.say(text)
@@ -45,7 +46,7 @@ async def until_refused(chat: LoopbackChannel, text: str, ballast: Path) -> None
 async def test_what_a_stop_would_drop_is_answered_when_the_stop_cannot_be_stored(disk: Path) -> None:
     async with one_running_and_two_waiting(disk) as (model, _, chat):
         await until_refused(chat, "/whoami", disk / "ballast")
-        with pytest.raises(SpoolFull):
+        with pytest.raises(NotAccepted):
             await chat.say("/stop")
         (disk / "ballast").unlink()
         model.may_answer.set()

@@ -29,7 +29,7 @@ from gateway.contract import (
     SessionInfo,
     Verdict,
 )
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from gateway.http.responses import SECURITY_HEADERS
 
 WORD_DELAY = 0.02
@@ -197,7 +197,7 @@ class FakeGateway:
 
     async def deliver(self, inbound: Inbound) -> Verdict:
         if self.refuses_for_now:
-            raise Transient("the disk is busy")
+            raise NotAccepted("the disk is busy")
         if inbound.event_id in self._seen:
             return Verdict.DUPLICATE
         self._seen.add(inbound.event_id)

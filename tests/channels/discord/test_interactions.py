@@ -13,7 +13,7 @@ from gateway.contract import (
     SessionInfo,
     Verdict,
 )
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from gateway.testing import StubBrowser
 from tests.channels.discord.fake_discord import (
     BOB,
@@ -127,7 +127,7 @@ async def test_a_slash_command_is_delivered_as_typed_text(discord: FakeDiscord, 
 
 @pytest.mark.usefixtures("channel")
 async def test_the_person_is_told_why_the_core_did_not_take_a_command(discord: FakeDiscord, core: Core) -> None:
-    core.errors = [Transient("The disk is full.")]
+    core.errors = [NotAccepted("The disk is full.")]
     await discord.act(2, {"name": "new"})
     assert (await discord.called("tell_interaction")).body["content"] == "The disk is full."
 

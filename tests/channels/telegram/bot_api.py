@@ -85,9 +85,9 @@ class FakeBotApi:
             self._changed.notify_all()
         return update
 
-    async def acknowledged(self) -> None:
-        """Wait until the bot has acknowledged all updates."""
-        await self._until(lambda: not self.pending)
+    async def acknowledged(self, *, left: int = 0) -> None:
+        """Wait until the bot has acknowledged all updates but the last `left`."""
+        await self._until(lambda: len(self.pending) <= left)
 
     async def called(self, method: str, *, times: int = 1) -> Call:
         """Wait for the `times`-th call of `method`, and return it."""

@@ -8,7 +8,7 @@ from channels.telegram.api import BotApi
 from channels.telegram.updates import UpdateHandler
 from config import ChannelSettings, Secret
 from gateway.contract import Deliver, Inbound, Verdict
-from gateway.errors import ChannelError, Transient
+from gateway.errors import ChannelError, NotAccepted
 from tests.channels.telegram.bot_api import ADA, BOB, GROUP, TEST_TIMEOUT, TOKEN, FakeBotApi, refusal
 from tests.channels.telegram.harness import THERE, Core, PulseRecorder, channel_context, opened, running
 
@@ -44,7 +44,7 @@ async def test_chats_in_one_batch_do_not_wait_for_each_other(api: FakeBotApi) ->
 
 
 async def test_an_error_stops_its_own_chat_only(api: FakeBotApi) -> None:
-    trouble = Transient("the disk is full")
+    trouble = NotAccepted("the disk is full")
     delivered: list[str] = []
 
     async def deliver(inbound: Inbound) -> Verdict:

@@ -12,7 +12,7 @@ from channels.telegram.webhook_receiver import ALBUM_QUIET_TIME, WebhookAlbums, 
 from config import ChannelSettings, Secret
 from gateway.adapters.services import InMemoryStore
 from gateway.contract import Deliver, Inbound, Notebook, Verdict
-from gateway.errors import AuthRejected, Transient
+from gateway.errors import AuthRejected, NotAccepted
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update
 from tests.channels.telegram.harness import PulseRecorder, channel_context
 
@@ -43,7 +43,7 @@ async def test_an_album_interrupted_by_a_restart_is_still_one_message(api: FakeB
     async def deliver(inbound: Inbound) -> Verdict:
         attempts.append(inbound)
         if len(attempts) == 1:
-            raise Transient("The disk is full.")
+            raise NotAccepted("The disk is full.")
         delivered.append([file.ref for file in inbound.attachments] or [inbound.text])
         return Verdict.ACCEPTED
 
@@ -55,7 +55,7 @@ async def test_an_album_interrupted_by_a_restart_is_still_one_message(api: FakeB
         await albums.receive(album_part(2))
         await albums.receive(album_part(3))
         quiet.set()
-        with pytest.raises(Transient):
+        with pytest.raises(NotAccepted):
             await albums.receive(text_update("and?", 5))
         await albums.receive(text_update("and?", 5))
     async with collecting(api, deliver, notebook, sleep) as albums:

@@ -10,7 +10,7 @@ from channels.websocket.hub import MAX_CONNECTIONS
 from channels.websocket.send_queue import MAX_FRAMES, PAUSE_READING_AT
 from channels.websocket.wire import MAX_FRAME_SIZE
 from gateway.contract import Address, Line, PeerKind, Sender, SessionInfo, Verdict
-from gateway.errors import Transient
+from gateway.errors import NotAccepted
 from tests.channels.websocket.harness import NOON, Served, frame, outbound, running, say, serving_channel, transport_of
 
 
@@ -60,7 +60,7 @@ async def test_the_acknowledgement_has_the_verdict(served: Served, verdict: Verd
 
 
 async def test_a_message_can_be_resent_after_a_transient_failure(served: Served) -> None:
-    served.core.verdict = Transient("the disk is full")
+    served.core.verdict = NotAccepted("the disk is full")
     async with served.connected() as socket:
         await say(socket, "hello", "m1")
         failure = await frame(socket, "error")
