@@ -147,6 +147,11 @@ def families(metrics: Tally, report: StatusReport) -> Iterator[Family]:
     cost = {key: micros / 1_000_000 for key, micros in metrics.cost_micros.items()}
     yield counter("gatehouse_cost_total", "Cost of models, in the currency of their prices.", cost, ("model",))
 
+    yield from _resource_families(metrics, report)
+
+
+def _resource_families(metrics: Tally, report: StatusReport) -> Iterator[Family]:
+    """Yield the metrics of queues, storage and the process."""
     yield gauge("gatehouse_queue_messages", "Messages waiting for their turn.", report.messages_waiting)
     yield gauge("gatehouse_queue_limit", "Messages that may wait before more are refused.", report.queue_limit)
     yield gauge("gatehouse_turns_running", "Running turns and commands.", report.turns_running)
