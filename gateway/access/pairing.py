@@ -2,7 +2,6 @@
 
 import hmac
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from config import DmPolicy
 from gateway.access.guests import Applicant, Guest, GuestBook, Person, dropped, kept
 from gateway.access.live import Live
 from gateway.access.rules import rules_for
+from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, Outbound, PeerKind
 from gateway.errors import Refused
 from gateway.spool import Operation, Send, Spool
@@ -200,7 +200,7 @@ class Strangers:
         self._live = live
         self._pairing = pairing
         self._now = now
-        self._told: OrderedDict[Person, datetime] = OrderedDict()
+        self._told = BoundedDict[Person, datetime](REMEMBERED)
 
     async def turn_away(self, inbound: Inbound, tell: Told) -> None:
         """Tell somebody who wrote directly how to get in; in a group, strangers get no answer."""
@@ -219,9 +219,6 @@ class Strangers:
         if len(told) >= TOLD_AT_ONCE or (person in self._told and abs(now - self._told[person]) < TOLD_FOR):
             return
         self._told[person] = now
-        self._told.move_to_end(person)
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
         text = (
             f"I do not know you yet. My owner can let you in by adding your id, {person.sender}, "
             f"to channels.{person.channel}.allow. {more}"

@@ -1,12 +1,12 @@
 """How fast one person may write: so many messages a minute, after which one polite sentence and then silence."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.access.guests import Person
+from gateway.bounded import BoundedDict
 
 __all__ = ["FloodGate", "Pace"]
 
@@ -35,7 +35,7 @@ class _Meter:
 class FloodGate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._meters: OrderedDict[Person, _Meter] = OrderedDict()
+        self._meters = BoundedDict[Person, _Meter](REMEMBERED)
 
     def pace(self, person: Person, *, per_minute: int, is_stop: bool = False, age: float = 0.0) -> Pace:
         """Count one message. `per_minute` may come at once, and as many a minute in the long run; 0 is no limit.
@@ -58,8 +58,6 @@ class FloodGate:
         written = now - age
         meter = self._meters.setdefault(person, _Meter(left=per_minute, filled_at=now, written_at=written))
         self._meters.move_to_end(person)
-        if len(self._meters) > REMEMBERED:
-            self._meters.popitem(last=False)
         passed = max(now - meter.filled_at, written - meter.written_at)
         meter.left = min(per_minute, meter.left + passed * per_minute / MINUTE)
         meter.filled_at = now

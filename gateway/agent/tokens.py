@@ -4,7 +4,6 @@ A text is measured with a fixed table: how many tokens a typical tokeniser makes
 has one factor on top of that, which is learned from its reports of usage. docs/adr/0024 has the figures.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from string import ascii_letters, digits
 from time import monotonic
@@ -12,6 +11,7 @@ from time import monotonic
 import msgspec
 
 from gateway.agent.protocol import ToolSpec
+from gateway.bounded import BoundedDict
 from gateway.conversation import AssistantMessage, Message, ToolMessage
 
 _LETTERS_AND_BLANKS = ascii_letters.encode() + b" \t\n\r\v\f"
@@ -113,7 +113,7 @@ class Calibrations:
 
     def __init__(self, kept: str | None = None) -> None:
         """Start from the text that `news` returned before; unreadable text counts as no text."""
-        self._models: OrderedDict[str, Calibration] = OrderedDict()
+        self._models = BoundedDict[str, Calibration](_MAX_MODELS)
         try:
             read = msgspec.json.decode(kept or "{}", type=dict[str, float | Sequence[float]])
         except msgspec.DecodeError:
@@ -127,8 +127,6 @@ class Calibrations:
     def __getitem__(self, model: str) -> Calibration:
         calibration = self._models.get(model) or self._models.setdefault(model, Calibration())
         self._models.move_to_end(model)
-        while len(self._models) > _MAX_MODELS:
-            self._models.popitem(last=False)
         return calibration
 
     def news(self) -> str | None:

@@ -1,7 +1,7 @@
 """Reception: fetches the files of accepted messages, soon after they were accepted and again after a crash."""
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -11,6 +11,7 @@ import structlog
 
 from gateway.access.live import Live
 from gateway.aio import backoff
+from gateway.bounded import BoundedDict
 from gateway.contract import Attachment, AttachmentKind, Channel, FetchesFiles
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
@@ -52,7 +53,7 @@ class Reception:
         self._group: asyncio.TaskGroup | None = None
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._slots: defaultdict[tuple[str, str], asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, AT_ONCE))
-        self._lost: OrderedDict[str, str] = OrderedDict()
+        self._lost = BoundedDict[str, str](REMEMBERED)
 
     def open(self, group: asyncio.TaskGroup) -> None:
         """Fetch in tasks of `group` from now on."""
@@ -123,8 +124,6 @@ class Reception:
         except Refused as reason:
             log.info("file_not_fetched", channel=job.inbound.address.channel, turn=job.turn, reason=str(reason))
             self._lost[ref] = str(reason)
-            if len(self._lost) > REMEMBERED:
-                self._lost.popitem(last=False)
             raise
 
     async def _transfer(self, job: Job, file: Attachment, folder: str, name: str) -> Stored:

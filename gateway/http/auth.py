@@ -6,7 +6,6 @@ import ipaddress
 import math
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from config import Secret
 from config.files import write_atomically
+from gateway.bounded import BoundedDict
 from gateway.errors import CannotStart
 from gateway.http.responses import HttpError
 
@@ -40,7 +40,7 @@ class AuthRateLimiter:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
+        self._wrong = BoundedDict[str, list[float]](MAX_NETWORKS)
 
     def judge(self, remote: str | None, check: Callable[[], Found | None], *, is_proxied: bool = False) -> Found | None:
         """Return what `check` finds; None is a wrong guess. Raise `TooManyGuesses` when there were enough of those.
@@ -65,12 +65,7 @@ class AuthRateLimiter:
         return recent[0] + ATTEMPT_WINDOW - self._monotonic() if len(recent) >= MAX_WRONG_ATTEMPTS else 0.0
 
     def _note(self, place: str) -> None:
-        times = self._wrong.setdefault(place, [])
-        times.append(self._monotonic())
-        del times[:-MAX_WRONG_ATTEMPTS]
-        self._wrong.move_to_end(place)
-        if len(self._wrong) > MAX_NETWORKS:
-            self._wrong.popitem(last=False)
+        self._wrong[place] = [*self._wrong.get(place, ()), self._monotonic()][-MAX_WRONG_ATTEMPTS:]
 
 
 def network_of(remote: str | None) -> str:
@@ -120,7 +115,7 @@ class Auth:
         self._clock = clock or Clock()
         self._token_digest = _digest(token.reveal())
         self._cookie_key = hmac.digest(token.reveal().encode(), b"gatehouse cookie v1", "sha256")
-        self._codes: dict[bytes, float] = {}
+        self._codes = BoundedDict[bytes, float](MAX_CODES)
         self._revoked: dict[str, int] = {}
         self.on_revoked: Callable[[str], None] | None = None
         """Told of each cookie that has just been revoked."""
@@ -134,8 +129,6 @@ class Auth:
         """Make a code that is good for one `redeem` within the hour. The oldest goes when there are too many."""
         code = secrets.token_urlsafe(24)
         self._drop_expired_codes()
-        while len(self._codes) >= MAX_CODES:
-            del self._codes[next(iter(self._codes))]
         self._codes[_digest(code)] = self._clock.monotonic() + CODE_LIFETIME
         return code
 
@@ -177,7 +170,8 @@ class Auth:
 
     def _drop_expired_codes(self) -> None:
         now = self._clock.monotonic()
-        self._codes = {code: until for code, until in self._codes.items() if until > now}
+        for code in [code for code, until in self._codes.items() if until <= now]:
+            del self._codes[code]
 
 
 def _end(cookie: str) -> int:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from gateway.access.live import Live
 from gateway.access.rules import are_same_person
 from gateway.aio import TurnSlot, whole
+from gateway.bounded import BoundedDict
 from gateway.contract import Button, Inbound, Outbound, PeerKind, Sender
 from gateway.conversation import Json, ToolCall
 from gateway.errors import Refused
@@ -115,7 +116,7 @@ class Approvals:
         self._live = live
         self._sessions = sessions
         self._open: dict[str, Question] = {}
-        self._ended: dict[str, tuple[str, Decision | None]] = {}
+        self._ended = BoundedDict[str, tuple[str, Decision | None]](REMEMBERED)
         """The scope and the decision of questions that were open, the oldest first."""
 
     def open(self, question: Question) -> Question:
@@ -127,8 +128,6 @@ class Approvals:
         question = self._open.pop(name, None)
         if question is not None:
             self._ended[question.id] = question.scope, question.decision
-        while len(self._ended) > REMEMBERED:
-            del self._ended[next(iter(self._ended))]
 
     def close_all(self, turn: str) -> None:
         """Take no answer any more to what `turn` has asked: it has ended."""

@@ -6,7 +6,6 @@ was. What comes in meanwhile is not touched: a summary says up to where it goes.
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from gateway.agent.loop import StepCollector
 from gateway.agent.protocol import Prompt, StepDone
 from gateway.agent.senders import escape_markers
 from gateway.agent.tokens import Calibration, measure, measure_message
+from gateway.bounded import BoundedDict
 from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, UserMessage
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.sessions import Session, SessionManager, entries
@@ -235,7 +235,7 @@ class Compactor:
         self._spool = spool
         self._group: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[CompactionResult]] = {}
-        self._resting: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._resting = BoundedDict[str, tuple[int, float]](_RESTING)
         """Sessions whose last attempts have failed: how many, and until when there is none."""
 
     def open(self, group: asyncio.TaskGroup) -> None:
@@ -307,8 +307,6 @@ class Compactor:
         failures = self._resting.pop(key, (0, 0.0))[0] + 1
         rest = min(_REST * 2 ** min(failures - 1, 10), _LONGEST_REST)
         self._resting[key] = (failures, monotonic() + rest)
-        while len(self._resting) > _RESTING:
-            self._resting.popitem(last=False)
         log.warning("compaction_failed", session=key, reason=done.failure, failures=failures, rest=rest)
 
     def _is_resting(self, key: str) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date, datetime
@@ -19,6 +18,7 @@ from gateway.access.live import Live
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import sanitize_name
 from gateway.agent.toolbox.notes import load_notes
+from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
 from gateway.conversation import Message
 from gateway.errors import Refused
@@ -125,7 +125,7 @@ class NotesCache:
     """Those that were read last. `changed` has to be told what was written."""
 
     def __init__(self) -> None:
-        self._read: OrderedDict[Path, tuple[str, float]] = OrderedDict()
+        self._read = BoundedDict[Path, tuple[str, float]](_OPEN)
         self._changes = 0
 
     async def told(self, path: Path) -> str:
@@ -137,9 +137,6 @@ class NotesCache:
         told = quote_notes(await asyncio.to_thread(load_notes, path))
         if changes == self._changes:
             self._read[path] = (told, monotonic() + _FRESH)
-            self._read.move_to_end(path)
-        while len(self._read) > _OPEN:
-            self._read.popitem(last=False)
         return told
 
     def changed(self, path: Path) -> None:

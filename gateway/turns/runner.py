@@ -12,6 +12,7 @@ from gateway.access.rules import check_still_welcome
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.tools import ToolContext
 from gateway.aio import TurnSlot, whole
+from gateway.bounded import BoundedDict
 from gateway.conversation import Message
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.job import Job
@@ -67,7 +68,7 @@ class TurnRunner:
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
         self._suspects = asyncio.Semaphore(1)
         self._started = preparing.now()
-        self._known: dict[str, None] = {}
+        self._known = BoundedDict[str, None](KNOWN_SESSIONS)
         self._running: set[str] = set()
         self._finishing: dict[str, TurnState] = {}
         self._is_suspending = False
@@ -189,8 +190,6 @@ class TurnRunner:
         if job.session in self._known:
             return 0
         self._known[job.session] = None
-        while len(self._known) > KNOWN_SESSIONS:
-            del self._known[next(iter(self._known))]
         session = self._sessions.find(job.session)
         return session.turns if session and session.created_at < self._started else 0
 

@@ -1,7 +1,6 @@
 """What people use of the models: what each has used today, and what a turn owes."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from gateway.agent.fit import fit
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
+from gateway.bounded import BoundedDict
 from gateway.contract import Inbound
 from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
@@ -54,7 +54,7 @@ class DailyUsage:
         self._spool = spool
         self._tally = tally or Tally()
         self._now = now
-        self._known: OrderedDict[tuple[str, str], Spent] = OrderedDict()
+        self._known = BoundedDict[tuple[str, str], Spent](_REMEMBERED, on_drop=self._forgot)
         self._whole = ""
         """The day of which everybody is known who has used anything, as long as nobody was forgotten."""
 
@@ -64,18 +64,18 @@ class DailyUsage:
             # On a full disk even reading fails, together with what others could not write.
             await insist(partial(self._look_up, *key))
         self._known.move_to_end(key)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-            self._whole = ""
         return self._known[key]
+
+    def _forgot(self, *_: object) -> None:
+        self._whole = ""
 
     async def _look_up(self, day: str, person: str) -> None:
         """Ask the spool, the first time on a day about everybody: most who come later have used nothing yet."""
         if self._whole != day:
             found = await self._spool.spenders(day, limit=_REMEMBERED)
+            self._whole = day if len(found) < _REMEMBERED else ""
             for name, spent in found:
                 self._known.setdefault((day, name), spent)
-            self._whole = day if len(found) < _REMEMBERED else ""
         if not self._whole and (day, person) not in self._known:
             self._known.setdefault((day, person), await self._spool.spent(day, person))
         self._known.setdefault((day, person), Spent())
