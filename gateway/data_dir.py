@@ -1,4 +1,4 @@
-"""One daemon per data directory: a lock that the kernel frees when its process dies, however it dies."""
+"""The data directory: private to its owner, and locked so that one daemon at a time uses it."""
 
 import fcntl
 import os
@@ -7,50 +7,52 @@ from types import TracebackType
 from typing import Self
 
 from gateway.errors import CannotStart
-
-__all__ = ["DataDirLock", "DataDirTaken", "prepare_data_dir"]
+from gateway.private_files import DIRECTORY_MODE, open_private
 
 
 class DataDirTaken(CannotStart):
     """Another process holds the lock."""
 
 
+def unusable(path: Path, reason: str | None) -> CannotStart:
+    """Return the error for a file or folder of the data directory that cannot be read or written."""
+    return CannotStart(
+        f"Can't use {path}: {reason or 'unknown error'}. "
+        "Make it writable for the user that runs Gatehouse, or set gateway.data_dir to another folder."
+    )
+
+
 def prepare_data_dir(directory: Path) -> None:
-    """Make `directory` if need be, private to its owner, and check that it can be written."""
+    """Create `directory` if needed, and set its mode to 0700. Raises `CannotStart` if that fails."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o700)
-    except OSError as trouble:
-        raise CannotStart(
-            f"The data directory {directory} cannot be used: {trouble.strerror}. "
-            "Make it writable for this user, or set `gateway.data_dir` to another one.",
-        ) from trouble
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        directory.chmod(DIRECTORY_MODE)
+    except OSError as error:
+        raise unusable(directory, error.strerror) from error
 
 
 class DataDirLock:
-    """Held from `with` to the end of it. The file stays: removing it would let two daemons lock two files."""
+    """A context manager that holds the lock. The kernel releases it when the process dies, even by SIGKILL."""
 
     def __init__(self, directory: Path) -> None:
+        # The file is never removed: then two daemons could lock two files of the same name.
         self._path = directory / "gatehouse.lock"
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as trouble:
-            raise CannotStart(
-                f"The data directory {self._path.parent} cannot be written: {trouble.strerror}. "
-                "Make it writable for this user, or set `gateway.data_dir` to another one.",
-            ) from trouble
+            self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT, follow_links=True)
+        except OSError as error:
+            raise unusable(self._path, error.strerror) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as taken:
+        except BlockingIOError as error:
             holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
             os.close(self._descriptor)
             raise DataDirTaken(
                 f"The data directory {self._path.parent} is in use by process {holder or '(unknown)'}. "
-                "Stop that one first, or give this one its own `gateway.data_dir`.",
-            ) from taken
+                "Stop that process first, or set gateway.data_dir to another folder."
+            ) from error
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         return self

@@ -1,43 +1,49 @@
-"""Session files as the system sees them: opened for their owner alone, read and written whole. Everything blocks."""
+"""Private files: readable by their owner only, and never opened through a symbolic link. All functions block."""
 
 import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
 from config.files import make_private_directory
 
-__all__ = [
-    "APPENDING",
-    "OPEN_TO_OTHERS",
-    "PRIVATE",
-    "close_to_others",
-    "make_private_folder",
-    "opened",
-    "read_from",
-    "write",
-]
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-PRIVATE = 0o600
-_PRIVATE_FOLDER = 0o700
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+OTHERS = 0o077
+"""The permission bits of the group and of all other users."""
 
-OPEN_TO_OTHERS = 0o077
-"""The rights that nobody else shall have."""
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+"""Flags for a file that must not exist yet."""
+APPEND = os.O_RDWR | os.O_APPEND
+"""Flags for appending to a file and reading it."""
 
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
-APPENDING = _OPEN | os.O_RDWR | os.O_APPEND
+def open_private(
+    path: Path | str, flags: int = os.O_RDONLY, *, directory: int | None = None, follow_links: bool = False
+) -> int:
+    """Open a file and return its descriptor. With `O_CREAT` the file gets mode 0600, whatever the umask.
+
+    `directory` is the descriptor of the folder that a relative `path` is in. Raises `OSError` for a symbolic link,
+    unless `follow_links` is set: that is for paths that the operator chose.
+    """
+    links = 0 if follow_links else os.O_NOFOLLOW
+    descriptor = os.open(path, flags | os.O_CLOEXEC | links, FILE_MODE, dir_fd=directory)
+    if flags & os.O_CREAT:
+        with suppress(PermissionError):  # An existing file of another user, which this user may write to.
+            os.fchmod(descriptor, FILE_MODE)
+    return descriptor
 
 
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    descriptor = os.open(path, _OPEN | flags, PRIVATE)
+    """Yield the descriptor of a file. If other users have access to it, take that away."""
+    descriptor = open_private(path, flags)
     try:
         close_to_others(path, descriptor)
         yield descriptor
@@ -46,39 +52,40 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def close_to_others(path: Path, descriptor: int) -> None:
-    """Take away what others may do with a file that somebody has opened to them."""
+    """Set the mode to 0600 if other users have access to the file, and log it."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    if mode & OPEN_TO_OTHERS:
+    if mode & OTHERS:
         try:
-            os.fchmod(descriptor, PRIVATE)
-        except OSError as trouble:
-            log.warning("file_open_to_others", file=path.name, mode=f"{mode:o}", reason=str(trouble))
+            os.fchmod(descriptor, FILE_MODE)
+        except OSError as error:
+            log.warning("file_open_to_others", file=path.name, mode=f"{mode:o}", reason=str(error))
         else:
             log.warning("file_closed_to_others", file=path.name, mode=f"{mode:o}")
 
 
-def make_private_folder(folder: Path) -> None:
-    """Have a folder that is ours alone; `PermissionError` when we cannot write there."""
+def prepare_private_folder(folder: Path) -> None:
+    """Create the folder if needed, and set its mode to 0700. Raises `PermissionError` if it is not writable."""
     make_private_directory(folder)
-    if folder.stat().st_mode & OPEN_TO_OTHERS:
-        folder.chmod(_PRIVATE_FOLDER)
+    if folder.stat().st_mode & OTHERS:
+        folder.chmod(DIRECTORY_MODE)
         log.warning("folder_closed_to_others", folder=str(folder))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def write(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`. A single `os.write` may write less, for example on a disk that is almost full."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def read_from(descriptor: int, offset: int, end: int) -> bytes:
-    """Read all of a range; a disk that gives less has failed, and what it gave must not be believed."""
-    data = os.pread(descriptor, end - offset, offset)
-    while len(data) < end - offset:
-        part = os.pread(descriptor, end - offset - len(data), offset + len(data))
+def read_range(descriptor: int, begin: int, end: int) -> bytes:
+    """Read the bytes from `begin` to `end`. Raises `OSError` if the file is shorter."""
+    data = os.pread(descriptor, end - begin, begin)
+    while len(data) < end - begin:
+        part = os.pread(descriptor, end - begin - len(data), begin + len(data))
         if not part:
-            raise OSError(errno.EIO, "The disk gave less than the file holds")
+            raise OSError(errno.EIO, "The disk returned less than the file contains")
         data += part
     return data

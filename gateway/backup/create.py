@@ -24,6 +24,7 @@ import structlog
 
 from gateway import __version__
 from gateway.errors import Refused
+from gateway.private_files import FILE_MODE, open_private
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
 
@@ -50,7 +51,6 @@ _MEMBER_NAME = re.compile(
 )
 _READ_BYTES = 256 * 1024
 _BLOCK_BYTES = 1024 * 1024
-_PRIVATE = 0o600
 _OWNER = 0o700
 _COPY = ".backup-"
 
@@ -92,7 +92,7 @@ class TarWriter:
         self.skipped: list[str] = []
 
     def add_data(self, name: str, data: bytes) -> Iterator[bytes]:
-        yield _header(name, len(data), _PRIVATE)
+        yield _header(name, len(data), FILE_MODE)
         yield data
         yield bytes(-len(data) % BLOCKSIZE)
         self.members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
@@ -101,7 +101,7 @@ class TarWriter:
         """Add a file, or its first `size` bytes. Leaves out a file that no longer exists."""
         try:
             # An agent may have put a link or a pipe into its workspace. Follow no link, and do not wait for a pipe.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_private(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             return
         except OSError:

@@ -18,12 +18,12 @@ import msgspec
 from config.files import fsync_directory, make_private_directory
 from gateway.backup.create import FORMAT, MANIFEST, SPOOL, VERSION, Manifest, Member, is_member_name
 from gateway.errors import CannotStart, Refused
+from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
 
 _BLOCK_BYTES = 1024 * 1024
 _MAX_MANIFEST_BYTES = 1024 * 1024 * 1024
 _OWNER = 0o700
-_PRIVATE = 0o600
 _STAGING = ".restoring-"
 _KEPT = {"gatehouse.lock", "control.sock"}
 """Files that may be in an empty data directory, and stay."""
@@ -125,8 +125,8 @@ def _extract(members: tarfile.TarFile, staging: Path) -> Manifest:
             raise _Damaged("it contains a file that does not belong in a backup")
         target = staging / info.name
         make_private_directory(target.parent)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(target, flags, info.mode & _OWNER | _PRIVATE)
+        descriptor = open_private(target, CREATE)
+        os.fchmod(descriptor, info.mode & _OWNER | FILE_MODE)
         digest, size = hashlib.sha256(), 0
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no Path.
             while block := source.read(_BLOCK_BYTES):
@@ -153,4 +153,4 @@ def _check_spool(path: Path) -> None:
     if verdict != "ok":
         raise _Damaged("its spool is damaged")
     with contextlib.suppress(OSError):
-        path.chmod(_PRIVATE)
+        path.chmod(FILE_MODE)

@@ -21,9 +21,10 @@ from gateway.cli.common import (
     load_settings,
     seconds_between,
 )
-from gateway.data_dir import DataDirTaken, prepare_data_dir
+from gateway.data_dir import DataDirTaken, prepare_data_dir, unusable
 from gateway.errors import CannotStart, GatehouseError
 from gateway.observability.logging import configure, secrets_in
+from gateway.private_files import open_private
 
 log = structlog.get_logger()
 
@@ -106,9 +107,9 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
     prepare_data_dir(directory)
     path = directory / "chat.log"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     except OSError as error:
-        raise CannotStart(f"Can't write the log {path}: {error.strerror}. Make it writable.") from error
+        raise unusable(path, error.strerror) from error
     with open(descriptor, "a", encoding="utf-8", errors="replace", buffering=1) as file:  # noqa: ASYNC230, PTH123 - a descriptor is open already.
         if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
             os.ftruncate(descriptor, 0)

@@ -81,13 +81,14 @@ def output_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     """Yield a private file that appears as `path` once it is complete. Raises `Refused` if it cannot be written."""
     from config import files  # noqa: PLC0415 - pydantic would slow down `--help`.
     from gateway.errors import Refused  # noqa: PLC0415 - as above.
+    from gateway.private_files import CREATE, open_private  # noqa: PLC0415 - as above.
     from gateway.text import printable  # noqa: PLC0415 - as above.
 
     try:
         with ExitStack() as cleanup:
             if not overwrite:
                 # Reserve the name, so that two commands at the same time cannot both write it.
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                os.close(open_private(path, CREATE))
                 cleanup.callback(path.unlink, missing_ok=True)
             with files.atomic_writer(path) as file:
                 yield file

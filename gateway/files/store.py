@@ -17,8 +17,10 @@ import structlog
 
 from config.files import fsync_directory, make_private_directory
 from gateway.aio import whole
-from gateway.errors import CannotStart, Refused
+from gateway.data_dir import unusable
+from gateway.errors import Refused
 from gateway.files.identify import in_bytes
+from gateway.private_files import write_all
 from gateway.sessions.keys import file_name
 
 __all__ = ["FileStore", "Stored", "TooLarge", "folder_of"]
@@ -62,10 +64,7 @@ class FileStore:
         try:
             self._total = await asyncio.to_thread(self._open)
         except OSError as trouble:
-            raise CannotStart(
-                f"The folder {self._root} cannot be used for files ({trouble.strerror}). "
-                "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
-            ) from trouble
+            raise unusable(self._root, trouble.strerror) from trouble
 
     def _open(self) -> int:
         shutil.rmtree(self._root / _INCOMING, ignore_errors=True)
@@ -210,16 +209,10 @@ async def _written(descriptor: int, chunks: AsyncIterable[bytes], limit: int) ->
             raise TooLarge
         block += chunk
         if len(block) >= _BLOCK:
-            await whole(asyncio.to_thread(_write, descriptor, bytes(block)))
+            await whole(asyncio.to_thread(write_all, descriptor, bytes(block)))
             block.clear()
-    await whole(asyncio.to_thread(_write, descriptor, bytes(block)))
+    await whole(asyncio.to_thread(write_all, descriptor, bytes(block)))
     return size
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _log_undeletable(_function: object, path: str, error: tuple[object, BaseException, object]) -> None:

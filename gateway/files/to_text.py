@@ -20,6 +20,7 @@ from gateway.contract import Attachment, AttachmentKind
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, as_text, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, Stored
+from gateway.private_files import CREATE, DIRECTORY_MODE, open_private
 from gateway.sessions import entries
 from gateway.text import clean
 
@@ -36,12 +37,12 @@ def save(workspace: Path, name: str, source: Path, budget: int) -> str:
     The agent may have put a link in place of the folder or the file: none is followed.
     """
     with suppress(FileExistsError):
-        (workspace / FOLDER).mkdir(mode=0o700)
-    folder = os.open(workspace / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        (workspace / FOLDER).mkdir(mode=DIRECTORY_MODE)
+    folder = open_private(workspace / FOLDER, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
-        target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        target = open_private(name, CREATE, directory=folder)
         with os.fdopen(target, "wb") as copy, source.open("rb") as original:
             shutil.copyfileobj(original, copy, 1 << 20)
         _make_room(folder, name, budget)

@@ -6,13 +6,13 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 
 from config.files import make_private_directory
+from gateway.private_files import open_private
 
 QUEUE_LIMIT = 10_000
 """Lines that may wait for the disk. More are lost, and counted."""
 BATCH_SIZE = 500
 CLOSE_TIMEOUT = 5.0
 """Seconds that `close` waits for a disk that does not respond."""
-_PRIVATE = 0o600
 
 
 class LogFile:
@@ -94,8 +94,7 @@ class LogFile:
             rest = rest[written:]
 
     def _open(self) -> None:
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
-        os.fchmod(self._descriptor, _PRIVATE)
+        self._descriptor = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, follow_links=True)
         self._size = os.fstat(self._descriptor).st_size
 
     def _rotate(self) -> None:

@@ -15,7 +15,8 @@ import structlog
 from config import SessionSettings
 from gateway.contract import Address
 from gateway.conversation import Message
-from gateway.errors import CannotStart, Refused
+from gateway.data_dir import unusable
+from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import retention
 from gateway.sessions.entries import Entry
@@ -119,7 +120,7 @@ class SessionManager:
             await manager._ledger.on_disk(manager._ledger.disk.prepare)
         except OSError as trouble:
             await manager.close()
-            raise _unusable(directory, trouble) from trouble
+            raise unusable(directory, trouble.strerror) from trouble
         return manager
 
     async def close(self) -> None:
@@ -145,7 +146,7 @@ class SessionManager:
         try:
             report = await self._ledger.recover()
         except OSError as trouble:
-            raise _unusable(self._ledger.disk.transcripts, trouble) from trouble
+            raise unusable(self._ledger.disk.transcripts, trouble.strerror) from trouble
         await self._removal.delete_doomed()
         log.info("sessions_recovered", **report.counts())
         return report
@@ -418,10 +419,3 @@ class SessionManager:
         """Look over index and transcripts, after a flush; before `recover`, over what an earlier run has left."""
         await self.flush()
         return await self._reader.do(verify, self._ledger.disk.index_path, self._ledger.disk.transcripts)
-
-
-def _unusable(folder: Path, trouble: OSError) -> CannotStart:
-    return CannotStart(
-        f"The folder {folder} cannot be used for sessions ({trouble.strerror}). "
-        "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
-    )

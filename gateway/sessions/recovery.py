@@ -16,7 +16,7 @@ from time import monotonic
 import msgspec
 import structlog
 
-from gateway.private_files import OPEN_TO_OTHERS, PRIVATE
+from gateway.private_files import FILE_MODE, OTHERS
 from gateway.sessions import index
 from gateway.sessions.entries import Checkpoint
 from gateway.sessions.index import Member, Scope, newest_first
@@ -129,14 +129,14 @@ def _sizes(directory: Path, found: _Found) -> dict[str, int]:
             elif file.name.endswith(".jsonl") and file.is_file():
                 status = file.stat()
                 sizes[file.name] = status.st_size
-                found.opened += bool(status.st_mode & OPEN_TO_OTHERS and _close(Path(file)))
+                found.opened += bool(status.st_mode & OTHERS and _close(Path(file)))
     return sizes
 
 
 def _close(path: Path) -> bool:
     """Take away what others may do with a file; tell whether that worked."""
     try:
-        path.chmod(PRIVATE)
+        path.chmod(FILE_MODE)
     except OSError as trouble:
         log.warning("file_open_to_others", file=path.name, reason=str(trouble))
         return False

@@ -11,7 +11,9 @@ from pathlib import Path
 import structlog
 
 from config.files import fsync_directory
+from gateway.data_dir import unusable
 from gateway.errors import CannotStart
+from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
 from gateway.spool.errors import Kind, kind_of, sentence
 
@@ -19,7 +21,6 @@ __all__ = ["LOG_LENGTH", "Opened", "copy", "lengthen_log", "log_of", "open_file"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_PRIVATE = 0o600
 
 LOG_LENGTH = 8 * 1024 * 1024
 _PLENTY = 16 * LOG_LENGTH
@@ -91,11 +92,7 @@ def open_file(path: Path) -> Opened:
 
 def copy(connection: sqlite3.Connection, path: Path) -> None:
     """Write what an open spool holds to a new file, which no log belongs to."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
-    try:
-        os.fchmod(descriptor, _PRIVATE)
-    finally:
-        os.close(descriptor)
+    os.close(open_private(path, CREATE))
     try:
         connection.execute("VACUUM INTO ?", (str(path),))
     except sqlite3.Error:
@@ -111,7 +108,7 @@ def _open(path: Path) -> sqlite3.Connection:
         _make_private(path)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     except (OSError, sqlite3.Error) as trouble:
-        raise CannotStart(_unusable(path, str(trouble))) from trouble
+        raise unusable(path, str(trouble)) from trouble
     try:
         _prepare(connection, path)
     except BaseException:  # Nobody else knows the connection yet.
@@ -170,31 +167,20 @@ def _translated(trouble: sqlite3.Error, path: Path) -> Exception:
         case Kind.TAKEN:
             return CannotStart(f"The spool {path} is in use by another process. Stop that one first.")
         case Kind.READ_ONLY:
-            return CannotStart(_unusable(path, str(trouble)))
+            return unusable(path, str(trouble))
         case _:
             return sentence(trouble)
-
-
-def _unusable(path: Path, reason: str) -> str:
-    return (
-        f"The spool {path} cannot be used ({reason}). "
-        "Give it to the user that runs Gatehouse, or set gateway.data_dir to another place."
-    )
 
 
 def _make_private(path: Path) -> None:
     """Create the file with mode 0600; SQLite gives the same mode to the files it makes beside it."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+        os.close(open_private(path, CREATE))
     except FileExistsError:
         for file in (path, log_of(path)):
             with contextlib.suppress(FileNotFoundError):
-                file.chmod(_PRIVATE)
+                file.chmod(FILE_MODE)
         return
-    try:
-        os.fchmod(descriptor, _PRIVATE)
-    finally:
-        os.close(descriptor)
     fsync_directory(path.parent)
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import structlog
 
+from gateway.private_files import open_private
+
 __all__ = ["Reserve"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 SIZE = 1024 * 1024
-_PRIVATE = 0o600
 
 
 class Reserve:
@@ -50,11 +51,10 @@ class Reserve:
 
     def _make(self) -> bool:
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+            descriptor = open_private(self._path, os.O_WRONLY | os.O_CREAT)
         except OSError:
             return False
         try:
-            os.fchmod(descriptor, _PRIVATE)
             os.posix_fallocate(descriptor, 0, SIZE)
         except OSError:
             self.release()

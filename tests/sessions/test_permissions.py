@@ -97,7 +97,7 @@ async def test_what_belongs_to_another_user_hurts_no_other_session(manager: Sess
         [sys.executable, "-c", AS_NOBODY, str(directory)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "cannot be used for sessions (Permission denied)" in done.stdout
+    assert ": Permission denied. Make it writable" in done.stdout
     assert transcript(directory).read_bytes() == before
 
 

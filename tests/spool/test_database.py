@@ -58,7 +58,7 @@ async def test_a_second_process_cannot_open_it(tmp_path: Path) -> None:
 
 
 async def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotStart, match="cannot be used"):
+    with pytest.raises(CannotStart, match="Can't use"):
         await Spool.open(tmp_path / "missing")
 
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from gateway.agent.toolbox.workspace import explain_os_errors, open_child, open_inside, open_parent
 from gateway.agent.tools import ToolContext, ToolFailed, tool
+from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.text import excerpt
 
 _MAX_ENTRIES = 500
@@ -96,7 +97,6 @@ def _shown(content: bytes, first_line: int) -> str:
 
 
 _MAX_EDITED_BYTES = 2_000_000
-_PRIVATE = 0o600
 
 
 @tool
@@ -123,12 +123,12 @@ def _write(workspace: Path, path: str, data: bytes, seen: os.stat_result | None 
             raise ToolFailed(f"{path!r} is there already, and is not a file.")
         if seen and (there is None or _version(there) != _version(seen)):
             raise ToolFailed(f"{path!r} was changed by somebody else meanwhile. Read it again.")
-        _replace(folder, name, data, mode=stat.S_IMODE(there.st_mode) & 0o777 if there else _PRIVATE)
+        _replace(folder, name, data, mode=stat.S_IMODE(there.st_mode) & 0o777 if there else FILE_MODE)
 
 
 def _replace(folder: int, name: str, data: bytes, *, mode: int) -> None:
     temporary = f".{token_hex(8)}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE, dir_fd=folder)
+    descriptor = open_private(temporary, CREATE, directory=folder)
     with ExitStack() as undoing:
         undoing.callback(_discard, folder, temporary)
         with os.fdopen(descriptor, "wb") as file:

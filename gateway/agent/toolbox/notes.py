@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
+from gateway.private_files import APPEND, DIRECTORY_MODE, open_private
 
 __all__ = ["load_notes", "recall", "remember"]
 
@@ -82,7 +83,7 @@ def load_notes(path: Path) -> list[str]:
 
 def _keep(path: Path, note: _Note) -> str:
     with suppress(FileExistsError):  # Whether it is a folder shows below.
-        path.parent.mkdir(mode=0o700)
+        path.parent.mkdir(mode=DIRECTORY_MODE)
     with _alone_in(path.parent):
         notes = _load(path)
         if len(notes) < _MAX_NOTES:
@@ -94,7 +95,7 @@ def _keep(path: Path, note: _Note) -> str:
 
 def _append(path: Path, note: _Note) -> None:
     """Add a line durably. After a torn line it starts a new one, so that only the torn note is lost."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    descriptor = open_private(path, APPEND | os.O_CREAT)
     with os.fdopen(descriptor, "r+b") as file:
         is_new = file.seek(0, os.SEEK_END) == 0
         file.write((b"" if is_new or _ends_a_line(file.fileno()) else b"\n") + _line(note))

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from config.files import Fsync
-from gateway.private_files import OPEN_TO_OTHERS, PRIVATE, make_private_folder
+from gateway.private_files import FILE_MODE, OTHERS, prepare_private_folder
 from gateway.sessions import index
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name
@@ -126,10 +126,10 @@ class Disk:
 
     def prepare(self) -> None:
         """Make the folders, private from birth, and close them to others if somebody has opened them."""
-        make_private_folder(self._directory)
-        make_private_folder(self.transcripts)
-        if self.index_path.exists() and self.index_path.stat().st_mode & OPEN_TO_OTHERS:
-            self.index_path.chmod(PRIVATE)
+        prepare_private_folder(self._directory)
+        prepare_private_folder(self.transcripts)
+        if self.index_path.exists() and self.index_path.stat().st_mode & OTHERS:
+            self.index_path.chmod(FILE_MODE)
         for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index, and of its clean mark.
             leftover.unlink()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from config.files import Fsync
-from gateway.private_files import APPENDING, PRIVATE, close_to_others, opened, read_from, write
+from gateway.private_files import APPEND, CREATE, close_to_others, open_private, opened, read_range, write_all
 from gateway.sessions.entries import Checkpoint, Entry, Header
 from gateway.sessions.storage.codec import Damaged, decode, is_named, refuse_newer, with_header
 from gateway.sessions.storage.tail import Everything, Sufficiency
@@ -32,7 +32,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
     """Yield every line without its newline, the last one first."""
     with opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
-        yield from lines_before(descriptor, size, read_from(descriptor, max(0, size - BLOCK), size))
+        yield from lines_before(descriptor, size, read_range(descriptor, max(0, size - BLOCK), size))
 
 
 def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
@@ -47,7 +47,7 @@ def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
             yield from reversed(lines)
         rest.append(head)
         if end > 0:
-            block = read_from(descriptor, max(0, end - BLOCK), end)
+            block = read_range(descriptor, max(0, end - BLOCK), end)
     yield b"".join(reversed(rest))
 
 
@@ -66,7 +66,7 @@ def end_of_lines(descriptor: int, size: int) -> int:
 def end_of(path: Path, begin: int) -> bytes:
     """Return everything from the offset `begin` on."""
     with opened(path) as descriptor:
-        return read_from(descriptor, begin, os.fstat(descriptor).st_size)
+        return read_range(descriptor, begin, os.fstat(descriptor).st_size)
 
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -79,7 +79,7 @@ _COPIED = 1024 * 1024
 
 def mend(path: Path) -> int:
     """Repair the tail of a file that was opened for reading, and return its size."""
-    with opened(path, APPENDING) as descriptor:
+    with opened(path, APPEND) as descriptor:
         return repair_tail(path, descriptor)
 
 
@@ -92,9 +92,9 @@ def repair_tail(path: Path, descriptor: int) -> int:
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
     start = end_of_lines(descriptor, size)
-    torn = read_from(descriptor, start, size)
+    torn = read_range(descriptor, start, size)
     if is_entry(torn):
-        write(descriptor, b"\n")
+        write_all(descriptor, b"\n")
         return size + 1
     keep_aside(path, torn)
     os.ftruncate(descriptor, start)
@@ -112,8 +112,8 @@ def is_entry(line: bytes) -> bool:
 
 def keep_aside(path: Path, data: bytes) -> None:
     """Keep a piece of a transcript that does not belong to it, in `<name>.corrupt` beside it."""
-    with opened(path.with_name(f"{path.name}.corrupt"), APPENDING | os.O_CREAT) as descriptor:
-        write(descriptor, data + b"\n")
+    with opened(path.with_name(f"{path.name}.corrupt"), APPEND | os.O_CREAT) as descriptor:
+        write_all(descriptor, data + b"\n")
         os.fsync(descriptor)
 
 
@@ -137,11 +137,11 @@ def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync) -> None:
     temporary = path.with_name(f".{path.name}{REBUILT}")
     temporary.unlink(missing_ok=True)
     try:
-        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+        with opened(temporary, CREATE) as target:
             if keep:
                 with opened(path) as source:
                     _copy(source, target, keep)
-            write(target, rest)
+            write_all(target, rest)
             fsync(target)
         temporary.replace(path)
     except OSError:
@@ -152,7 +152,7 @@ def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync) -> None:
 
 def _copy(source: int, target: int, size: int) -> None:
     for begin in range(0, size, _COPIED):
-        write(target, read_from(source, begin, min(begin + _COPIED, size)))
+        write_all(target, read_range(source, begin, min(begin + _COPIED, size)))
 
 
 _HEAD = 2048
@@ -196,7 +196,7 @@ class Writer:
         if is_new and _has_content(path):
             set_aside(path)
         self._name = str(path)
-        self._descriptor = os.open(path, APPENDING | (os.O_CREAT if is_new else 0), PRIVATE)
+        self._descriptor = open_private(path, APPEND | (os.O_CREAT if is_new else 0))
         try:
             close_to_others(path, self._descriptor)
             refuse_newer(path, _head(self._descriptor))
@@ -217,7 +217,7 @@ class Writer:
     def append(self, data: bytes) -> None:
         """Write whole lines at the end: all of them, or none and raise `OSError`."""
         try:
-            write(self._descriptor, data)
+            write_all(self._descriptor, data)
         except OSError:
             with suppress(OSError):
                 # Should this fail as well, the next one who opens the file finds a torn tail and cuts it off.
@@ -243,7 +243,7 @@ def read(path: Path, enough: Sufficiency | None = None, *, max_bytes: int | None
     """
     with opened(path) as descriptor:
         before = os.fstat(descriptor).st_size
-        block = read_from(descriptor, max(0, before - BLOCK), before)
+        block = read_range(descriptor, max(0, before - BLOCK), before)
         head = _head(descriptor) if before > BLOCK else block.partition(b"\n")[0]
         refuse_newer(path, head)
         gathered = _gather(lines_before(descriptor, before, block), enough or Everything(), max_bytes)

@@ -7,6 +7,7 @@ from tempfile import mkstemp
 import msgspec
 
 from gateway.errors import Refused
+from gateway.private_files import write_all
 from gateway.sessions.entries import FORMAT, Header
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import advance, begin
@@ -55,9 +56,7 @@ class Arrival:
         self._path = Path(name)
 
     def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        write_all(self._descriptor, data)
 
     def finish(self) -> tuple[Header, SessionState]:
         """Make it durable and add up what it says; `Refused` when it is no session that we can take in."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.private_files import OPEN_TO_OTHERS
+from gateway.private_files import OTHERS
 from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.keys import file_name
@@ -105,7 +105,7 @@ def _check_mode(path: Path, tally: _Tally) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
         return
-    if mode & OPEN_TO_OTHERS:
+    if mode & OTHERS:
         tally.note("open_to_others", path.name, f"Its mode is {mode:o}; other users of this machine can get at it.")
 
 
