@@ -26,7 +26,7 @@ from gateway.daemon import Daemon, opened
 from gateway.files.store import FileStore
 from gateway.observability import housekeeping
 from gateway.sessions import SessionManager
-from gateway.spool import Found, Operation, ReminderRow, Spent, Spool, Stats
+from gateway.spool import Operation, RecoveredWork, ReminderRow, Spool, Stats, UsageTotal
 
 __all__ = ["rows"]
 
@@ -73,8 +73,8 @@ class NoSpool:
     async def commit(self, *_operations: Operation, patience: float = 0.0) -> None:
         del patience
 
-    async def recover(self) -> Found:
-        return Found(inbox=(), outbox=(), drafts={}, facts={})
+    async def recover(self) -> RecoveredWork:
+        return RecoveredWork(inbox=(), outbox=(), drafts={}, facts={})
 
     async def facts(self, _prefix: str) -> dict[str, str]:
         return {}
@@ -89,7 +89,7 @@ class NoSpool:
     async def next_reminder(self) -> datetime | None:
         return None
 
-    async def spenders(self, _day: str, *, limit: int) -> list[tuple[str, Spent]]:
+    async def spenders(self, _day: str, *, limit: int) -> list[tuple[str, UsageTotal]]:
         return [][:limit]
 
     async def tidy(self, _now: datetime) -> None:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from bench.table import Row
 from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.spool import Accept, Operation, Spool, Take
+from gateway.spool import AddToInbox, MarkSeen, Operation, Spool
 
 __all__ = ["rows"]
 
@@ -75,8 +75,8 @@ def _message(name: str) -> tuple[Operation, ...]:
     address = Address(channel="loopback", kind=PeerKind.DIRECT, peer=name)
     said = Inbound(address=address, sender=Sender(id=name), event_id=name, text="How are you? " * 20, sent_at=NOW)
     return (
-        Take(channel="loopback", account="default", event_id=name, at=NOW),
-        Accept(turn=name, inbound=said, scope=name, session=name, number=1, agent="main", at=NOW),
+        MarkSeen(channel="loopback", account="default", event_id=name, at=NOW),
+        AddToInbox(turn=name, inbound=said, scope=name, session=name, number=1, agent="main", at=NOW),
     )
 
 

@@ -65,7 +65,7 @@ class Jitter(Protocol):
 _chance = random.Random()  # noqa: S311 - nothing here is a secret
 
 
-def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _chance) -> Iterator[float]:
+def backoff_delays(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _chance) -> Iterator[float]:
     """Yield waits that double up to `cap`, each shortened by up to half so that many peers do not return at once."""
     wait = first
     while True:
@@ -73,7 +73,7 @@ def backoff(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _chance) 
         wait = min(wait * 2, cap)
 
 
-class Stopping:
+class ShutdownRequest:
     """Asked once, what runs may finish; asked twice, nobody waits for it."""
 
     def __init__(self) -> None:
@@ -81,19 +81,19 @@ class Stopping:
         self._hurrying = asyncio.Event()
         self.wants_restart = False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         if self._asked.is_set():
             self._hurrying.set()
         self._asked.set()
 
-    def ask_to_restart(self) -> None:
+    def request_restart(self) -> None:
         self.wants_restart = True
-        self.ask()
+        self.request()
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         return self._asked.is_set()
 
-    async def asked(self) -> None:
+    async def wait(self) -> None:
         """Return once somebody has asked."""
         await self._asked.wait()
 
@@ -116,8 +116,8 @@ async def _wait(event: asyncio.Event) -> None:
 _T = TypeVar("_T")
 
 
-async def whole(work: Coroutine[None, None, _T], *, patience: float | None = None) -> _T:
-    """Do `work`. Cancelled meanwhile, wait for its end, at most `patience` seconds, and be cancelled then.
+async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float | None = None) -> _T:
+    """Do `work`. Cancelled meanwhile, wait for its end, at most `grace` seconds, and be cancelled then.
 
     Cancelled again while waiting, it gives up.
     """
@@ -128,7 +128,7 @@ async def whole(work: Coroutine[None, None, _T], *, patience: float | None = Non
         await done
     except asyncio.CancelledError:
         try:
-            await asyncio.wait({task}, timeout=patience)
+            await asyncio.wait({task}, timeout=grace)
         finally:
             task.cancel()
         raise

@@ -11,7 +11,7 @@ from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.commands import COMMANDS, Desk
 from gateway.commands.runner import Errands
-from gateway.files.room import FileRoom
+from gateway.files.room import Files
 from gateway.files.store import FileStore
 from gateway.files.uploads import FileRoutes
 from gateway.inbound.dispatcher import Work
@@ -20,12 +20,12 @@ from gateway.inbound.intake import Admission, Intake
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
-from gateway.metrics import Tally
+from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, RunningJobs, SessionFlusher
 from gateway.observability.status import Status
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
-from gateway.reminders import Alarm, Reminders
+from gateway.reminders import Reminders, ReminderScheduler
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
 from gateway.turns.agents import AgentRegistry
@@ -43,7 +43,7 @@ class Ground:
     spool: Spool
     sessions: SessionManager
     store: FileStore
-    tally: Tally
+    metrics: Metrics
     now: Callable[[], datetime]
 
 
@@ -61,7 +61,7 @@ class Agents:
 
 def open_agents(ground: Ground) -> Agents:
     mcp = McpServers()
-    meter = Meter(ground.live, ground.spool, now=ground.now, tally=ground.tally)
+    meter = Meter(ground.live, ground.spool, now=ground.now, metrics=ground.metrics)
     return Agents(
         mcp=mcp,
         meter=meter,
@@ -76,7 +76,7 @@ class Chats:
     approvals: Approvals
     channels: ChannelRegistry
     signs: WaitingReactions
-    files: FileRoom
+    files: Files
     uploads: FileRoutes
     delivery: Delivery
 
@@ -88,7 +88,7 @@ def open_chats(ground: Ground) -> Chats:
     approvals = Approvals(live, ground.sessions)
     browser = SessionBrowser(live, ground.sessions, approvals)
     channels = ChannelRegistry(browser, moves.record, partial(ChannelStore, spool))
-    files = FileRoom(live, ground.store, channels.by_identity)
+    files = Files(live, ground.store, channels.by_identity)
     return Chats(
         moves=moves,
         approvals=approvals,
@@ -96,7 +96,7 @@ def open_chats(ground: Ground) -> Chats:
         signs=WaitingReactions(channels.by_identity),
         files=files,
         uploads=FileRoutes(ground.store, lambda: live.settings.files.max_bytes, ground.now),
-        delivery=Delivery(channels.by_identity, spool, now=ground.now, file_path=files.path, tally=ground.tally),
+        delivery=Delivery(channels.by_identity, spool, now=ground.now, file_path=files.path, metrics=ground.metrics),
     )
 
 
@@ -106,7 +106,7 @@ class Answering:
     turns: TurnRunner
     errands: Errands
     work: Work
-    alarm: Alarm
+    alarm: ReminderScheduler
 
 
 def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Answering:
@@ -118,7 +118,7 @@ def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> 
         turns=turns,
         errands=errands,
         work=Work(turns, errands, chats.signs),
-        alarm=Alarm(live, ground.spool, delivery, desk.reminders, now=ground.now),
+        alarm=ReminderScheduler(live, ground.spool, delivery, desk.reminders, now=ground.now),
     )
 
 
@@ -157,7 +157,7 @@ def _intake(ground: Ground, chats: Chats, desk: Desk) -> Intake:
             desk=desk,
             delivery=chats.delivery,
             signs=chats.signs,
-            files=chats.files.reception,
+            files=chats.files.downloads,
         ),
     )
 
@@ -203,7 +203,7 @@ def open_watch(
     ground: Ground, chats: Chats, agents: Agents, lanes: Lanes[Job], *, is_stopping: Callable[[], bool]
 ) -> Watch:
     running_jobs = RunningJobs()
-    flusher = SessionFlusher(ground.sessions, ground.tally.flushes.observe)
+    flusher = SessionFlusher(ground.sessions, ground.metrics.flushes.observe)
     disk = DiskSpace(ground.live.settings.gateway.data_dir)
     return Watch(
         running_jobs=running_jobs,
@@ -219,7 +219,7 @@ def open_watch(
             replies=chats.delivery.chats,
             mcp=agents.mcp,
             roster=agents.current,
-            metrics=ground.tally,
+            metrics=ground.metrics,
             is_stopping=is_stopping,
             now=ground.now,
         ),

@@ -13,7 +13,7 @@ from gateway.access.live import MOVES, Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.admin.routes import Operator, pairing_routes, spool_routes
 from gateway.admin.session_routes import session_routes
-from gateway.aio import Stopping
+from gateway.aio import ShutdownRequest
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
 from gateway.backup.routes import backup_routes
@@ -21,7 +21,7 @@ from gateway.build import Ground, open_agents, open_answering, open_chats, open_
 from gateway.contract import Route
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.doctor.routes import doctor_routes
-from gateway.files.room import forget_orphans, remover
+from gateway.files.room import drop_orphaned_files, session_file_remover
 from gateway.files.store import FileStore
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import Health, core_routes
@@ -29,13 +29,13 @@ from gateway.http.server import HttpServer
 from gateway.inbound.recovery import TakingUp
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.metrics import Tally, watch_lag
+from gateway.metrics import Metrics, watch_lag
 from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import Status
-from gateway.reminders import Alarm
+from gateway.reminders import ReminderScheduler
 from gateway.sessions import SessionManager
-from gateway.spool import Forgive, Spool, SpoolBroken, SpoolFull, WrongState
+from gateway.spool import ResetAttempts, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.turns.agents import AgentRegistry
 
 log = structlog.get_logger()
@@ -75,11 +75,11 @@ async def opened(
         store = FileStore(directory / "files", settings.files.max_stored_bytes)
         await store.open()
         sessions = await SessionManager.open(
-            directory / "sessions", settings.session, now, journal=spool, on_leaving=remover(store)
+            directory / "sessions", settings.session, now, journal=spool, on_leaving=session_file_remover(store)
         )
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        await forget_orphans(store, sessions)
+        await drop_orphaned_files(store, sessions)
         daemon = Daemon(settings, sessions, spool, store, now)
         closing.push_async_callback(daemon.close)
         await closing.enter_async_context(_served(daemon, settings, listen=listen))
@@ -117,20 +117,20 @@ class Daemon:
         """A link that lets one browser in, once."""
         self.operator = Operator()
         self.backup = Backup(settings.gateway.data_dir, spool=spool, sessions=sessions, now=now)
-        self._stopping = stopping = Stopping()
+        self._stopping = stopping = ShutdownRequest()
         self._live = Live(settings)
         self._sessions = sessions
         self._spool = spool
         self._ground = ground = Ground(
-            live=self._live, spool=spool, sessions=sessions, store=store, tally=Tally(), now=now
+            live=self._live, spool=spool, sessions=sessions, store=store, metrics=Metrics(), now=now
         )
         self._chats = chats = open_chats(ground)
         self._agents = agents = open_agents(ground)
         self._lanes = lanes = self._open_lanes(self._do, "lane")
         self._readings = readings = self._open_lanes(self._read, "reading")
-        self._watch = open_watch(ground, chats, agents, lanes, is_stopping=stopping.is_asked)
+        self._watch = open_watch(ground, chats, agents, lanes, is_stopping=stopping.is_requested)
         self._desk = open_desk(
-            ground, chats, agents, lanes, readings, status=self.status.sentence, restart=stopping.ask_to_restart
+            ground, chats, agents, lanes, readings, status=self.status.sentence, restart=stopping.request_restart
         )
         self._answering = open_answering(ground, chats, agents, self._desk)
         sessions.is_busy = lanes.is_busy
@@ -168,7 +168,7 @@ class Daemon:
         return self._watch.status
 
     @property
-    def alarm(self) -> Alarm:
+    def alarm(self) -> ReminderScheduler:
         return self._answering.alarm
 
     def routes(self) -> list[Route]:
@@ -177,7 +177,7 @@ class Daemon:
             *self.operator.routes(),
             *self.status.routes(),
             *doctor_routes(lambda: self._live.settings, self.channels.by_identity),
-            *metrics_routes(self.status, self._ground.tally, is_open=self._live.settings.http.open_metrics),
+            *metrics_routes(self.status, self._ground.metrics, is_open=self._live.settings.http.open_metrics),
             *spool_routes(self._spool, self._chats.delivery),
             *pairing_routes(self._desk.pairing),
             *session_routes(self._sessions),
@@ -201,7 +201,7 @@ class Daemon:
 
     def stop(self) -> None:
         """Ask for an orderly end; asked twice, do not wait for the turns that are running."""
-        self._stopping.ask()
+        self._stopping.request()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer messages until `stop`; `ready` is called once the channels have been started."""
@@ -210,7 +210,7 @@ class Daemon:
             sides = [
                 tasks.create_task(self._watch.housekeeping.run(), name="flush"),
                 tasks.create_task(self._end_when_broken(), name="spool:broken"),
-                tasks.create_task(watch_lag(self._ground.tally.lag.observe), name="loop:lag"),
+                tasks.create_task(watch_lag(self._ground.metrics.lag.observe), name="loop:lag"),
             ]
             await self._take_up()
             self.channels.start(tasks, self._answering.intake.deliver)
@@ -219,7 +219,7 @@ class Daemon:
             ready()
             sides.append(tasks.create_task(self.roster.warm_up(), name="providers:warming_up"))
             ringing = tasks.create_task(self.alarm.run(), name="reminders")
-            await self._stopping.asked()
+            await self._stopping.wait()
             ringing.cancel()
             await self._shut_down()
             for side in sides:
@@ -231,7 +231,7 @@ class Daemon:
         self._readings.open(tasks)
         self._chats.delivery.chats.open(tasks)
         self._chats.signs.lanes.open(tasks)
-        self._chats.files.reception.open(tasks)
+        self._chats.files.downloads.open(tasks)
         self._agents.compactions.open(tasks)
         self._agents.mcp.start(tasks, self._live.settings.mcp)
 
@@ -271,7 +271,7 @@ class Daemon:
             lanes.max_waiting = settings.gateway.max_queued_per_session
             lanes.max_in_all = settings.gateway.max_queued
         self._chats.delivery.channels_changed()
-        self.alarm.look_anew()
+        self.alarm.recompute()
         await self._agents.mcp.follow(settings.mcp)
         await old.aclose()
 
@@ -291,14 +291,14 @@ class Daemon:
         lanes.stop_all("")
         self._readings.stop_all("")
         await self._stopping.wait_for(self._drained(), LAST_WORDS)
-        self._chats.files.reception.close()
+        self._chats.files.downloads.close()
         await self._stopping.wait_for(chats.drained(), LAST_WORDS)
         lanes.abandon()
         self._readings.abandon()
         chats.stop_all("")
         suspended += self._answering.errands.suspended
         with suppress(SpoolFull, WrongState):  # Then this start counts as an attempt, of which there are some.
-            await self._spool.commit(*(Forgive(turn=turn) for turn in suspended))
+            await self._spool.commit(*(ResetAttempts(turn=turn) for turn in suspended))
         await self._watch.flusher.flush()
         await self.channels.stop()
         await self._agents.mcp.stop()

@@ -1,4 +1,4 @@
-"""The tally: what has happened since the start, counted where it happens at the price of a dictionary's look-up."""
+"""The metrics: what has happened since the start, counted where it happens at the price of a dictionary's look-up."""
 
 import asyncio
 from bisect import bisect_left
@@ -8,7 +8,7 @@ from itertools import accumulate
 from time import time
 
 from gateway.contract import Address, Verdict
-from gateway.spool import Spend
+from gateway.spool import AddUsage
 
 
 class Histogram:
@@ -65,7 +65,7 @@ OTHER = "other"
 """Stands for every model beyond the first so many: whoever names models must not fill the memory, here or there."""
 
 
-class Tally:
+class Metrics:
     """Only ever grows, and only by labels that the configuration bounds; nothing in it names a person or a chat."""
 
     def __init__(self, clock: Callable[[], float] = time) -> None:
@@ -93,25 +93,25 @@ class Tally:
         self.last_events: dict[tuple[str, str], float] = {}
         """When each channel and account was last heard from."""
 
-    def came(self, address: Address, verdict: Verdict) -> None:
+    def message_received(self, address: Address, verdict: Verdict) -> None:
         self.received[address.channel, verdict] += 1
         self.last_events[address.channel, address.account] = self._clock()
 
-    def commanded(self, channel: str, command: str) -> None:
+    def command_run(self, channel: str, command: str) -> None:
         self.commands[channel, command] += 1
 
-    def turned(self, channel: str, outcome: str, *, messages: int, took_ms: float) -> None:
+    def turn_finished(self, channel: str, outcome: str, *, messages: int, took_ms: float) -> None:
         self.settled[channel, outcome] += messages
         _of(self.turns, (channel,), _TURN).observe(took_ms / 1000)
 
-    def given_up(self, channel: str, outcome: str) -> None:
+    def message_abandoned(self, channel: str, outcome: str) -> None:
         """Count a message that no turn will answer any more."""
         self.settled[channel, outcome] += 1
 
-    def replied(self, channel: str, outcome: str) -> None:
+    def reply_finished(self, channel: str, outcome: str) -> None:
         self.replies[channel, outcome] += 1
 
-    def asked(self, model: str, outcome: str, *, seconds: float, first_word: float | None) -> None:
+    def model_called(self, model: str, outcome: str, *, seconds: float, first_word: float | None) -> None:
         """Count one step of a model, with the waits for it to be asked again."""
         model = self._known(model)
         self.requests[model, outcome] += 1
@@ -120,7 +120,7 @@ class Tally:
         if first_word is not None:
             _of(self.first_words, (model,), _MODEL).observe(first_word)
 
-    def spent(self, spend: Spend) -> None:
+    def usage_added(self, spend: AddUsage) -> None:
         model = self._known(spend.model)
         self.tokens[model, "input"] += spend.input_tokens
         self.tokens[model, "cached"] += spend.cached_tokens

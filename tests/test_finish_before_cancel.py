@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 
 
 class Job:
@@ -25,7 +25,7 @@ class Job:
 
 async def cancelled(job: Job, patience: float | None = None) -> asyncio.Task[str]:
     """Start the job wholly, and cancel it in its middle."""
-    task = asyncio.create_task(whole(job.run(), patience=patience), name="whole")
+    task = asyncio.create_task(finish_before_cancel(job.run(), grace=patience), name="whole")
     await job.begun.wait()
     task.cancel("enough")
     return task
@@ -35,9 +35,9 @@ async def test_what_it_does_and_what_goes_wrong_is_passed_on() -> None:
     good, bad = Job(), Job(LookupError())
     good.may_end.set()
     bad.may_end.set()
-    assert await whole(good.run()) == "done"
+    assert await finish_before_cancel(good.run()) == "done"
     with pytest.raises(LookupError):
-        await whole(bad.run())
+        await finish_before_cancel(bad.run())
 
 
 @pytest.mark.parametrize("failure", [None, ValueError()])

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from gateway.contract import Address, PeerKind, Sender
-from gateway.spool import Remember
+from gateway.spool import SetFact
 
 __all__ = ["FACTS", "Applicant", "Guest", "GuestBook", "Person"]
 
@@ -106,15 +106,15 @@ class GuestBook:
         return [each for each in self.applicants.values() if each.is_over(now)]
 
 
-def kept(entry: Applicant | Guest) -> Remember:
+def kept(entry: Applicant | Guest) -> SetFact:
     """Return the fact that says so."""
     kind = APPLICANT if isinstance(entry, Applicant) else GUEST
-    return Remember(name=f"{kind}{entry.person}", value=msgspec.json.encode(entry).decode())
+    return SetFact(name=f"{kind}{entry.person}", value=msgspec.json.encode(entry).decode())
 
 
-def dropped(entry: Applicant | Guest) -> Remember:
+def dropped(entry: Applicant | Guest) -> SetFact:
     """Return the fact that takes it back."""
-    return Remember(name=kept(entry).name, value=None)
+    return SetFact(name=kept(entry).name, value=None)
 
 
 def _entries(facts: Mapping[str, str], prefix: str, kind: type[_Entry]) -> Iterator[_Entry]:

@@ -11,7 +11,7 @@ from config import ChannelSettings, Settings
 from gateway.access.guests import GuestBook
 from gateway.contract import Address
 from gateway.errors import NotAccepted
-from gateway.spool import Remember, Spool, SpoolFull
+from gateway.spool import SetFact, Spool, SpoolFull
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class Moves:
             return
         value = msgspec.json.encode((new, home)).decode()
         try:
-            await self._spool.commit(Remember(name=f"{MOVES}{new.channel}/{new.account}/{new.peer}", value=value))
+            await self._spool.commit(SetFact(name=f"{MOVES}{new.channel}/{new.account}/{new.peer}", value=value))
         except SpoolFull as full:
             raise NotAccepted(str(full)) from full
         self._live.homes[new] = home

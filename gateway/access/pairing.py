@@ -16,7 +16,7 @@ from gateway.access.rules import rules_for
 from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, Outbound, PeerKind
 from gateway.errors import Refused
-from gateway.spool import Operation, Send, Spool
+from gateway.spool import AddToOutbox, Operation, Spool
 from gateway.text import excerpt
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ class Pairing:
         spool: Spool,
         *,
         now: Callable[[], datetime],
-        post: Callable[[Sequence[Send]], None] = lambda _: None,
+        post: Callable[[Sequence[AddToOutbox]], None] = lambda _: None,
     ) -> None:
         self.book = book
         self._spool = spool
@@ -99,7 +99,7 @@ class Pairing:
         now = self._now()
         guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
         message = Outbound(address=guest.address, text=WELCOME)
-        welcome = Send(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now)
+        welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now)
         self._forget([applicant])
         try:
             await self._spool.commit(dropped(applicant), kept(guest), welcome, *also(guest))

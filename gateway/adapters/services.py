@@ -10,7 +10,7 @@ from gateway.errors import NotAccepted
 from gateway.files.outgoing import enclosure
 from gateway.routing import route
 from gateway.sessions import SessionManager
-from gateway.spool import Remember, Spool, SpoolFull
+from gateway.spool import SetFact, Spool, SpoolFull
 from gateway.turns.approvals import Approvals
 
 
@@ -88,7 +88,7 @@ class ChannelStore:
     async def write(self, facts: Mapping[str, str | None]) -> None:
         try:
             await self._spool.commit(
-                *(Remember(name=f"{self._prefix}{name}", value=value) for name, value in facts.items())
+                *(SetFact(name=f"{self._prefix}{name}", value=value) for name, value in facts.items())
             )
         except SpoolFull as full:
             raise NotAccepted(str(full)) from full

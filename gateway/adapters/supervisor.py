@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import structlog
 
-from gateway.aio import backoff
+from gateway.aio import backoff_delays
 from gateway.contract import Channel, Deliver
 from gateway.errors import AuthRejected, NotAccepted, Transient
 
@@ -70,7 +70,7 @@ async def supervise(
 ) -> None:
     """Run `channel` until cancelled, starting it anew with growing pauses; return only when it is retired."""
     clock = clock or asyncio.get_running_loop().time
-    waits = backoff()
+    waits = backoff_delays()
     while True:
         started = clock()
         asked: float | None = None
@@ -90,7 +90,7 @@ async def supervise(
             pulse.down(f"it crashed ({type(bug).__name__})")
             log.exception("channel_crashed", channel=channel.name, account=channel.account)
         if clock() - started > BACKOFF_RESET_AFTER:
-            waits = backoff()
+            waits = backoff_delays()
         await sleep(asked if asked is not None else next(waits))
 
 

@@ -15,7 +15,7 @@ from gateway.contract import Access, Caller, Route
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.outbound.delivery import Delivery
-from gateway.spool import InboxRow, OutboxRow, OutboxState, Revive, Spool
+from gateway.spool import InboxRow, OutboxRow, OutboxState, RetryDead, Spool
 from gateway.text import excerpt
 
 log = structlog.get_logger()
@@ -75,7 +75,7 @@ async def retry_dead_replies(spool: Spool, key: object) -> list[OutboxRow]:
     if key is not None and not chosen:
         raise Refused("No reply of that key was given up. `gatehouse spool` lists those that were.")
     if chosen:
-        await spool.commit(*(Revive(key=row.key) for row in chosen))
+        await spool.commit(*(RetryDead(key=row.key) for row in chosen))
     return [replace(row, state=OutboxState.PENDING) for row in chosen]
 
 

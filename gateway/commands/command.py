@@ -15,7 +15,7 @@ from gateway.mcp.registry import McpServers
 from gateway.reminders.reminders import Reminders
 from gateway.routing import Routed
 from gateway.sessions import SessionManager
-from gateway.spool import Operation, Spent
+from gateway.spool import Operation, UsageTotal
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactor
@@ -125,7 +125,7 @@ NO_SESSION = "There is no session here yet. Write something to start the first o
 _CENT = 0.01
 
 
-def spent_in_words(spent: Spent) -> str:
+def spent_in_words(spent: UsageTotal) -> str:
     """Tell tokens, and the cost where there is one, in whatever currency prices are given in."""
     cached = f" ({spent.cached_tokens:,} from a cache)" if spent.cached_tokens else ""
     cost = spent.cost_micros / 1_000_000

@@ -9,7 +9,7 @@ from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionMeta, plan_at_hand
-from gateway.spool import InboxState, Remember, Settle
+from gateway.spool import InboxState, SetFact, SetInboxState
 from gateway.text.plain import count
 from gateway.turns.usage import person_of
 
@@ -31,7 +31,7 @@ class Dropped:
     def told(self, sentence: str, *, asked: Inbound, why: str) -> Answer:
         """Answer with a sentence, and with how many were dropped; those from other chats than this are told there."""
         also = f" {count(len(self._jobs), 'waiting message')} dropped." if self._jobs else ""
-        settled = [Settle(turn=job.turn, state=InboxState.ABANDONED, note=why) for job in self._jobs]
+        settled = [SetInboxState(turn=job.turn, state=InboxState.ABANDONED, note=why) for job in self._jobs]
         elsewhere = [job for job in self._jobs if job.inbound.address != asked.address]
         return Answer(
             text=f"{sentence}{also}",
@@ -144,7 +144,7 @@ async def _whoami(call: Call) -> Answer:
 async def _restart(call: Call) -> Answer:
     if not call.is_owner:
         raise Refused("Only the owner may restart the gateway.")
-    note = Remember(name=RESTARTED_BY, value=msgspec.json.encode(call.inbound.address).decode())
+    note = SetFact(name=RESTARTED_BY, value=msgspec.json.encode(call.inbound.address).decode())
     return Answer(text="Restarting. I will tell you here when I am back.", also=(note,), then=call.desk.restart)
 
 

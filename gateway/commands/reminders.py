@@ -5,7 +5,7 @@ from datetime import tzinfo
 from gateway.commands.command import Answer, Call, Command, Kind, is_number
 from gateway.contract import Button
 from gateway.errors import Refused
-from gateway.spool import Cancel, ReminderRow
+from gateway.spool import CancelReminder, ReminderRow
 from gateway.text import excerpt
 
 __all__ = ["REMINDERS", "REMINDERS_CANCEL"]
@@ -45,7 +45,7 @@ async def _cancel(call: Call) -> Answer:
         raise Refused("Only the person who asked for that reminder, or an owner, may cancel it.")
     return Answer(
         text=f"Reminder {number} is cancelled: {excerpt(found[0].about.text, _WIDTH)}",
-        also=(Cancel(id=found[0].id, at=call.desk.now()),),
+        also=(CancelReminder(id=found[0].id, at=call.desk.now()),),
     )
 
 

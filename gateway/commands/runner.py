@@ -8,15 +8,15 @@ import structlog
 
 from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome, is_owner
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.commands.command import Answer, Call, Command, Desk
 from gateway.contract import Inbound, Outbound
 from gateway.errors import OUR_FAULT, Refused
 from gateway.job import Job
 from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed
-from gateway.spool import Begin, InboxState, Operation, Send, Settle
-from gateway.spool.spool import insist
+from gateway.spool import AddToOutbox, InboxState, Operation, SetInboxState, StartTurn
+from gateway.spool.spool import retry_while_full
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ class Reply:
         self._delivery = delivery
         self._inbound = inbound
         self._settles = settles
-        self.parts: list[Send] = []
+        self.parts: list[AddToOutbox] = []
         """What is to be posted once the operations are committed."""
 
     def operations(self, answer: Answer) -> Sequence[Operation]:
@@ -67,13 +67,13 @@ class Errands:
         )
         try:
             if command.can_be_stopped:  # It may take long enough to be what ends the daemon.
-                await self._delivery.record(Begin(turn=job.turn))
+                await self._delivery.record(StartTurn(turn=job.turn))
             answer = await self._obeyed(call, command, reply)
         except asyncio.CancelledError as stop:
             await self.stopped(job, str(stop))
             raise
-        await whole(self._answer(reply, answer))
-        self._delivery.tally.commanded(job.inbound.address.channel, command.name)
+        await finish_before_cancel(self._answer(reply, answer))
+        self._delivery.metrics.command_run(job.inbound.address.channel, command.name)
         log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
 
     async def _obeyed(self, call: Call, command: Command, reply: Reply) -> Answer:
@@ -85,7 +85,7 @@ class Errands:
 
         try:
             check_still_welcome(self._live, call.inbound)
-            return await insist(run)
+            return await retry_while_full(run)
         except Refused as refusal:
             sentence = str(refusal)
         except Exception:  # One command's bug must not end the daemon, nor the next one that finds it waiting.
@@ -102,7 +102,7 @@ class Errands:
             await self.refused(job, reason or "Stopped. Nothing has changed.")
 
     async def refused(self, job: Job, reason: str) -> None:
-        await whole(self._answer(_reply(self._delivery, job), Answer(text=reason)))
+        await finish_before_cancel(self._answer(_reply(self._delivery, job), Answer(text=reason)))
 
     async def _answer(self, reply: Reply, answer: Answer) -> None:
         if not reply.parts:
@@ -111,4 +111,4 @@ class Errands:
 
 
 def _reply(delivery: Delivery, job: Job) -> Reply:
-    return Reply(delivery, job.inbound, Settle(turn=job.turn, state=InboxState.ANSWERED))
+    return Reply(delivery, job.inbound, SetInboxState(turn=job.turn, state=InboxState.ANSWERED))

@@ -10,19 +10,19 @@ from pathlib import Path
 import structlog
 
 from gateway.access.live import Live
-from gateway.aio import backoff
+from gateway.aio import backoff_delays
 from gateway.bounded import BoundedDict
 from gateway.contract import Attachment, AttachmentKind, Channel, FetchesFiles
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
 from gateway.files.identify import in_bytes, safe_name
-from gateway.files.store import FileStore, Stored, TooLarge, folder_of
-from gateway.files.to_text import Reader, Transcribe, missing
+from gateway.files.store import FileStore, StoredFile, TooLarge, folder_of
+from gateway.files.to_text import AttachmentReader, Transcribe, unavailable
 from gateway.files.uploads import UPLOADS
 from gateway.job import Job
 from gateway.sessions import entries
 
-__all__ = ["Reception"]
+__all__ = ["AttachmentDownloads"]
 
 log = structlog.get_logger()
 
@@ -32,8 +32,8 @@ REMEMBERED = 1_000
 """Files that are known not to come; one that is forgotten is asked for again."""
 
 
-class Reception:
-    """`begin` when a message was accepted; `received` in its turn. A file is fetched once, whoever asks first.
+class AttachmentDownloads:
+    """`start` when a message was accepted; `collect` in its turn. A file is fetched once, whoever asks first.
 
     Its name in the store follows from its turn and place, so that a start after a crash finds what was fetched.
     """
@@ -65,21 +65,21 @@ class Reception:
         for task in self._fetching.values():
             task.cancel()
 
-    def begin(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
         """Start to fetch the files of a message, if it has any."""
         if job.inbound.attachments and self._group is not None:
             task = self._group.create_task(self._fetch_all(job), name=f"files:{job.turn}")
             self._fetching[job.turn] = task
             task.add_done_callback(lambda _: self._fetching.pop(job.turn, None))
 
-    async def received(self, job: Job, workspace: Path) -> tuple[entries.Attached, ...]:
+    async def collect(self, job: Job, workspace: Path) -> tuple[entries.Attached, ...]:
         """Return the files of a message as its transcript has them. One that cannot be had is a note that says why."""
         if not job.inbound.attachments:
             return ()
         if job.turn in self._fetching:
             await asyncio.wait({self._fetching[job.turn]})
         settings = self._live.settings.files
-        reader = Reader(
+        reader = AttachmentReader(
             store=self._store,
             workspace=workspace,
             label=job.turn[:8],
@@ -91,12 +91,12 @@ class Reception:
         found = [await self._receive(reader, job, number, file) for number, file in enumerate(wanted, start=1)]
         return (*found, *_surplus(len(job.inbound.attachments) - len(wanted), len(wanted)))
 
-    async def _receive(self, reader: Reader, job: Job, number: int, file: Attachment) -> entries.Attached:
+    async def _receive(self, reader: AttachmentReader, job: Job, number: int, file: Attachment) -> entries.Attached:
         try:
             stored = await self._fetch(job, number, file)
             return await reader.read(file, stored, number)
         except Refused as reason:
-            return missing(file, str(reason))
+            return unavailable(file, str(reason))
 
     async def _fetch_all(self, job: Job) -> None:
         wanted = job.inbound.attachments[: self._live.settings.files.max_per_message]
@@ -106,7 +106,7 @@ class Reception:
             except Refused:  # It is remembered, and told when its turn comes.
                 continue
 
-    async def _fetch(self, job: Job, number: int, file: Attachment) -> Stored:
+    async def _fetch(self, job: Job, number: int, file: Attachment) -> StoredFile:
         """Have the file in the store; `Refused` says why it will not be."""
         folder = folder_of(job.session)
         name = f"{job.turn}-{number}-{safe_name(file.name, file.kind)}"
@@ -126,7 +126,7 @@ class Reception:
             self._lost[ref] = str(reason)
             raise
 
-    async def _transfer(self, job: Job, file: Attachment, folder: str, name: str) -> Stored:
+    async def _transfer(self, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         address = job.inbound.address
         channel = self._channels.get((address.channel, address.account))
         if channel is None:
@@ -149,7 +149,7 @@ class Reception:
             log.warning("file_not_kept", reason=trouble.strerror)
             raise Refused("it could not be written to the disk") from trouble
 
-    async def _bring(self, channel: Channel, job: Job, file: Attachment, folder: str, name: str) -> Stored:
+    async def _bring(self, channel: Channel, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         fetches = abilities_of(channel).fetches
         if fetches is None:
             return await self._store.move(f"{UPLOADS}/{file.ref}", folder, name)
@@ -161,10 +161,10 @@ class Reception:
             log.exception("fetch_crashed", channel=channel.name)
             raise Refused("the channel failed with a bug; the log has it") from bug
 
-    async def _download(self, fetches: FetchesFiles, job: Job, file: Attachment, folder: str, name: str) -> Stored:
+    async def _download(self, fetches: FetchesFiles, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         """Try until it is there. After a crash the channel may not be connected yet."""
         limit = self._live.settings.files.max_bytes
-        for wait in backoff(first=0.2, cap=10.0):
+        for wait in backoff_delays(first=0.2, cap=10.0):
             try:
                 async with aclosing(fetches.fetch(file, job.inbound.address)) as chunks:
                     return await self._store.keep(folder, name, chunks, limit=limit)

@@ -30,8 +30,8 @@ def enclosure(sent: entries.SentFile) -> Enclosure:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outgoing:
-    """What one turn sends. `fresh` are the files that are not in the transcript yet."""
+class OutgoingFiles:
+    """What one turn sends. `new` are the files that are not in the transcript yet."""
 
     store: FileStore
     folder: str
@@ -39,7 +39,7 @@ class Outgoing:
     max_files: int
     max_bytes: int
     count: int = 0
-    fresh: list[Enclosure] = field(default_factory=list)
+    new: list[Enclosure] = field(default_factory=list)
 
     async def add(self, descriptor: int, name: str) -> None:
         """Copy an open file; `Refused` says in a sentence why it does not go."""
@@ -56,12 +56,12 @@ class Outgoing:
             self.count -= 1
             raise Refused(f"files of up to {in_bytes(self.max_bytes)} can be sent") from None
         kind = media_type(await self.store.read(kept.ref, HEAD), mimetypes.guess_type(label)[0] or "")
-        self.fresh.append(Enclosure(name=label, media_type=kind, size=kept.size, ref=kept.ref))
+        self.new.append(Enclosure(name=label, media_type=kind, size=kept.size, ref=kept.ref))
 
-    def taken(self) -> list[Enclosure]:
-        """Return what is fresh, once."""
-        fresh, self.fresh = self.fresh, []
-        return fresh
+    def take_new(self) -> list[Enclosure]:
+        """Return what is new, once."""
+        new, self.new = self.new, []
+        return new
 
 
 async def _blocks(descriptor: int) -> AsyncGenerator[bytes, None]:
@@ -83,7 +83,7 @@ _UNSEEN = "You cannot see {names}: this model does not take images."
 _OLDER = "no longer shown, since newer ones were sent; it can be sent again"
 
 
-async def shown(messages: Sequence[Message], store: FileStore, *, sees: bool) -> Sequence[Message]:
+async def with_pictures(messages: Sequence[Message], store: FileStore, *, sees: bool) -> Sequence[Message]:
     """Give the pictures their bytes, newest first; where one is not shown, its message says why.
 
     Without pictures the very same messages are returned.

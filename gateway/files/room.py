@@ -9,29 +9,29 @@ from config import Settings
 from gateway.access.live import Live
 from gateway.contract import Channel, Enclosure
 from gateway.conversation import Message
-from gateway.files.download import Reception
-from gateway.files.outgoing import Outgoing, shown
+from gateway.files.download import AttachmentDownloads
+from gateway.files.outgoing import OutgoingFiles, with_pictures
 from gateway.files.store import FileStore, folder_of
 from gateway.files.to_text import Transcribe, Transcriber
 from gateway.files.uploads import UPLOADS
 from gateway.job import Job
 from gateway.sessions import Leaving, SessionManager, SessionMeta
 
-__all__ = ["FileRoom", "forget_orphans", "remover", "transcriber"]
+__all__ = ["Files", "drop_orphaned_files", "session_file_remover", "transcriber"]
 
 log = structlog.get_logger()
 
 
-class FileRoom:
+class Files:
     def __init__(self, live: Live, store: FileStore, channels: Mapping[tuple[str, str], Channel]) -> None:
         self._live = live
         self._store = store
-        self.reception = Reception(live=live, store=store, channels=channels, transcribe=self._transcribe)
+        self.downloads = AttachmentDownloads(live=live, store=store, channels=channels, transcribe=self._transcribe)
 
-    def outgoing(self, job: Job, sent: Sequence[Enclosure]) -> Outgoing:
+    def outgoing(self, job: Job, sent: Sequence[Enclosure]) -> OutgoingFiles:
         """Return what takes the files that a turn sends; `sent` are those it has sent already."""
         settings = self._live.settings.files
-        return Outgoing(
+        return OutgoingFiles(
             store=self._store,
             folder=folder_of(job.session),
             turn=job.turn,
@@ -40,9 +40,9 @@ class FileRoom:
             count=len(sent),
         )
 
-    async def shown(self, messages: Sequence[Message], *, sees: bool) -> Sequence[Message]:
+    async def with_pictures(self, messages: Sequence[Message], *, sees: bool) -> Sequence[Message]:
         """Give the newest pictures their bytes, for a model that sees them."""
-        return await shown(messages, self._store, sees=sees)
+        return await with_pictures(messages, self._store, sees=sees)
 
     async def path(self, ref: str) -> Path:
         """Return where a file is; `Refused` when it is not kept any more."""
@@ -60,7 +60,7 @@ def transcriber(settings: Settings) -> Transcribe | None:
     return Transcriber(base_url=provider.base_url, api_key=provider.api_key, model=wanted.model).transcribe
 
 
-def remover(store: FileStore) -> Callable[[SessionMeta, Leaving], Coroutine[None, None, None]]:
+def session_file_remover(store: FileStore) -> Callable[[SessionMeta, Leaving], Coroutine[None, None, None]]:
     """Return what lets the files of a session go when it leaves the disk."""
 
     async def remove(meta: SessionMeta, why: Leaving) -> None:
@@ -70,7 +70,7 @@ def remover(store: FileStore) -> Callable[[SessionMeta, Leaving], Coroutine[None
     return remove
 
 
-async def forget_orphans(store: FileStore, sessions: SessionManager) -> None:
+async def drop_orphaned_files(store: FileStore, sessions: SessionManager) -> None:
     """Remove the files of sessions that were deleted while no daemon ran."""
     found = {*await store.folders()} - {UPLOADS}
     if not found:

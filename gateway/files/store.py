@@ -16,14 +16,14 @@ from tempfile import mkstemp
 import structlog
 
 from config.files import fsync_directory, make_private_directory
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
 from gateway.private_files import write_all
 from gateway.sessions.keys import file_name
 
-__all__ = ["FileStore", "Stored", "TooLarge", "folder_of"]
+__all__ = ["FileStore", "StoredFile", "TooLarge", "folder_of"]
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredFile:
     ref: str
     path: Path
     size: int
@@ -74,17 +74,17 @@ class FileStore:
     def _count(self) -> int:
         return sum(size for _, size, _ in self._files())
 
-    async def keep(self, folder: str, name: str, chunks: AsyncIterable[bytes], *, limit: int) -> Stored:
+    async def keep(self, folder: str, name: str, chunks: AsyncIterable[bytes], *, limit: int) -> StoredFile:
         """Keep what `chunks` yield, in place of what has that name; `TooLarge` at the first byte beyond `limit`."""
         descriptor, temporary = await asyncio.to_thread(mkstemp, dir=self._root / _INCOMING)
         try:
             size = await _written(descriptor, chunks, limit)
-            await whole(asyncio.to_thread(self._place, descriptor, Path(temporary), folder, name))
+            await finish_before_cancel(asyncio.to_thread(self._place, descriptor, Path(temporary), folder, name))
         finally:
             os.close(descriptor)
             with suppress(OSError):  # It has its own name by now, or else the next start removes it.
                 os.unlink(temporary)  # noqa: PTH108 - a name as `mkstemp` gave it.
-        stored = Stored(ref=f"{folder}/{name}", path=self._root / folder / name, size=size)
+        stored = StoredFile(ref=f"{folder}/{name}", path=self._root / folder / name, size=size)
         await self._make_room(size, stored.path)
         return stored
 
@@ -95,7 +95,7 @@ class FileStore:
         temporary.replace(target)
         fsync_directory(target.parent)
 
-    async def move(self, ref: str, folder: str, name: str) -> Stored:
+    async def move(self, ref: str, folder: str, name: str) -> StoredFile:
         """Give a file another place; it stays the same file."""
         await asyncio.to_thread(self._move, ref, folder, name)
         return await self.find(f"{folder}/{name}")
@@ -108,14 +108,14 @@ class FileStore:
         except FileNotFoundError as gone:
             raise Refused("That file is not kept any more; send it again.") from gone
 
-    async def find(self, ref: str) -> Stored:
+    async def find(self, ref: str) -> StoredFile:
         """Return a file that is there; `Refused` when it is not, or not any more."""
         return await asyncio.to_thread(self._find, ref)
 
-    def _find(self, ref: str) -> Stored:
+    def _find(self, ref: str) -> StoredFile:
         path = self._path(ref)
         try:
-            return Stored(ref=ref, path=path, size=path.stat().st_size)
+            return StoredFile(ref=ref, path=path, size=path.stat().st_size)
         except OSError as gone:
             raise Refused(f"The file {path.name} is not kept any more.") from gone
 
@@ -209,9 +209,9 @@ async def _written(descriptor: int, chunks: AsyncIterable[bytes], limit: int) ->
             raise TooLarge
         block += chunk
         if len(block) >= _BLOCK:
-            await whole(asyncio.to_thread(write_all, descriptor, bytes(block)))
+            await finish_before_cancel(asyncio.to_thread(write_all, descriptor, bytes(block)))
             block.clear()
-    await whole(asyncio.to_thread(write_all, descriptor, bytes(block)))
+    await finish_before_cancel(asyncio.to_thread(write_all, descriptor, bytes(block)))
     return size
 
 

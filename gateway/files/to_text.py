@@ -19,7 +19,7 @@ from config import Secret
 from gateway.contract import Attachment, AttachmentKind
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, as_text, in_bytes, media_type, safe_name
-from gateway.files.store import FileStore, Stored
+from gateway.files.store import FileStore, StoredFile
 from gateway.private_files import CREATE, DIRECTORY_MODE, open_private
 from gateway.sessions import entries
 from gateway.text import clean
@@ -122,7 +122,7 @@ Transcribe = Callable[[Path, str, str], Awaitable[str]]
 """Makes text of a recording: its path, name and type in; `Refused` says in a sentence why there is none."""
 
 
-def missing(attachment: Attachment, why: str) -> entries.Attached:
+def unavailable(attachment: Attachment, why: str) -> entries.Attached:
     """Describe a file that is not there."""
     name = safe_name(attachment.name, attachment.kind)
     size = f", {in_bytes(attachment.size)}" if attachment.size else ""
@@ -131,7 +131,7 @@ def missing(attachment: Attachment, why: str) -> entries.Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class AttachmentReader:
     """`max_chars` of a text stand in the message itself; `transcribe` is None where nothing listens to recordings."""
 
     store: FileStore
@@ -142,7 +142,7 @@ class Reader:
     max_saved_bytes: int
     transcribe: Transcribe | None
 
-    async def read(self, attachment: Attachment, stored: Stored, number: int) -> entries.Attached:
+    async def read(self, attachment: Attachment, stored: StoredFile, number: int) -> entries.Attached:
         head = await self.store.read(stored.ref, HEAD)
         kind = media_type(head, attachment.media_type)
         found = entries.Attached(
@@ -159,7 +159,7 @@ class Reader:
         return msgspec.structs.replace(found, note=await self._saved(found, stored, number))
 
     async def _listen(
-        self, transcribe: Transcribe, found: entries.Attached, stored: Stored, number: int
+        self, transcribe: Transcribe, found: entries.Attached, stored: StoredFile, number: int
     ) -> entries.Attached:
         try:
             said = clean(await transcribe(stored.path, found.name, found.media_type)).strip()
@@ -180,7 +180,7 @@ class Reader:
         fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
         return f"[file: {found.name}]\n{fence}\n{clean(text)}\n{fence}"
 
-    async def _saved(self, found: entries.Attached, stored: Stored, number: int, more: str = "") -> str:
+    async def _saved(self, found: entries.Attached, stored: StoredFile, number: int, more: str = "") -> str:
         name = safe_name(f"{self.label}-{number}-{found.name}")
         about = f"{found.kind}: {found.name}, {found.media_type}, {in_bytes(found.size)}"
         try:

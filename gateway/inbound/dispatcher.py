@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.commands import COMMANDS, RETRY, Command
 from gateway.commands.runner import Errands
 from gateway.errors import Refused
@@ -28,7 +28,7 @@ class Work:
         if command is RETRY:
             return await self._retry(job, command, job.argument)
         errand = self._errands.run(job, command, job.argument)
-        await (errand if command.can_be_stopped else whole(errand))
+        await (errand if command.can_be_stopped else finish_before_cancel(errand))
         return None
 
     async def _retry(self, job: Job, command: Command, argument: str) -> Job | None:
@@ -43,5 +43,5 @@ class Work:
             raise
         if begins_with or job.is_resumed:
             return await self._turns.run(job, begins_with)
-        await whole(self._errands.run(job, command, argument))
+        await finish_before_cancel(self._errands.run(job, command, argument))
         return None

@@ -8,7 +8,7 @@ from gateway.commands import COMMANDS, Asked, Desk, read
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.sessions import entries
-from gateway.spool import Duplicate, InboxRow, Replace, Spool, Take
+from gateway.spool import Duplicate, InboxRow, MarkSeen, ReplaceInbound, Spool
 
 __all__ = ["Edits"]
 
@@ -21,26 +21,26 @@ class Edits:
         self._spool = spool
         self._desk = desk
 
-    async def apply(self, inbound: Inbound, taken: Take) -> bool:
+    async def apply(self, inbound: Inbound, taken: MarkSeen) -> bool:
         """Have an edit take effect; return False for one that is to be taken like a new message.
 
         That is one of a message which we have not taken (it may have lacked our name), and one that makes or was a
         command.
         """
-        row = await self._spool.accepted(inbound.address, inbound.edits or "")
+        row = await self._spool.find_message(inbound.address, inbound.edits or "")
         if row is None:
             return self._desk.now() - inbound.sent_at > FORGOTTEN_AFTER
         if row.inbound.sender.id != inbound.sender.id:
             return True  # Only who wrote a message can change it.
         if _is_command(inbound) or _is_command(row.inbound):
             return False
-        if await self._spool.was_taken(taken):
+        if await self._spool.was_seen(taken):
             raise Duplicate("This edit has been seen.")
         if not await self._replaced(row, inbound, taken):
             await self._noted(row, inbound, taken)
         return True
 
-    async def _replaced(self, row: InboxRow, inbound: Inbound, taken: Take) -> bool:
+    async def _replaced(self, row: InboxRow, inbound: Inbound, taken: MarkSeen) -> bool:
         """Change a message that waits, unless its turn has it already."""
         changed = replace(row.inbound, text=inbound.text)
         # What is changed here is committed before its turn can begin: calls to the spool keep their order.
@@ -48,10 +48,10 @@ class Edits:
             row.session, lambda job: replace(job, inbound=changed) if job.turn == row.turn else job
         )
         if is_waiting:
-            await self._spool.commit(taken, Replace(turn=row.turn, inbound=changed))
+            await self._spool.commit(taken, ReplaceInbound(turn=row.turn, inbound=changed))
         return is_waiting
 
-    async def _noted(self, row: InboxRow, inbound: Inbound, taken: Take) -> None:
+    async def _noted(self, row: InboxRow, inbound: Inbound, taken: MarkSeen) -> None:
         """Write the edit behind what was said, for the next turn to see."""
         edit = entries.Edit(
             event_id=row.inbound.event_id,

@@ -14,14 +14,14 @@ from gateway.access.rules import rules_for
 from gateway.commands import Asked, Desk
 from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
-from gateway.files.download import Reception
+from gateway.files.download import AttachmentDownloads
 from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
-from gateway.spool import Accept, Operation, Send, Spool, Take
+from gateway.spool import AddToInbox, AddToOutbox, MarkSeen, Operation, Spool
 from gateway.turns.state import user_entry
 
 __all__ = ["Queueing", "taken"]
@@ -45,7 +45,7 @@ class Queueing:
         desk: Desk,
         delivery: Delivery,
         signs: WaitingReactions,
-        files: Reception,
+        files: AttachmentDownloads,
     ) -> None:
         self._live = live
         self._spool = spool
@@ -68,7 +68,7 @@ class Queueing:
         try:
             await self._begin(inbound, routed, session)
         except asyncio.CancelledError:
-            await self._spool.caught_up()
+            await self._spool.drain()
             raise
         finally:
             self._lanes.release(session.key)
@@ -86,7 +86,7 @@ class Queueing:
         return self._lanes.at_work < self._live.settings.gateway.max_parallel_turns
 
     async def _begin(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
-        accept = self._acceptance(inbound, routed, session, is_begun=True)
+        accept = self._acceptance(inbound, routed, session, is_started=True)
         asked = user_entry(inbound, turn=accept.turn)
         job = _job(accept)
         await self._sessions.append(
@@ -98,8 +98,8 @@ class Queueing:
 
     async def queue(self, inbound: Inbound, routed: Routed, asked: Asked | None = None) -> None:
         """Queue a message, or a command that waits for the turns before it, in the session that is active then."""
-        accepted: list[Accept] = []
-        note: list[Send] = []
+        accepted: list[AddToInbox] = []
+        note: list[AddToOutbox] = []
 
         def accept(session: SessionMeta) -> Sequence[Operation]:
             _check_room(self._lanes, session.key)
@@ -116,7 +116,7 @@ class Queueing:
                 then=lambda: self._put(_job(accepted[0], asked), note),
             )
         except asyncio.CancelledError:
-            await self._spool.caught_up()
+            await self._spool.drain()
             raise
 
     async def aside(self, inbound: Inbound, routed: Routed, session: SessionMeta, asked: Asked) -> None:
@@ -128,20 +128,22 @@ class Queueing:
             if refusal is None:
                 self._readings.put(routed.scope, _job(accept, asked))
 
-        await self._spool.commit(taken(inbound, accept.at), accept, then=put)
+        await self._spool.commit(taken(inbound, accept.at), accept, on_done=put)
 
-    def _put(self, job: Job, note: Sequence[Send]) -> None:
+    def _put(self, job: Job, note: Sequence[AddToOutbox]) -> None:
         inbound = job.inbound
         if self._why_it_waits(inbound, job.session, WaitingSign.REACTION):
             self._signs.waits(job.turn, inbound)
         if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
             self._lanes.stop(job.session, INTERRUPTED)
-        self._files.begin(job)
+        self._files.start(job)
         self._lanes.put(job.session, job)
         self._delivery.post(note)
 
-    def _acceptance(self, inbound: Inbound, routed: Routed, session: SessionMeta, *, is_begun: bool = False) -> Accept:
-        return Accept(
+    def _acceptance(
+        self, inbound: Inbound, routed: Routed, session: SessionMeta, *, is_started: bool = False
+    ) -> AddToInbox:
+        return AddToInbox(
             turn=self._new_turn(),
             inbound=inbound,
             scope=routed.scope,
@@ -149,7 +151,7 @@ class Queueing:
             number=session.number,
             agent=routed.agent,
             at=self._now(),
-            is_begun=is_begun,
+            is_started=is_started,
         )
 
     def _why_it_waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> str | None:
@@ -161,7 +163,7 @@ class Queueing:
             return None if rules.busy is BusyMode.INTERRUPT else WAITS
         return None if self._has_place else OTHERS_FIRST
 
-    def _note(self, inbound: Inbound, session: str) -> list[Send]:
+    def _note(self, inbound: Inbound, session: str) -> list[AddToOutbox]:
         why = self._why_it_waits(inbound, session, WaitingSign.NOTE)
         if why is None:
             return []
@@ -179,13 +181,13 @@ def _check_room(lanes: Lanes[Job], key: str) -> None:
         ) from full
 
 
-def taken(inbound: Inbound, now: datetime) -> Take:
+def taken(inbound: Inbound, now: datetime) -> MarkSeen:
     """Return the mark that keeps the same event from being taken twice."""
     address = inbound.address
-    return Take(channel=address.channel, account=address.account, event_id=inbound.event_id, at=now)
+    return MarkSeen(channel=address.channel, account=address.account, event_id=inbound.event_id, at=now)
 
 
-def _job(accept: Accept, asked: Asked | None = None) -> Job:
+def _job(accept: AddToInbox, asked: Asked | None = None) -> Job:
     return Job(
         turn=accept.turn,
         inbound=accept.inbound,
@@ -195,5 +197,5 @@ def _job(accept: Accept, asked: Asked | None = None) -> Job:
         number=accept.number,
         command=asked.command.name if asked else None,
         argument=asked.argument if asked else "",
-        has_begun=accept.is_begun,
+        has_begun=accept.is_started,
     )

@@ -14,7 +14,7 @@ from gateway.access.live import Live
 from gateway.access.pairing import Strangers, Told
 from gateway.access.rate_limit import FloodGate, Pace
 from gateway.access.rules import is_owner, may_talk, rules_for
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
 from gateway.commands.runner import Reply
 from gateway.contract import Inbound, PeerKind, Quote, Verdict
@@ -137,7 +137,7 @@ class Intake:
         except Exception:  # A platform would offer it again and again, and all that others write behind it would wait.
             log.exception("intake_crashed", channel=inbound.address.channel, chat=inbound.address.peer)
             verdict = await self._give_back(inbound)
-        self._delivery.tally.came(inbound.address, verdict)
+        self._delivery.metrics.message_received(inbound.address, verdict)
         if verdict is not Verdict.ACCEPTED:
             tell = log.debug if verdict is Verdict.IGNORED else log.info  # Most of what is said in a busy group is.
             tell("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)
@@ -197,7 +197,7 @@ class Intake:
                 async with self._scope(routed.scope):
                     await self._queueing.aside(inbound, routed, session, asked)
             case Asked(command, argument) if command.kind is not Kind.QUEUED:
-                if await self._spool.was_taken(taken(inbound, self._now())):
+                if await self._spool.was_seen(taken(inbound, self._now())):
                     raise Duplicate("A /stop that comes twice must not stop what was asked in between.")
                 await self._obey(command, argument, inbound, routed)
             case Asked() as asked:
@@ -226,7 +226,7 @@ class Intake:
 
     async def _obey(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
         """Run a command to its end: whoever called may have left, but what is stored of it is also told."""
-        await whole(self._obeyed(command, argument, inbound, routed))
+        await finish_before_cancel(self._obeyed(command, argument, inbound, routed))
 
     async def _obeyed(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
         """Run a command. What it changes and what it answers are one commit, made by the command or here."""
@@ -247,7 +247,7 @@ class Intake:
         self._delivery.post(reply.parts)
         if answer.then is not None:
             answer.then()
-        self._delivery.tally.commanded(inbound.address.channel, command.name)
+        self._delivery.metrics.command_run(inbound.address.channel, command.name)
         log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
 
     async def _settle(self, reply: Reply, answer: Answer) -> None:
@@ -261,7 +261,7 @@ class Intake:
 
     async def _tell(self, inbound: Inbound, text: str, also: Sequence[Operation] = ()) -> None:
         """Answer with a sentence, and with `also` in the same commit."""
-        await whole(self._told(inbound, Answer(text=text, also=tuple(also))))
+        await finish_before_cancel(self._told(inbound, Answer(text=text, also=tuple(also))))
 
     async def _told(self, inbound: Inbound, answer: Answer) -> None:
         reply = Reply(self._delivery, inbound, taken(inbound, self._now()))

@@ -16,7 +16,7 @@ from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
-from gateway.spool import Found, InboxRow, InboxState, Remember, Settle, Spool
+from gateway.spool import InboxRow, InboxState, RecoveredWork, SetFact, SetInboxState, Spool
 from gateway.turns.approvals import Approvals, Question
 
 __all__ = ["TOO_OLD", "TakingUp"]
@@ -67,7 +67,7 @@ class TakingUp:
         """Tell the chat that asked for the restart that we are back, once."""
         address = msgspec.json.decode(restarted_by, type=Address)
         parts = self.delivery.compose(Outbound(address=address, text=BACK), key=f"notice-{uuid4().hex}")
-        await self.spool.commit(Remember(name=RESTARTED_BY, value=None), *parts)
+        await self.spool.commit(SetFact(name=RESTARTED_BY, value=None), *parts)
         self.delivery.post(parts)
 
     async def _take_up(self, rows: list[InboxRow]) -> int:
@@ -108,7 +108,7 @@ class TakingUp:
         first = rows[0]
         parts = self.delivery.compose_all(_notices(rows, sentence), turn=first.turn)
         note = f"{sentence} ({self.now:%F})"
-        settled = [Settle(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
+        settled = [SetInboxState(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
         try:
             await self.sessions.append(first.session, _end(first, sentence), also=[*settled, *parts])
         except Refused:  # Its session is gone; its sender is told all the same.
@@ -116,11 +116,11 @@ class TakingUp:
         self.delivery.post(parts)
         for row in rows:
             self.signs.over(row.turn)
-            self.delivery.tally.given_up(row.inbound.address.channel, state)
+            self.delivery.metrics.message_abandoned(row.inbound.address.channel, state)
         return len(rows)
 
 
-def _collected(found: Found) -> dict[str, list[InboxRow]]:
+def _collected(found: RecoveredWork) -> dict[str, list[InboxRow]]:
     """Group the messages that another's turn was answering."""
     collected: dict[str, list[InboxRow]] = defaultdict(list)
     for row in found.inbox:
@@ -156,7 +156,7 @@ def _end(row: InboxRow, sentence: str) -> list[Entry]:
     ]
 
 
-def _tell(found: Found, given_up: int) -> None:
+def _tell(found: RecoveredWork, given_up: int) -> None:
     if found.set_aside is not None:
         log.error("spool_set_aside", file=str(found.set_aside))
     if found.unreadable:

@@ -16,7 +16,7 @@ import structlog
 from config import McpSettings
 from gateway.agent.protocol import ToolSpec
 from gateway.agent.tools import Tool, ToolContext, ToolFailed
-from gateway.aio import backoff
+from gateway.aio import backoff_delays
 from gateway.conversation import Json
 from gateway.text import clean, excerpt
 
@@ -141,7 +141,7 @@ class McpServer:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        waits = backoff()
+        waits = backoff_delays()
         loop.call_later(READY_TIMEOUT, self.ready.set)
         while True:
             started = loop.time()
@@ -151,7 +151,7 @@ class McpServer:
             except Exception as failure:  # noqa: BLE001 - whatever a server does, it is tried again, and told
                 self._down(_reason(failure), words)
             if loop.time() - started > BACKOFF_RESET_AFTER:
-                waits = backoff()
+                waits = backoff_delays()
             await asyncio.sleep(next(waits))
 
     async def _serve(self, words: StderrTail) -> None:

@@ -158,7 +158,7 @@ class Housekeeping:
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
             with suppress(SpoolFull):  # The next round tries again.
                 await self._sessions.sweep(expires=is_clock_trusted)
-                await self._spool.tidy(self._now())
+                await self._spool.delete_old_rows(self._now())
             await self._uploads.tidy()
             if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:
                 self._trimmed_at = self._spool.transactions

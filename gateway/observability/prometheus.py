@@ -12,7 +12,7 @@ from gateway import __version__
 from gateway.contract import Access, Caller, Route, Verdict
 from gateway.http.guard import IS_PROXIED
 from gateway.http.responses import HttpError
-from gateway.metrics import DEAD, DELIVERED, Histogram, Tally
+from gateway.metrics import DEAD, DELIVERED, Histogram, Metrics
 from gateway.observability.status import Status, StatusReport
 from gateway.sessions import TurnOutcome
 from gateway.spool import InboxState, OutboxState
@@ -85,7 +85,7 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
-def families(metrics: Tally, report: StatusReport) -> Iterator[Family]:
+def families(metrics: Metrics, report: StatusReport) -> Iterator[Family]:
     channels = sorted({channel.name for channel in report.channels})
     by_account = ("channel", "account")
     up: dict[Labels, float] = {(each.name, each.account): int(each.state == "up") for each in report.channels}
@@ -150,7 +150,7 @@ def families(metrics: Tally, report: StatusReport) -> Iterator[Family]:
     yield from _resource_families(metrics, report)
 
 
-def _resource_families(metrics: Tally, report: StatusReport) -> Iterator[Family]:
+def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Family]:
     """Yield the metrics of queues, storage and the process."""
     yield gauge("gatehouse_queue_messages", "Messages waiting for their turn.", report.messages_waiting)
     yield gauge("gatehouse_queue_limit", "Messages that may wait before more are refused.", report.queue_limit)
@@ -183,7 +183,7 @@ def _resource_families(metrics: Tally, report: StatusReport) -> Iterator[Family]
     yield counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", report.cpu_seconds)
 
 
-def metrics_routes(status: Status, metrics: Tally, *, is_open: bool) -> list[Route]:
+def metrics_routes(status: Status, metrics: Metrics, *, is_open: bool) -> list[Route]:
     """Return the route of `/metrics`. If `is_open`, it needs no token, except through a proxy."""
 
     async def answer(request: web.Request, caller: Caller) -> web.StreamResponse:

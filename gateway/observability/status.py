@@ -19,7 +19,7 @@ from gateway.http.routes import Health
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
-from gateway.metrics import Tally
+from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, RunningJobs, SessionFlusher
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
@@ -135,7 +135,7 @@ class Status:
     """The lanes of the outbox, one for each chat."""
     mcp: McpServers
     roster: Callable[[], AgentRegistry]
-    metrics: Tally
+    metrics: Metrics
     is_stopping: Callable[[], bool]
     now: Callable[[], datetime]
     _started_at: datetime = field(init=False)

@@ -11,16 +11,26 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from gateway.aio import backoff
+from gateway.aio import backoff_delays
 from gateway.contract import Address, Button, Channel, Enclosure, Outbound, Receipt
 from gateway.contract.abilities import abilities_of
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.files.identify import in_bytes
 from gateway.lanes import Lanes
-from gateway.metrics import DEAD, DELIVERED, Tally
+from gateway.metrics import DEAD, DELIVERED, Metrics
 from gateway.outbound.streaming import Draft, DraftStore, DraftStream, Memory
-from gateway.spool import Bury, Delivered, Operation, OutboxRow, OutboxState, Postpone, Send, Sending, Spool
-from gateway.spool.spool import insist
+from gateway.spool import (
+    AddToOutbox,
+    MarkDead,
+    MarkDelivered,
+    MarkSending,
+    Operation,
+    OutboxRow,
+    OutboxState,
+    RetryLater,
+    Spool,
+)
+from gateway.spool.spool import retry_while_full
 from gateway.text import split
 
 log = structlog.get_logger()
@@ -38,36 +48,38 @@ class Composer:
         self._at = at
         self._is_clear = is_clear
 
-    def compose(self, message: Outbound, *, key: str, turn: str | None, files: Sequence[Enclosure]) -> list[Send]:
+    def compose(
+        self, message: Outbound, *, key: str, turn: str | None, files: Sequence[Enclosure]
+    ) -> list[AddToOutbox]:
         """Cut `message` to the platform's measure; the buttons hang on the last part. Each of `files` is one more."""
         if self._channel is None:
-            words = [Send(key=key, turn=turn, message=message, at=self._at)]
+            words = [AddToOutbox(key=key, turn=turn, message=message, at=self._at)]
         else:
             message, files = _divided(self._channel, message, files) if files else (message, ())
             words = self._words(self._channel, message, key, turn)
         return [*words, *self._enclosed(message, key, turn, files)] if files else words
 
-    def _words(self, channel: Channel, message: Outbound, key: str, turn: str | None) -> list[Send]:
+    def _words(self, channel: Channel, message: Outbound, key: str, turn: str | None) -> list[AddToOutbox]:
         limit, can = channel.text_limit, abilities_of(channel)
         texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
         buttons = message.buttons[: can.max_buttons]
         is_first = self._is_clear and not can.repeats_dropped_for
         last = len(texts) - 1
         return [
-            Send(
+            AddToOutbox(
                 key=f"{key}.{number}" if number else key,
                 turn=turn,
                 message=_part(message, text, buttons if number == last else ()),
                 at=self._at,
-                is_sent_at_once=is_first and number == 0,
+                is_sending=is_first and number == 0,
             )
             for number, text in enumerate(texts)
         ]
 
-    def _enclosed(self, message: Outbound, key: str, turn: str | None, files: Sequence[Enclosure]) -> list[Send]:
+    def _enclosed(self, message: Outbound, key: str, turn: str | None, files: Sequence[Enclosure]) -> list[AddToOutbox]:
         bare = replace(message, text="", buttons=(), restored=0)
         return [
-            Send(key=f"{key}.file{number}", turn=turn, message=replace(bare, file=file), at=self._at)
+            AddToOutbox(key=f"{key}.file{number}", turn=turn, message=replace(bare, file=file), at=self._at)
             for number, file in enumerate(files, start=1)
         ]
 
@@ -157,7 +169,7 @@ class Courier:
         back = abilities_of(channel).back
         if back is None or row.message.file is not None:
             raise Undeliverable("The platform cannot be asked.")
-        known = await self._spool.receipts(row.created_at - KNOWN_FOR)
+        known = await self._spool.delivered_ids(row.created_at - KNOWN_FOR)
         since = min(row.created_at, self._now()) - CLOCKS_DIFFER_BY
         return await back.look_back(row.message, since=since, known=known)
 
@@ -203,13 +215,13 @@ class Delivery:
         now: Callable[[], datetime],
         file_path: Callable[[str], Awaitable[Path]] = _nowhere,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        tally: Tally | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._channels = channels
         self._spool = spool
         self._now = now
         self._sleep = sleep
-        self.tally = tally or Tally()
+        self.metrics = metrics or Metrics()
         self._sketches = DraftStore(spool, now)
         self._courier = Courier(spool, self._sketches, now=now, file_path=file_path)
         self._parked: list[OutboxRow] = []
@@ -221,7 +233,7 @@ class Delivery:
 
     def compose(
         self, message: Outbound, *, key: str, turn: str | None = None, files: Sequence[Enclosure] = ()
-    ) -> list[Send]:
+    ) -> list[AddToOutbox]:
         """Make the parts in which `message` goes out, the files behind its words."""
         is_clear = self._is_clear(_chat(message.address))
         composer = Composer(self._channel(message), at=self._now(), is_clear=is_clear)
@@ -231,7 +243,9 @@ class Delivery:
         """Tell whether what is posted now is the next to be sent: nothing is before it that has not been sent."""
         return not self.chats.is_busy(chat) or (chat in self._sent and not self.chats.has_waiting(chat))
 
-    def compose_all(self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()) -> list[Send]:
+    def compose_all(
+        self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()
+    ) -> list[AddToOutbox]:
         """Compose the end of `turn` for each chat that it concerns; the first has the key of the draft, if any."""
         keys = [turn, *(f"{turn}.chat{number}" for number in range(1, len(messages)))]
         composed = [
@@ -239,10 +253,10 @@ class Delivery:
         ]
         return [part for parts in composed for part in parts]
 
-    def post(self, parts: Sequence[Send]) -> None:
+    def post(self, parts: Sequence[AddToOutbox]) -> None:
         """Deliver parts that have been committed, behind what their chat still waits for."""
         for part in parts:
-            if part.is_sent_at_once:
+            if part.is_sending:
                 self._marked.add(part.key)
             self.resume(
                 OutboxRow(
@@ -300,7 +314,7 @@ class Delivery:
         """Send until it has arrived, cannot arrive, or is too old. Cancelled, it stays in the outbox as it is."""
         is_doubtful = row.state is OutboxState.SENDING
         waited = 0.0  # Counted, not read off a clock: one that jumps must not give anything up.
-        waits = backoff()
+        waits = backoff_delays()
         while True:
             channel = self._channel(row.message)
             if channel is None:
@@ -323,7 +337,7 @@ class Delivery:
         if row.key in self._marked:
             self._marked.discard(row.key)
         elif not repeats_are_dropped:
-            await self.record(Sending(key=row.key, at=self._now()))
+            await self.record(MarkSending(key=row.key, at=self._now()))
         may_repeat = is_doubtful and not repeats_are_dropped
         try:
             async with asyncio.timeout(SEND_DEADLINE if row.message.file is None else FILE_DEADLINE):
@@ -335,7 +349,7 @@ class Delivery:
             # Without a valid token it waits: where the channel reads it hears the same, and is retired.
             trouble = failure if isinstance(failure, Transient) else Transient(str(failure))
             if not (trouble.may_have_arrived or is_doubtful or repeats_are_dropped):
-                await self.record(Postpone(key=row.key, reason=str(trouble)))
+                await self.record(RetryLater(key=row.key, reason=str(trouble)))
             return trouble
         except TimeoutError:
             return Transient("the platform did not answer in time", may_have_arrived=True)
@@ -344,7 +358,7 @@ class Delivery:
             await self._bury(row, "the channel failed with a bug; the log has it")
             return None
         await self._note(row, receipt)
-        self.tally.replied(channel.name, DELIVERED)
+        self.metrics.reply_finished(channel.name, DELIVERED)
         return None
 
     async def _note(self, row: OutboxRow, receipt: Receipt) -> None:
@@ -352,19 +366,19 @@ class Delivery:
         chat = _chat(row.message.address)
         self._sent.add(chat)
         try:
-            delivered = Delivered(key=row.key, receipt=receipt, at=self._now())
+            delivered = MarkDelivered(key=row.key, receipt=receipt, at=self._now())
             await self.record(delivered, *self._sketches.done(row), patience=NOTED_WITHIN)
         finally:
             self._sent.discard(chat)
 
     async def _bury(self, row: OutboxRow, reason: str) -> None:
-        self.tally.replied(row.message.address.channel, DEAD)
+        self.metrics.reply_finished(row.message.address.channel, DEAD)
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
-        await self.record(Bury(key=row.key, reason=reason), *self._sketches.done(row))
+        await self.record(MarkDead(key=row.key, reason=reason), *self._sketches.done(row))
 
     async def record(self, *operations: Operation, patience: float = 0.0) -> None:
         """Write down what has happened; on a full disk, wait for room, since it cannot be undone."""
-        await insist(partial(self._spool.commit, *operations, patience=patience), sleep=self._sleep)
+        await retry_while_full(partial(self._spool.commit, *operations, max_delay=patience), sleep=self._sleep)
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))

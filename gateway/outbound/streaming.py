@@ -11,11 +11,11 @@ from types import TracebackType
 import structlog
 from msgspec.structs import replace
 
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient
-from gateway.spool import DropDraft, KeepDraft, Operation, OutboxRow, Spool
+from gateway.spool import DeleteDraft, Operation, OutboxRow, SaveDraft, Spool
 
 log = structlog.get_logger()
 
@@ -119,7 +119,7 @@ class DraftStream:
         for sign in self._signs:
             sign.cancel()
         if self._signs:
-            await whole(_ended(self._signs))
+            await finish_before_cancel(_ended(self._signs))
 
     def _begin(self) -> None:
         """Draft once the loop comes round: an answer that is whole before that needs no draft."""
@@ -173,7 +173,7 @@ class DraftStream:
             try:
                 message = replace(self.template, text=text)
                 request = self._first(message) if self._receipt is None else edits.edit(self._receipt, message)
-                await whole(request, patience=LAST_REQUEST)
+                await finish_before_cancel(request, grace=LAST_REQUEST)
                 shown = text
             except Transient as trouble:
                 if self._is_lost:
@@ -245,7 +245,7 @@ class DraftStore:
 
     async def keep(self, turn: str, receipt: Receipt | None) -> None:
         self._receipts[turn] = receipt
-        await self._spool.commit(KeepDraft(turn=turn, receipt=receipt, at=self._now()))
+        await self._spool.commit(SaveDraft(turn=turn, receipt=receipt, at=self._now()))
 
     def lose(self, turn: str) -> None:
         """Note that a message may be in the chat which nobody can name."""
@@ -268,4 +268,4 @@ class DraftStore:
             return []
         del self._receipts[row.key]
         self._lost.discard(row.key)
-        return [DropDraft(turn=row.key)]
+        return [DeleteDraft(turn=row.key)]

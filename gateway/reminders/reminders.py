@@ -14,7 +14,7 @@ from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.reminders.schedule import in_words, read_when
-from gateway.spool import About, Appoint, ReminderRow, Spool, SpoolFull, TooMany
+from gateway.spool import AddReminder, ReminderContent, ReminderRow, Spool, SpoolFull, TooMany
 from gateway.text import clean
 
 __all__ = ["Reminders"]
@@ -48,12 +48,12 @@ class Reminders:
             raise Refused(f"the text has {len(text):,} characters, and at most {MOST_CHARS:,} fit")
         appointment = read_when(when, now=self._now(), zone=self.zone)
         inbound = job.inbound
-        wanted = Appoint(
+        wanted = AddReminder(
             id=uuid4().hex,
             scope=job.scope,
             due_at=appointment.due_at,
             cron=appointment.cron,
-            about=About(address=inbound.address, maker=inbound.sender, text=text, guild=inbound.guild),
+            about=ReminderContent(address=inbound.address, maker=inbound.sender, text=text, guild=inbound.guild),
             most_per_scope=MOST_PER_SCOPE,
             most_in_all=MOST_IN_ALL,
         )
@@ -62,7 +62,7 @@ class Reminders:
         name = await self._name(wanted)
         return f"{name} is set for {in_words(wanted.due_at, self.zone)}{again}. /reminders shows them all."
 
-    async def _keep(self, wanted: Appoint) -> None:
+    async def _keep(self, wanted: AddReminder) -> None:
         try:
             await self._spool.commit(wanted)
         except TooMany as full:
@@ -72,7 +72,7 @@ class Reminders:
         self.changed.set()
         log.info("reminder_made", reminder=wanted.id, cron=wanted.cron)
 
-    async def _name(self, kept: Appoint) -> str:
+    async def _name(self, kept: AddReminder) -> str:
         """Name a reminder as its people see it. It is kept, whatever keeps us from reading its number."""
         with suppress(SpoolFull):
             for row in await self.of_scope(kept.scope):

@@ -9,14 +9,14 @@ import structlog
 from gateway.access.live import Live
 from gateway.access.rules import may_talk
 from gateway.agent.senders import sanitize_name
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.contract import Outbound, PeerKind
 from gateway.outbound.delivery import Delivery
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.schedule import in_words, next_time
-from gateway.spool import OutboxState, ReminderRow, Reschedule, Send, Spool, SpoolFull, WrongState
+from gateway.spool import AddToOutbox, OutboxState, ReminderRow, RescheduleReminder, Spool, SpoolFull, WrongState
 
-__all__ = ["Alarm"]
+__all__ = ["ReminderScheduler"]
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ _AT_ONCE = 100
 _ON_THE_WAY = {OutboxState.PENDING, OutboxState.SENDING}
 
 
-class Alarm:
+class ReminderScheduler:
     def __init__(
         self, live: Live, spool: Spool, delivery: Delivery, reminders: Reminders, *, now: Callable[[], datetime]
     ) -> None:
@@ -51,7 +51,7 @@ class Alarm:
         self._is_stale = True
         self._looked: tuple[datetime, float] | None = None
 
-    def look_anew(self) -> None:
+    def recompute(self) -> None:
         """Look at the clock and at every recurring reminder anew: the time zone may be another."""
         self._is_stale = True
         self._reminders.changed.set()
@@ -70,14 +70,14 @@ class Alarm:
         if self._was_put_back() or self._is_stale:
             self._is_stale = False
             await self._set_anew()
-        await self.ring_due()
+        await self.send_due()
         await self._rest(await self._spool.next_reminder())
 
-    async def ring_due(self) -> None:
+    async def send_due(self) -> None:
         """Ring all that are due by now."""
         while due := await self._spool.due_reminders(self._now(), limit=_AT_ONCE):
             for reminder in due:
-                await whole(self._ring(reminder), patience=LAST_WORDS)
+                await finish_before_cancel(self._ring(reminder), grace=LAST_WORDS)
 
     async def _rest(self, due_at: datetime | None) -> None:
         """Sleep until `due_at` by the wall clock, until something has changed, or until the clock was put back."""
@@ -113,11 +113,11 @@ class Alarm:
         is_welcome = may_talk(self._live, reminder.about.address, reminder.about.maker, reminder.about.guild)
         if failures >= MOST_FAILURES or not is_welcome:
             log.warning("reminder_ended", reminder=reminder.id, failures=failures, is_welcome=is_welcome)
-            await self._record(Reschedule(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now))
+            await self._record(RescheduleReminder(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now))
             return
         # While a chat is out of reach its reminders do not pile up: the one that waits for it tells enough.
         rings = reminder.fate not in _ON_THE_WAY
-        move = Reschedule(
+        move = RescheduleReminder(
             id=reminder.id,
             due_at=reminder.due_at,
             next_at=_following(reminder, now, self._reminders.zone),
@@ -130,7 +130,7 @@ class Alarm:
             self._delivery.post(parts)
             log.info("reminder_rung", reminder=reminder.id, channel=reminder.about.address.channel, sent=rings)
 
-    async def _record(self, *operations: Reschedule | Send) -> bool:
+    async def _record(self, *operations: RescheduleReminder | AddToOutbox) -> bool:
         """Commit, as soon as there is room. False, and nothing is stored, when it was cancelled meanwhile."""
         try:
             await self._delivery.record(*operations)
@@ -171,13 +171,13 @@ def _latest_ring(reminder: ReminderRow, now: datetime, zone: tzinfo) -> datetime
     return rung_for if rung_for <= nearest else now
 
 
-def _moves(reminders: Iterable[ReminderRow], now: datetime, zone: tzinfo) -> Iterator[Reschedule]:
+def _moves(reminders: Iterable[ReminderRow], now: datetime, zone: tzinfo) -> Iterator[RescheduleReminder]:
     """Yield what has to be changed for each to ring at its next time from `now` on, and never twice for one time."""
     for reminder in reminders:
         if reminder.cron is None or reminder.due_at <= now:
             continue
         next_at = next_time(reminder.cron, _latest_ring(reminder, now, zone), zone)
         if next_at != reminder.due_at:
-            yield Reschedule(
+            yield RescheduleReminder(
                 id=reminder.id, due_at=reminder.due_at, next_at=next_at, at=now, failures=reminder.failures
             )

@@ -5,7 +5,7 @@ import codecs
 import re
 import sys
 
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.safe_http.client import FetchFailed, Page
 
 __all__ = ["page_text"]
@@ -40,7 +40,7 @@ async def _from_html(page: Page) -> str:
     finally:
         if process.returncode is None:
             process.kill()
-            await whole(process.wait())
+            await finish_before_cancel(process.wait())
     if process.returncode:
         raise FetchFailed(f"{page.url} is too complicated to be read as text.")
     return text.decode(errors="replace")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 
 __all__ = ["ProcessResult", "RunLimits", "kill_group", "run_process"]
 
@@ -112,7 +112,7 @@ async def run_process(
             await _follow(running, stream, said, watch)
         finally:
             clock.cancel()
-            await whole(running.end(), patience=_PATIENCE)
+            await finish_before_cancel(running.end(), grace=_PATIENCE)
     return ProcessResult(output=said.text(), exit_code=process.returncode or 0, stopped_for=running.stopped_for)
 
 
@@ -123,7 +123,7 @@ async def _follow(running: _Running, stream: asyncio.StreamReader, said: "_Said"
         watching = group.create_task(_watch(running, watch), name="process:watch")
         await running.process.wait()
         watching.cancel()
-        await whole(running.end(), patience=_PATIENCE)
+        await finish_before_cancel(running.end(), grace=_PATIENCE)
         await asyncio.wait({listening}, timeout=_PATIENCE)
         listening.cancel()
 

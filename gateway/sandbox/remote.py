@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.sandbox.bubblewrap import SandboxCommand, SandboxLimits, SandboxUnavailable, run_sandboxed
 from gateway.sandbox.processes import ProcessResult, RunLimits
 
@@ -76,7 +76,7 @@ async def run_by_service(script: SandboxCommand, service: Path) -> ProcessResult
     except (OSError, ValueError):  # Who asks must not run it once more elsewhere: a part of it was done.
         return ProcessResult(output="", exit_code=1, stopped_for="the service that runs commands has ended")
     finally:
-        await whole(_hang_up(reader, writer), patience=_PATIENCE)
+        await finish_before_cancel(_hang_up(reader, writer), grace=_PATIENCE)
 
 
 async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

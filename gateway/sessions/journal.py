@@ -13,7 +13,7 @@ import structlog
 from gateway.sessions.storage.codec import Damaged, decode
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.transcript import end_of, keep_aside, lines_backwards
-from gateway.spool import Operation, Settled
+from gateway.spool import OnCommitted, Operation
 
 __all__ = ["Journal", "catch_up"]
 
@@ -26,13 +26,13 @@ Noted = Sequence[tuple[int, bytes]]
 class Journal(Protocol):
     """Where every entry is committed before it is written to its transcript, with whatever belongs to it."""
 
-    async def commit(self, *operations: Operation, then: Settled | None = None) -> None:
-        """Return when they are durable. `then` hears once how it ended, before anybody else, whoever is cancelled."""
+    async def commit(self, *operations: Operation, on_done: OnCommitted | None = None) -> None:
+        """Return when they are durable. `on_done` is called once with the outcome, even if the caller was cancelled."""
 
-    def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
+    def unflushed_entries(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield what no flush has made durable yet, by session and seq."""
 
-    async def forget(self, upto: Mapping[str, int]) -> None:
+    async def drop_entries(self, upto: Mapping[str, int]) -> None:
         """Drop the entries of each session up to the given seq."""
 
 

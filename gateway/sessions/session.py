@@ -16,7 +16,7 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.history import is_visible, shown
 from gateway.sessions.keys import parse_key
 from gateway.sessions.state import SessionState, SessionStatus
-from gateway.spool import Spent
+from gateway.spool import UsageTotal
 from gateway.text import excerpt
 
 TITLE_WIDTH = 80
@@ -136,7 +136,7 @@ class SessionMeta(Struct, frozen=True, kw_only=True):
     model: str | None
     workspace: str | None
     size: int
-    spent: Spent
+    spent: UsageTotal
     """What the models have used in it."""
     first: int
     """The seq of the first message since the last `clear`; 0 when there is none."""
@@ -176,7 +176,7 @@ def meta_of(key: str, state: SessionState) -> SessionMeta:
         model=state.model or None,
         workspace=state.workspace,
         size=state.size,
-        spent=Spent(
+        spent=UsageTotal(
             input_tokens=state.input_tokens,
             cached_tokens=state.cached_tokens,
             output_tokens=state.output_tokens,

@@ -28,7 +28,7 @@ from gateway.sessions.storage.codec import Newer, seal
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.flush import Durability
 from gateway.sessions.storage.threads import Worker
-from gateway.spool import Note, Operation, SpoolBroken, SpoolFull
+from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
 
 __all__ = ["Also", "Ledger", "Then", "nothing_else", "nothing_more"]
 
@@ -92,7 +92,7 @@ class Ledger:
 
     async def recover(self) -> RecoveryReport:
         if self._journal is not None:
-            async for key, noted in self._journal.noted():
+            async for key, noted in self._journal.unflushed_entries():
                 self.durability.owe(key, noted[-1][0])
                 await self.on_disk(catch_up, self.disk, key, noted)
         recovered = await self.on_disk(recovery.recover, self.disk, self._clock())
@@ -116,8 +116,10 @@ class Ledger:
             await self._persist(key, data, is_new=True)
             then()
         else:
-            noted = Note(session=key, first_seq=1, lines=tuple(lines))
-            await self._journal.commit(noted, *operations, then=partial(self._begun, key, sealed, lines, state, then))
+            noted = AppendEntries(session=key, first_seq=1, lines=tuple(lines))
+            await self._journal.commit(
+                noted, *operations, on_done=partial(self._begun, key, sealed, lines, state, then)
+            )
         return state
 
     def _begun(
@@ -186,9 +188,9 @@ class Ledger:
         except BaseException:  # Whatever it is, the next one must get the lock.
             appending.release()
             raise
-        noted = [Note(session=key, first_seq=sealed[0].seq, lines=tuple(lines))] if sealed else []
+        noted = [AppendEntries(session=key, first_seq=sealed[0].seq, lines=tuple(lines))] if sealed else []
         taken_in = partial(self._appended, key, sealed, lines, appending, then, is_active)
-        await self._journal.commit(*noted, *also, then=taken_in)
+        await self._journal.commit(*noted, *also, on_done=taken_in)
         return sealed
 
     def _appended(
@@ -218,7 +220,7 @@ class Ledger:
         if self._journal is None:
             then()
         elif operations:
-            await self._journal.commit(*operations, then=partial(_follow, then))
+            await self._journal.commit(*operations, on_done=partial(_follow, then))
 
     async def flush(self) -> None:
         """Make everything durable; before the recovery there is nothing to be."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gateway.spool import operations as o
 from gateway.spool import reminders
-from gateway.spool.errors import Conflict, Duplicate, Refusal, WrongState
+from gateway.spool.errors import CommitRefused, Conflict, Duplicate, WrongState
 from gateway.spool.rows import (
     INBOX_MOVES,
     INBOX_OPEN,
@@ -95,28 +95,28 @@ def moves(operations: Sequence[o.Operation]) -> set[str] | None:
 
 
 def _moved(operation: o.Operation) -> str:
-    if isinstance(operation, (o.Accept, o.Begin, o.Settle)):
+    if isinstance(operation, (o.AddToInbox, o.StartTurn, o.SetInboxState)):
         return operation.turn
-    return operation.key if isinstance(operation, (o.Send, o.Delivered)) else ""
+    return operation.key if isinstance(operation, (o.AddToOutbox, o.MarkDelivered)) else ""
 
 
-def _take(connection: Connection, takes: Sequence[o.Take]) -> None:
+def _take(connection: Connection, takes: Sequence[o.MarkSeen]) -> None:
     rows = [(take.channel, take.account, take.event_id, to_micros(take.at)) for take in takes]
     if not _has_changed_all(connection, _TAKE, rows):
         take = _only(takes)
         raise Duplicate(f"The event {take.event_id} of {take.channel}/{take.account} was taken before.")
 
 
-def _accept(connection: Connection, accepts: Sequence[o.Accept]) -> None:
+def _accept(connection: Connection, accepts: Sequence[o.AddToInbox]) -> None:
     if not _has_changed_all(connection, _ACCEPT, [*map(_accepted, accepts)]):
         raise Duplicate(f"The turn {_only(accepts).turn} was accepted before.")
 
 
-def _accepted(accept: o.Accept) -> _Row:
+def _accepted(accept: o.AddToInbox) -> _Row:
     return (
         accept.turn,
-        InboxState.RUNNING if accept.is_begun else InboxState.RECEIVED,
-        int(accept.is_begun),
+        InboxState.RUNNING if accept.is_started else InboxState.RECEIVED,
+        int(accept.is_started),
         accept.scope,
         accept.session,
         accept.number,
@@ -127,12 +127,12 @@ def _accepted(accept: o.Accept) -> _Row:
     )
 
 
-def _begin(connection: Connection, begins: Sequence[o.Begin]) -> None:
+def _begin(connection: Connection, begins: Sequence[o.StartTurn]) -> None:
     if not _has_changed_all(connection, _BEGIN, [(begin.turn,) for begin in begins]):
         raise wrong_state(connection, "inbox", _only(begins).turn, "be begun")
 
 
-def _settle(connection: Connection, settles: Sequence[o.Settle]) -> None:
+def _settle(connection: Connection, settles: Sequence[o.SetInboxState]) -> None:
     for state, form in _SETTLE.items():
         moved = [settle for settle in settles if settle.state is state]
         rows = [(settle.turn, settle.answered_by, settle.note) for settle in moved]
@@ -140,7 +140,7 @@ def _settle(connection: Connection, settles: Sequence[o.Settle]) -> None:
             raise wrong_state(connection, "inbox", _only(moved).turn, f"become {state}")
 
 
-def _note(connection: Connection, notes: Sequence[o.Note]) -> None:
+def _note(connection: Connection, notes: Sequence[o.AppendEntries]) -> None:
     rows = [(note.session, seq, line) for note in notes for seq, line in enumerate(note.lines, note.first_seq)]
     if _has_changed_all(connection, _NOTE, rows):
         return
@@ -150,18 +150,18 @@ def _note(connection: Connection, notes: Sequence[o.Note]) -> None:
             raise Conflict(f"Entry {seq} of {session} was noted before, and said something else.")
 
 
-def _send(connection: Connection, sends: Sequence[o.Send]) -> None:
+def _send(connection: Connection, sends: Sequence[o.AddToOutbox]) -> None:
     if not _has_changed_all(connection, _SEND, [*map(_sent, sends)]):
         raise Duplicate(f"The reply {_only(sends).key} was put into the outbox before.")
 
 
-def _sent(send: o.Send) -> _Row:
+def _sent(send: o.AddToOutbox) -> _Row:
     at = to_micros(send.at)
-    state, sending_at = (OutboxState.SENDING, at) if send.is_sent_at_once else (OutboxState.PENDING, None)
+    state, sending_at = (OutboxState.SENDING, at) if send.is_sending else (OutboxState.PENDING, None)
     return (send.key, send.turn, state, at, sending_at, encode(send.message))
 
 
-def _delivered(connection: Connection, delivered: Sequence[o.Delivered]) -> None:
+def _delivered(connection: Connection, delivered: Sequence[o.MarkDelivered]) -> None:
     rows = [(each.key, encode(each.receipt), to_micros(each.at)) for each in delivered]
     if not _has_changed_all(connection, _DELIVERED, rows):
         raise wrong_state(connection, "outbox", _only(delivered).key, "become delivered")
@@ -200,20 +200,20 @@ def _only(operations: Sequence[_Operation]) -> _Operation:
 _KEYS = {"inbox": "turn", "outbox": "key"}
 
 
-def wrong_state(connection: Connection, table: str, key: str, what: str) -> Refusal:
+def wrong_state(connection: Connection, table: str, key: str, what: str) -> CommitRefused:
     """Say, naming its state, why a row cannot be changed."""
     found = connection.execute(f"SELECT state FROM {table} WHERE {_KEYS[table]} = ?", (key,)).fetchone()  # noqa: S608 - constants only
     return WrongState(f"{key} cannot {what}: it is {found[0] if found else 'not there'}.")
 
 
 TOGETHER: Mapping[type[o.Operation], Callable[[Connection, Sequence[Any]], None]] = {  # Any: each takes its own type.
-    o.Take: _take,
-    o.Accept: _accept,
-    o.Begin: _begin,
-    o.Note: _note,
-    o.Settle: _settle,
-    o.Send: _send,
-    o.Delivered: _delivered,
+    o.MarkSeen: _take,
+    o.AddToInbox: _accept,
+    o.StartTurn: _begin,
+    o.AppendEntries: _note,
+    o.SetInboxState: _settle,
+    o.AddToOutbox: _send,
+    o.MarkDelivered: _delivered,
 }
 """In the order in which a message goes through them."""
 
@@ -260,49 +260,49 @@ _POSTPONE = """
 _REVIVE = "UPDATE outbox SET state = 'pending', attempts = 0, reason = '' WHERE key = ? AND state = 'dead'"
 
 
-def _forgive(connection: Connection, forgive: o.Forgive) -> None:
+def _forgive(connection: Connection, forgive: o.ResetAttempts) -> None:
     _insist(connection.execute(_FORGIVE, (forgive.turn,)), connection, "inbox", forgive.turn, "be forgiven")
 
 
-def _replace(connection: Connection, replace: o.Replace) -> None:
+def _replace(connection: Connection, replace: o.ReplaceInbound) -> None:
     replaced = connection.execute(_REPLACE, (encode(replace.inbound), replace.turn))
     _insist(replaced, connection, "inbox", replace.turn, "be replaced")
 
 
-def _sending(connection: Connection, sending: o.Sending) -> None:
+def _sending(connection: Connection, sending: o.MarkSending) -> None:
     moved = connection.execute(_SENDING, (to_micros(sending.at), sending.key))
     _insist(moved, connection, "outbox", sending.key, "be sent")
 
 
-def _postpone(connection: Connection, postpone: o.Postpone) -> None:
+def _postpone(connection: Connection, postpone: o.RetryLater) -> None:
     moved = connection.execute(_POSTPONE, (postpone.reason, postpone.key))
     _insist(moved, connection, "outbox", postpone.key, "be postponed")
 
 
-def _bury(connection: Connection, bury: o.Bury) -> None:
+def _bury(connection: Connection, bury: o.MarkDead) -> None:
     _insist(connection.execute(_BURY, (bury.reason, bury.key)), connection, "outbox", bury.key, "be given up")
 
 
-def _revive(connection: Connection, revive: o.Revive) -> None:
+def _revive(connection: Connection, revive: o.RetryDead) -> None:
     _insist(connection.execute(_REVIVE, (revive.key,)), connection, "outbox", revive.key, "be tried again")
 
 
-def _keep_draft(connection: Connection, keep: o.KeepDraft) -> None:
+def _keep_draft(connection: Connection, keep: o.SaveDraft) -> None:
     connection.execute(_KEEP_DRAFT, (keep.turn, encode(keep.receipt), to_micros(keep.at)))
 
 
-def _drop_draft(connection: Connection, drop: o.DropDraft) -> None:
+def _drop_draft(connection: Connection, drop: o.DeleteDraft) -> None:
     connection.execute(_DROP_DRAFT, (drop.turn,))
 
 
-def _remember(connection: Connection, fact: o.Remember) -> None:
+def _remember(connection: Connection, fact: o.SetFact) -> None:
     if fact.value is None:
         connection.execute(_FORGET, (fact.name,))
     else:
         connection.execute(_REMEMBER, (fact.name, fact.value))
 
 
-def _spend(connection: Connection, spend: o.Spend) -> None:
+def _spend(connection: Connection, spend: o.AddUsage) -> None:
     amounts = (spend.input_tokens, spend.cached_tokens, spend.output_tokens, spend.cost_micros)
     connection.execute(_SPEND, (spend.day, spend.person, spend.model, *amounts))
 
@@ -314,17 +314,17 @@ def _insist(cursor: sqlite3.Cursor, connection: Connection, table: str, key: str
 
 
 _APPLY: Mapping[type[o.Operation], Callable[[Connection, Any], None]] = {  # Any: each takes the type it stands behind.
-    o.Forgive: _forgive,
-    o.Replace: _replace,
-    o.Sending: _sending,
-    o.Postpone: _postpone,
-    o.Bury: _bury,
-    o.Revive: _revive,
-    o.KeepDraft: _keep_draft,
-    o.DropDraft: _drop_draft,
-    o.Remember: _remember,
-    o.Spend: _spend,
-    o.Appoint: reminders.appoint,
-    o.Reschedule: reminders.reschedule,
-    o.Cancel: reminders.cancel,
+    o.ResetAttempts: _forgive,
+    o.ReplaceInbound: _replace,
+    o.MarkSending: _sending,
+    o.RetryLater: _postpone,
+    o.MarkDead: _bury,
+    o.RetryDead: _revive,
+    o.SaveDraft: _keep_draft,
+    o.DeleteDraft: _drop_draft,
+    o.SetFact: _remember,
+    o.AddUsage: _spend,
+    o.AddReminder: reminders.appoint,
+    o.RescheduleReminder: reminders.reschedule,
+    o.CancelReminder: reminders.cancel,
 }

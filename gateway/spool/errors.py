@@ -16,23 +16,23 @@ from enum import Enum, auto
 from gateway.errors import GatehouseError
 
 
-class Refusal(GatehouseError):
+class CommitRefused(GatehouseError):
     pass
 
 
-class Duplicate(Refusal):
+class Duplicate(CommitRefused):
     pass
 
 
-class WrongState(Refusal):
+class WrongState(CommitRefused):
     pass
 
 
-class Conflict(Refusal):
+class Conflict(CommitRefused):
     pass
 
 
-class TooMany(Refusal):
+class TooMany(CommitRefused):
     pass
 
 

@@ -5,34 +5,34 @@ from datetime import datetime
 from msgspec import Struct
 
 from gateway.contract import Inbound, Outbound, Receipt
-from gateway.spool.rows import About, InboxState
+from gateway.spool.rows import InboxState, ReminderContent
 
 __all__ = [
-    "Accept",
-    "Appoint",
-    "Begin",
-    "Bury",
-    "Cancel",
-    "Delivered",
-    "DropDraft",
-    "Forgive",
-    "KeepDraft",
-    "Note",
+    "AddReminder",
+    "AddToInbox",
+    "AddToOutbox",
+    "AddUsage",
+    "AppendEntries",
+    "CancelReminder",
+    "DeleteDraft",
+    "MarkDead",
+    "MarkDelivered",
+    "MarkSeen",
+    "MarkSending",
     "Operation",
-    "Postpone",
-    "Remember",
-    "Replace",
-    "Reschedule",
-    "Revive",
-    "Send",
-    "Sending",
-    "Settle",
-    "Spend",
-    "Take",
+    "ReplaceInbound",
+    "RescheduleReminder",
+    "ResetAttempts",
+    "RetryDead",
+    "RetryLater",
+    "SaveDraft",
+    "SetFact",
+    "SetInboxState",
+    "StartTurn",
 ]
 
 
-class Take(Struct, frozen=True, kw_only=True):
+class MarkSeen(Struct, frozen=True, kw_only=True):
     """Mark an event as seen. `Duplicate` when it was seen before."""
 
     channel: str
@@ -41,10 +41,10 @@ class Take(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Accept(Struct, frozen=True, kw_only=True):
+class AddToInbox(Struct, frozen=True, kw_only=True):
     """Put a message into the inbox. `Duplicate` when the turn is there already.
 
-    `is_begun` spares the `Begin` of a turn that nothing stands before.
+    `is_started` spares the `StartTurn` of a turn that nothing stands before.
     """
 
     turn: str
@@ -54,22 +54,22 @@ class Accept(Struct, frozen=True, kw_only=True):
     number: int
     agent: str
     at: datetime
-    is_begun: bool = False
+    is_started: bool = False
 
 
-class Begin(Struct, frozen=True, kw_only=True):
+class StartTurn(Struct, frozen=True, kw_only=True):
     """The turn starts, or goes on after a crash; each time counts as an attempt."""
 
     turn: str
 
 
-class Forgive(Struct, frozen=True, kw_only=True):
+class ResetAttempts(Struct, frozen=True, kw_only=True):
     """Forget the attempts of an unfinished turn: it was not the turn that ended the daemon."""
 
     turn: str
 
 
-class Settle(Struct, frozen=True, kw_only=True):
+class SetInboxState(Struct, frozen=True, kw_only=True):
     """Move a message to another state. `answered_by` is the turn that answered it, when it is not its own."""
 
     turn: str
@@ -78,14 +78,14 @@ class Settle(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Replace(Struct, frozen=True, kw_only=True):
+class ReplaceInbound(Struct, frozen=True, kw_only=True):
     """The message was edited before its turn has started; afterwards `WrongState`."""
 
     turn: str
     inbound: Inbound
 
 
-class Note(Struct, frozen=True, kw_only=True):
+class AppendEntries(Struct, frozen=True, kw_only=True):
     """Entries of a transcript. The same again does nothing; other bytes under the same seq are a `Conflict`."""
 
     session: str
@@ -93,47 +93,47 @@ class Note(Struct, frozen=True, kw_only=True):
     lines: tuple[bytes, ...]
 
 
-class Send(Struct, frozen=True, kw_only=True):
+class AddToOutbox(Struct, frozen=True, kw_only=True):
     """Put one part of a reply into the outbox, behind all that is there. `Duplicate` when the key is there already.
 
-    `is_sent_at_once` spares the `Sending` of a part that nothing stands before.
+    `is_sending` spares the `MarkSending` of a part that nothing stands before.
     """
 
     key: str
     turn: str | None
     message: Outbound
     at: datetime
-    is_sent_at_once: bool = False
+    is_sending: bool = False
 
 
-class Sending(Struct, frozen=True, kw_only=True):
+class MarkSending(Struct, frozen=True, kw_only=True):
     key: str
     at: datetime
 
 
-class Delivered(Struct, frozen=True, kw_only=True):
+class MarkDelivered(Struct, frozen=True, kw_only=True):
     key: str
     receipt: Receipt
     at: datetime
 
 
-class Postpone(Struct, frozen=True, kw_only=True):
+class RetryLater(Struct, frozen=True, kw_only=True):
     """The send is known to have failed, and will be tried again."""
 
     key: str
     reason: str
 
 
-class Bury(Struct, frozen=True, kw_only=True):
+class MarkDead(Struct, frozen=True, kw_only=True):
     key: str
     reason: str
 
 
-class Revive(Struct, frozen=True, kw_only=True):
+class RetryDead(Struct, frozen=True, kw_only=True):
     key: str
 
 
-class KeepDraft(Struct, frozen=True, kw_only=True):
+class SaveDraft(Struct, frozen=True, kw_only=True):
     """The platform's id of a half-streamed answer, in place of what was known before.
 
     None: it is about to be sent. Found so after a crash, it may be in the chat, and nobody can name it.
@@ -144,18 +144,18 @@ class KeepDraft(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class DropDraft(Struct, frozen=True, kw_only=True):
+class DeleteDraft(Struct, frozen=True, kw_only=True):
     turn: str
 
 
-class Remember(Struct, frozen=True, kw_only=True):
+class SetFact(Struct, frozen=True, kw_only=True):
     """A small named fact; None removes it."""
 
     name: str
     value: str | None
 
 
-class Spend(Struct, frozen=True, kw_only=True):
+class AddUsage(Struct, frozen=True, kw_only=True):
     """Add to what a person has used of a model on a day (UTC, YYYY-MM-DD). `cached_tokens` are among the input."""
 
     day: str
@@ -167,19 +167,19 @@ class Spend(Struct, frozen=True, kw_only=True):
     cost_micros: int = 0
 
 
-class Appoint(Struct, frozen=True, kw_only=True):
+class AddReminder(Struct, frozen=True, kw_only=True):
     """Keep a reminder under the next number of its scope. `TooMany` when the scope, or everybody, has enough."""
 
     id: str
     scope: str
     due_at: datetime
     cron: str | None
-    about: About
+    about: ReminderContent
     most_per_scope: int
     most_in_all: int
 
 
-class Reschedule(Struct, frozen=True, kw_only=True):
+class RescheduleReminder(Struct, frozen=True, kw_only=True):
     """Move a reminder that is due at `due_at` to its next time, if it has one; `WrongState` when it has moved before.
 
     `has_rung`: its message is in the same commit.
@@ -193,7 +193,7 @@ class Reschedule(Struct, frozen=True, kw_only=True):
     failures: int = 0
 
 
-class Cancel(Struct, frozen=True, kw_only=True):
+class CancelReminder(Struct, frozen=True, kw_only=True):
     """End a reminder; `WrongState` when it is over."""
 
     id: str
@@ -201,24 +201,24 @@ class Cancel(Struct, frozen=True, kw_only=True):
 
 
 Operation = (
-    Take
-    | Accept
-    | Begin
-    | Forgive
-    | Settle
-    | Replace
-    | Note
-    | Send
-    | Sending
-    | Delivered
-    | Postpone
-    | Bury
-    | Revive
-    | KeepDraft
-    | DropDraft
-    | Remember
-    | Spend
-    | Appoint
-    | Reschedule
-    | Cancel
+    MarkSeen
+    | AddToInbox
+    | StartTurn
+    | ResetAttempts
+    | SetInboxState
+    | ReplaceInbound
+    | AppendEntries
+    | AddToOutbox
+    | MarkSending
+    | MarkDelivered
+    | RetryLater
+    | MarkDead
+    | RetryDead
+    | SaveDraft
+    | DeleteDraft
+    | SetFact
+    | AddUsage
+    | AddReminder
+    | RescheduleReminder
+    | CancelReminder
 )

@@ -11,18 +11,18 @@ import msgspec
 from gateway.contract import Address, Receipt
 from gateway.spool.apply import listed
 from gateway.spool.database import LOG_LENGTH, log_of
-from gateway.spool.operations import Take
+from gateway.spool.operations import MarkSeen
 from gateway.spool.rows import (
     INBOX_OPEN,
     OUTBOX_OPEN,
-    Found,
     InboxRow,
     InboxState,
-    Listing,
     OutboxRow,
     OutboxState,
-    Spent,
+    RecoveredWork,
+    SpoolListing,
     Stats,
+    UsageTotal,
     draft_of,
     from_micros,
     inbound_of,
@@ -72,14 +72,14 @@ _SPENDERS = f"""
 _Row = TypeVar("_Row", InboxRow, OutboxRow)
 
 
-def recover(connection: Connection) -> Found:
+def recover(connection: Connection) -> RecoveredWork:
     """Return all that is unfinished. Rows that cannot be read are set to dead on the way, and kept as they are."""
     inbox, lost_turns = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_OPEN}"))
     outbox, lost_keys = _readable(_outbox_row, connection.execute(f"{_OUTBOX} {_OUTBOX_OPEN}"))
     why = "This version of Gatehouse cannot read it."
     connection.executemany("UPDATE inbox SET state = 'dead', note = ? WHERE turn = ?", [(why, t) for t in lost_turns])
     connection.executemany("UPDATE outbox SET state = 'dead', reason = ? WHERE key = ?", [(why, k) for k in lost_keys])
-    return Found(
+    return RecoveredWork(
         inbox=tuple(inbox),
         outbox=tuple(outbox),
         drafts=_drafts(connection),
@@ -109,16 +109,16 @@ def accepted(connection: Connection, address: Address, event_id: str) -> InboxRo
     return found[-1] if found else None
 
 
-def was_taken(connection: Connection, event: Take) -> bool:
+def was_taken(connection: Connection, event: MarkSeen) -> bool:
     found = connection.execute(_SEEN, (event.channel, event.account, event.event_id))
     return found.fetchone() is not None
 
 
-def listing(connection: Connection, limit: int) -> Listing:
+def listing(connection: Connection, limit: int) -> SpoolListing:
     """Return what was set aside and what has not been delivered, oldest first."""
     inbox, lost_turns = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_LISTED}", (limit,)))
     outbox, lost_keys = _readable(_outbox_row, connection.execute(f"{_OUTBOX} {_OUTBOX_LISTED}", (limit,)))
-    return Listing(inbox=tuple(inbox), outbox=tuple(outbox), unreadable=(*lost_turns, *lost_keys))
+    return SpoolListing(inbox=tuple(inbox), outbox=tuple(outbox), unreadable=(*lost_turns, *lost_keys))
 
 
 def noted(connection: Connection, session: str, after: int, limit: int) -> tuple[str, list[tuple[int, bytes]]] | None:
@@ -139,19 +139,19 @@ def forget(connection: Connection, upto: Sequence[tuple[str, int]], limit: int) 
     return len(upto)
 
 
-def spent(connection: Connection, day: str, person: str | None) -> Spent:
+def spent(connection: Connection, day: str, person: str | None) -> UsageTotal:
     """Return what a person has used on a day; without one, what all have."""
     return _spent(connection.execute(_SPENT, (day, person, person)).fetchone())
 
 
-def spenders(connection: Connection, day: str, limit: int) -> list[tuple[str, Spent]]:
+def spenders(connection: Connection, day: str, limit: int) -> list[tuple[str, UsageTotal]]:
     """Return who has used most on a day, and how much."""
     return [(person, _spent(sums)) for person, *sums in connection.execute(_SPENDERS, (day, limit))]
 
 
-def _spent(sums: Sequence[int]) -> Spent:
+def _spent(sums: Sequence[int]) -> UsageTotal:
     read, cached, written, cost = sums
-    return Spent(input_tokens=read, cached_tokens=cached, output_tokens=written, cost_micros=cost)
+    return UsageTotal(input_tokens=read, cached_tokens=cached, output_tokens=written, cost_micros=cost)
 
 
 def stats(connection: Connection, path: Path) -> Stats:

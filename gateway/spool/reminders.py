@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.spool.errors import Duplicate, TooMany, WrongState
-from gateway.spool.operations import Appoint, Cancel, Reschedule
+from gateway.spool.operations import AddReminder, CancelReminder, RescheduleReminder
 from gateway.spool.rows import OutboxState, ReminderRow, about_of, encode, from_micros, to_micros
 
 __all__ = ["appoint", "cancel", "due", "next_due", "of_scope", "recurring", "reschedule"]
@@ -42,7 +42,7 @@ _RECURRING = f"{_OPEN} AND cron IS NOT NULL"
 _NEXT_DUE = "SELECT min(due_at) FROM reminders WHERE due_at IS NOT NULL"
 
 
-def appoint(connection: Connection, wanted: Appoint) -> None:
+def appoint(connection: Connection, wanted: AddReminder) -> None:
     of_scope, in_all, last_number = connection.execute(_COUNTS, {"scope": wanted.scope}).fetchone()
     if of_scope >= wanted.most_per_scope or in_all >= wanted.most_in_all:
         raise TooMany(f"There are {of_scope} reminders in {wanted.scope}, and {in_all} in all.")
@@ -58,7 +58,7 @@ def appoint(connection: Connection, wanted: Appoint) -> None:
         raise Duplicate(f"The reminder {wanted.id} is kept already.")
 
 
-def reschedule(connection: Connection, move: Reschedule) -> None:
+def reschedule(connection: Connection, move: RescheduleReminder) -> None:
     values = {
         "id": move.id,
         "due": to_micros(move.due_at),
@@ -71,7 +71,7 @@ def reschedule(connection: Connection, move: Reschedule) -> None:
         raise WrongState(f"The reminder {move.id} is not due at {move.due_at} any more.")
 
 
-def cancel(connection: Connection, end: Cancel) -> None:
+def cancel(connection: Connection, end: CancelReminder) -> None:
     if not connection.execute(_CANCEL, (to_micros(end.at), end.id)).rowcount:
         raise WrongState(f"The reminder {end.id} is over.")
 

@@ -83,7 +83,7 @@ encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class ReminderContent:
     """What a reminder says and where, and who has asked for it, in which server if any."""
 
     address: Address
@@ -92,7 +92,7 @@ class About:
     guild: str | None = None
 
 
-about_of = msgspec.json.Decoder(About).decode
+about_of = msgspec.json.Decoder(ReminderContent).decode
 inbound_of = msgspec.json.Decoder(Inbound).decode
 outbound_of = msgspec.json.Decoder(Outbound).decode
 receipt_of = msgspec.json.Decoder(Receipt).decode
@@ -155,7 +155,7 @@ class ReminderRow:
     rings: int
     failures: int
     fate: OutboxState | None
-    about: About
+    about: ReminderContent
 
     @property
     def next_key(self) -> str:
@@ -164,7 +164,7 @@ class ReminderRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RecoveredWork:
     """What a start has to go on with, in the order in which it was accepted.
 
     `unreadable` names the turns and keys of rows that this version cannot read. They were set to dead, and what they
@@ -180,7 +180,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class SpoolListing:
     """What a person may want to see, oldest first. `unreadable` names rows that only another version can show."""
 
     inbox: tuple[InboxRow, ...]
@@ -188,7 +188,7 @@ class Listing:
     unreadable: tuple[str, ...] = ()
 
 
-class Spent(Struct, frozen=True, kw_only=True):
+class UsageTotal(Struct, frozen=True, kw_only=True):
     """What was used of models. Cost is in millionths of the currency that prices are given in."""
 
     input_tokens: int = 0
@@ -201,8 +201,8 @@ class Spent(Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
+    def __add__(self, other: "UsageTotal") -> "UsageTotal":
+        return UsageTotal(
             input_tokens=self.input_tokens + other.input_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             output_tokens=self.output_tokens + other.output_tokens,

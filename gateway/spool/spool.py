@@ -13,15 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from gateway.aio import backoff
+from gateway.aio import backoff_delays
 from gateway.contract import Address
 from gateway.spool import queries, reminders, retention
 from gateway.spool.apply import apply
 from gateway.spool.database import copy
 from gateway.spool.errors import SpoolBroken, SpoolFull
-from gateway.spool.operations import Accept, Operation, Take
-from gateway.spool.rows import Found, InboxRow, Listing, ReminderRow, Spent, Stats
-from gateway.spool.writer import Job, Settled, Writer
+from gateway.spool.operations import AddToInbox, MarkSeen, Operation
+from gateway.spool.rows import InboxRow, RecoveredWork, ReminderRow, SpoolListing, Stats, UsageTotal
+from gateway.spool.writer import Job, OnCommitted, Writer
 
 _QUEUE_LIMIT = 2_048
 """Calls that may wait for the writer; whoever comes then waits for a place in the queue."""
@@ -87,29 +87,30 @@ class Spool:
         """Return for how many seconds the disk has been at the transaction at hand."""
         return self._writer.busy_for()
 
-    async def commit(self, *operations: Operation, then: Settled | None = None, patience: float = 0.0) -> None:
+    async def commit(self, *operations: Operation, on_done: OnCommitted | None = None, max_delay: float = 0.0) -> None:
         """Store all of them or none, and return when they will survive a power cut.
 
-        `Refusal`: nothing of this call was stored. `SpoolFull`: likewise; try again later. `SpoolBroken`: nobody knows
-        until the next start. On a full disk a call with an `Accept` is the first to be refused.
+        Raises `CommitRefused` or `SpoolFull` if nothing of this call was stored; after `SpoolFull` the call can be
+        retried. After `SpoolBroken` only the next start can tell. On a full disk, calls with an `AddToInbox` are
+        refused first.
 
-        `then` hears once how it ended, before anybody who waits, and also when whoever called was cancelled. With
-        `patience` they wait for the company of others for up to so many seconds, which spares the disk.
+        `on_done` is called exactly once with the outcome, before any waiter, even if the caller was cancelled. With
+        `max_delay` the writer may wait that many seconds for other calls to share the fsync with.
         """
-        is_intake = Accept in map(type, operations)
+        is_intake = AddToInbox in map(type, operations)
         work = partial(apply, operations=operations)
-        await (await self._put(work, operations, is_intake=is_intake, then=then, patience=patience))
+        await (await self._put(work, operations, is_intake=is_intake, on_done=on_done, max_delay=max_delay))
 
-    async def caught_up(self) -> None:
-        """Return once all that was asked for before has been stored or refused, and `then` has heard of it."""
+    async def drain(self) -> None:
+        """Return once all that was asked for before has been stored or refused, and `on_done` has heard of it."""
         with suppress(SpoolFull, SpoolBroken):
             await self._do(lambda _: None)
 
-    async def recover(self) -> Found:
+    async def recover(self) -> RecoveredWork:
         """Return what is unfinished. Rows that cannot be read are set to dead on the way."""
         return replace(await self._do(queries.recover), set_aside=self.set_aside)
 
-    async def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
+    async def unflushed_entries(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield the transcript entries that no flush has made durable yet, by session and seq.
 
         A session with many entries comes in several parts, one after the other.
@@ -119,7 +120,7 @@ class Spool:
             yield part
             session, after = part[0], part[1][-1][0]
 
-    async def forget(self, upto: Mapping[str, int]) -> None:
+    async def drop_entries(self, upto: Mapping[str, int]) -> None:
         """Drop the noted entries of each session up to the given seq: they are durable elsewhere now.
 
         It is done in steps between which commits go on. What is left of them after a crash is dropped the next time.
@@ -130,22 +131,24 @@ class Spool:
             done = await self._do(partial(queries.forget, upto=at_once, limit=_FORGOTTEN_AT_ONCE))
             del sessions[:done]
 
-    async def tidy(self, now: datetime, *, keep: timedelta = timedelta(hours=48), at_most: int = 200_000) -> None:
+    async def delete_old_rows(
+        self, now: datetime, *, keep: timedelta = timedelta(hours=48), at_most: int = 200_000
+    ) -> None:
         """Drop old events and finished rows, and give their room back, in steps between which commits go on."""
         limits = retention.Limits(now=now, keep=keep, at_most=at_most)
         for step in retention.STEPS:
             while await self._do(partial(_tidy, step=step, limits=limits)):
                 pass
 
-    async def was_taken(self, event: Take) -> bool:
+    async def was_seen(self, event: MarkSeen) -> bool:
         """Tell whether that event was taken before."""
         return await self._do(partial(queries.was_taken, event=event))
 
-    async def accepted(self, address: Address, event_id: str) -> InboxRow | None:
+    async def find_message(self, address: Address, event_id: str) -> InboxRow | None:
         """Return the message of that event, if it was accepted in the last days."""
         return await self._do(partial(queries.accepted, address=address, event_id=event_id))
 
-    async def receipts(self, since: datetime) -> set[str]:
+    async def delivered_ids(self, since: datetime) -> set[str]:
         """Return the platforms' ids of the messages that were delivered since."""
         return await self._do(partial(queries.receipts, since=since))
 
@@ -153,15 +156,15 @@ class Spool:
         """Return the facts that were remembered under names which begin with `prefix`."""
         return await self._do(partial(queries.facts, prefix=prefix))
 
-    async def listing(self, *, limit: int = _LISTED) -> Listing:
+    async def listing(self, *, limit: int = _LISTED) -> SpoolListing:
         """Return messages that were set aside and replies that were not delivered, oldest first."""
         return await self._do(partial(queries.listing, limit=limit))
 
-    async def spent(self, day: str, person: str | None = None) -> Spent:
+    async def usage(self, day: str, person: str | None = None) -> UsageTotal:
         """Return what a person has used on a day; without one, what all have."""
         return await self._do(partial(queries.spent, day=day, person=person))
 
-    async def spenders(self, day: str, *, limit: int) -> list[tuple[str, Spent]]:
+    async def top_usage(self, day: str, *, limit: int) -> list[tuple[str, UsageTotal]]:
         """Return who has used most on a day, and how much."""
         return await self._do(partial(queries.spenders, day=day, limit=limit))
 
@@ -201,18 +204,18 @@ class Spool:
         *,
         is_intake: bool = False,
         is_alone: bool = False,
-        then: Settled | None = None,
-        patience: float = 0.0,
+        on_done: OnCommitted | None = None,
+        max_delay: float = 0.0,
     ) -> asyncio.Future[_T]:
         """Queue `work` for the writer's thread; wait for a place in the queue when there is none."""
         try:
             await self._take_place()
-        except BaseException as trouble:  # Also when cancelled: `then` is called once, whatever happens.
-            if then is not None:
-                then(trouble)
+        except BaseException as trouble:  # Also when cancelled: `on_done` is called once, whatever happens.
+            if on_done is not None:
+                on_done(trouble)
             raise
         waiter: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._writer.put(Job(work, waiter, is_intake, is_alone, then, operations), patience=patience)
+        self._writer.put(Job(work, waiter, is_intake, is_alone, on_done, operations), max_delay=max_delay)
         return waiter
 
     async def _take_place(self) -> None:
@@ -230,9 +233,11 @@ def _tidy(connection: sqlite3.Connection, *, step: retention.Step, limits: reten
     return step(connection, limits)
 
 
-async def insist(work: Callable[[], Awaitable[_T]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> _T:
+async def retry_while_full(
+    work: Callable[[], Awaitable[_T]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> _T:
     """Do `work`, again and again while the spool is full: then nothing of it has happened."""
-    waits = backoff()
+    waits = backoff_delays()
     while True:
         try:
             return await work()

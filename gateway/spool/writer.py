@@ -22,7 +22,7 @@ from gateway.spool.reserve import Reserve
 Item = TypeVar("Item")
 
 
-class Hatch(Generic[Item]):
+class _BatchQueue(Generic[Item]):
     """One event loop puts in, one thread takes out, and both keep the order.
 
     Waking a thread costs more than most of what it is woken for: it wants the interpreter, which the loop has.
@@ -35,11 +35,11 @@ class Hatch(Generic[Item]):
         self._is_due = False
         self._queue: SimpleQueue[list[Item] | None] = SimpleQueue()
 
-    def put(self, item: Item, *, patience: float = 0.0) -> None:
-        """Hand `item` over after this round of the loop; with `patience`, when others go, or so many seconds later."""
+    def put(self, item: Item, *, max_delay: float = 0.0) -> None:
+        """Hand `item` over after this round of the loop; with `max_delay`, when others go, or so many seconds later."""
         self._gathered.append(item)
-        if patience:
-            self._later = self._later or self._loop.call_later(patience, self._hand_over)
+        if max_delay:
+            self._later = self._later or self._loop.call_later(max_delay, self._hand_over)
         elif not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._hand_over)
@@ -85,7 +85,7 @@ _LOG_LIMIT = 16 * 1024 * 1024
 """SQLite writes its log from the start again after a checkpoint; one that has grown beyond this is cut."""
 
 
-Settled = Callable[[BaseException | None], None]
+OnCommitted = Callable[[BaseException | None], None]
 """Told, on the event loop and before any waiter, what has kept a job from being done, if anything has."""
 
 
@@ -98,7 +98,7 @@ class Job(NamedTuple):
     """Brings in something new; while the disk is full, room is left for what was begun before."""
     is_alone: bool = False
     """Only reads, and cannot do so inside a transaction; what goes wrong concerns nobody else."""
-    then: Settled | None = None
+    on_done: OnCommitted | None = None
     operations: Sequence[Operation] = ()
     """What the work consists of, where it can be done together with that of others."""
 
@@ -122,7 +122,7 @@ class Writer:
         self._on_settled = on_settled
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
-        self._jobs: Hatch[Job] = Hatch()
+        self._jobs: _BatchQueue[Job] = _BatchQueue()
         self._thread = Thread(target=self._run, name="spool", daemon=True)
         self._opened: asyncio.Future[Path | None] = self._loop.create_future()
         self._reserve = Reserve(path.with_name("spool.reserve"))
@@ -140,9 +140,9 @@ class Writer:
             self._jobs.close()
             raise
 
-    def put(self, job: Job, *, patience: float = 0.0) -> None:
-        """Have `job` done with whatever else is asked for in this round of the loop, or within `patience` seconds."""
-        self._jobs.put(job, patience=patience)
+    def put(self, job: Job, *, max_delay: float = 0.0) -> None:
+        """Have `job` done with whatever else is asked for in this round of the loop, or within `max_delay` seconds."""
+        self._jobs.put(job, max_delay=max_delay)
 
     async def close(self) -> None:
         """Finish what was put before, and close the file."""
@@ -284,8 +284,8 @@ class Writer:
 
     def _resolve(self, outcomes: Sequence[_Outcome]) -> None:
         for job, answer, error in outcomes:
-            if job.then is not None:
-                self._loop.call_soon(job.then, error)
+            if job.on_done is not None:
+                self._loop.call_soon(job.on_done, error)
             if error is None:
                 _succeed(job.waiter, answer)
             else:

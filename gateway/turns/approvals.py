@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gateway.access.live import Live
 from gateway.access.rules import are_same_person
-from gateway.aio import TurnSlot, whole
+from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import Button, Inbound, Outbound, PeerKind, Sender
 from gateway.conversation import Json, ToolCall
@@ -24,8 +24,8 @@ from gateway.job import Job
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.streaming import Draft
 from gateway.sessions import Entry, SessionManager, entries
-from gateway.spool import Forgive, InboxState, Operation, Settle
-from gateway.spool.spool import insist
+from gateway.spool import InboxState, Operation, ResetAttempts, SetInboxState
+from gateway.spool.spool import retry_while_full
 from gateway.text.plain import duration
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.state import TurnState
@@ -168,7 +168,7 @@ class Approvals:
         self, question: Question, decision: Decision, *, by: str = "", also: Sequence[Operation] = ()
     ) -> None:
         """Write down the decision, in one commit with `also`, and let the turn go on. `Refused` when there is one."""
-        await whole(self._settle(question, decision, by, also))
+        await finish_before_cancel(self._settle(question, decision, by, also))
 
     async def _settle(self, question: Question, decision: Decision, by: str, also: Sequence[Operation]) -> None:
         async with question.lock:
@@ -275,7 +275,7 @@ class ApprovalGate(Struct, frozen=True, kw_only=True):
         question = self._question(call, known)
         try:
             if known is None:
-                await whole(self._pose(question))
+                await finish_before_cancel(self._pose(question))
             else:
                 question = self.approvals.open(question)
             async with self._resting(question.session):
@@ -296,9 +296,9 @@ class ApprovalGate(Struct, frozen=True, kw_only=True):
         """Put the question: from the commit on it is open, and before its message is out somebody can answer it."""
         parts = self.delivery.compose(question.message, key=question.key)
         asked = entries.Approval(approval_id=question.id, tool_use_id=question.call.id, question=question.message.text)
-        waits = [] if self.course.is_waiting else [Settle(turn=question.turn, state=InboxState.WAITING)]
+        waits = [] if self.course.is_waiting else [SetInboxState(turn=question.turn, state=InboxState.WAITING)]
         # A turn that has come this far is not what ends the daemon.
-        await self.write([asked], [*waits, Forgive(turn=question.turn), *parts])
+        await self.write([asked], [*waits, ResetAttempts(turn=question.turn), *parts])
         self.course.is_waiting = True
         self.approvals.open(question)
         self.delivery.post(parts)
@@ -318,11 +318,11 @@ class ApprovalGate(Struct, frozen=True, kw_only=True):
             async with asyncio.timeout(self.timeout):
                 await question.decided.wait()
         except TimeoutError:
-            await whole(self._expire(question))
+            await finish_before_cancel(self._expire(question))
         decision = question.decision or Decision.EXPIRED  # Nothing could be written down: the session is gone.
         log.info("approval_decided", tool=question.call.name, question=question.id, decision=decision)
         return decision
 
     async def _expire(self, question: Question) -> None:
         with suppress(Refused):  # An answer came in the last moment.
-            await insist(partial(self.approvals.settle, question, Decision.EXPIRED))
+            await retry_while_full(partial(self.approvals.settle, question, Decision.EXPIRED))

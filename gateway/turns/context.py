@@ -22,7 +22,7 @@ from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
 from gateway.conversation import Message
 from gateway.errors import Refused
-from gateway.files.room import FileRoom
+from gateway.files.room import Files
 from gateway.job import Job
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
@@ -178,7 +178,7 @@ class TurnContext:
         sessions: SessionManager,
         meter: Meter,
         compactions: Compactor,
-        files: FileRoom,
+        files: Files,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -218,7 +218,7 @@ class TurnContext:
         briefing = await brief(job, prepared.agent, self._sessions, notes=notes, today=today, is_shared=is_shared)
         prepared.provider.before = briefing.before
         prompt = briefing.prompt
-        messages = await self.files.shown(prompt.messages, sees=prepared.agent.info.sees_images)
+        messages = await self.files.with_pictures(prompt.messages, sees=prepared.agent.info.sees_images)
         return prompt if messages is prompt.messages else replace(prompt, messages=messages)
 
     def used_tool(self, prepared: Prepared) -> None:

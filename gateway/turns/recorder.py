@@ -9,7 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.agent.protocol import Done, Event, PlanUpdated, StepDone, TextDelta, ToolFinished, ToolStarted
-from gateway.aio import whole
+from gateway.aio import finish_before_cancel
 from gateway.conversation import ToolCall, ToolOutcome
 from gateway.errors import Refused
 from gateway.files.outgoing import enclosure, sent_file
@@ -18,8 +18,8 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.streaming import Draft
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, said, sent_files, step_at_hand
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import Begin, InboxState, Operation, Send, Settle
-from gateway.spool.spool import insist
+from gateway.spool import AddToOutbox, InboxState, Operation, SetInboxState, StartTurn
+from gateway.spool.spool import retry_while_full
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.context import TurnContext
 from gateway.turns.state import TurnState, user_entry
@@ -45,9 +45,9 @@ class TurnRecorder:
                 course.is_waiting = True
                 course.calls, course.approvals = step_at_hand(session.entries, job.turn)
                 return
-            await self.write(course, interrupted(session.entries, job.turn), also=[Begin(turn=job.turn)])
+            await self.write(course, interrupted(session.entries, job.turn), also=[StartTurn(turn=job.turn)])
             return
-        await self.write(course, course.opening, also=[Begin(turn=job.turn), *_joined(others, job)])
+        await self.write(course, course.opening, also=[StartTurn(turn=job.turn), *_joined(others, job)])
         course.has_begun = True
 
     async def join(self, course: TurnState, others: Sequence[Job]) -> list[entries.User]:
@@ -68,11 +68,11 @@ class TurnRecorder:
                 course.heard(delta)
                 draft.show(course.text)
             case StepDone(tool_calls=calls) if calls:
-                await whole(self._note_step(course, event))
+                await finish_before_cancel(self._note_step(course, event))
             case ToolStarted() if course.is_waiting:
                 await self.write(course, [], also=self._going_on(course))
             case ToolFinished(outcome=outcome):
-                await whole(self._note_outcome(course, outcome))
+                await finish_before_cancel(self._note_outcome(course, outcome))
             case PlanUpdated(steps=plan):
                 steps = [entries.PlanStep(content=step.content, status=step.status) for step in plan]
                 await self.write(course, [entries.Plan(steps=tuple(steps))])
@@ -92,7 +92,7 @@ class TurnRecorder:
         if course.prepared is not None:
             self._preparing.used_tool(course.prepared)
         result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
-        files = course.outgoing.taken() if course.outgoing else []
+        files = course.outgoing.take_new() if course.outgoing else []
         await self.write(course, [result, *map(sent_file, files)], also=self._going_on(course))
         course.sent += files
         course.calls.pop(outcome.id, None)
@@ -102,7 +102,7 @@ class TurnRecorder:
         if not course.is_waiting:
             return []
         course.is_waiting = False
-        return [Begin(turn=course.jobs[0].turn)]
+        return [StartTurn(turn=course.jobs[0].turn)]
 
     async def write(
         self,
@@ -118,7 +118,7 @@ class TurnRecorder:
         job = course.jobs[0]
         stamped = [*(replace(step, turn=job.turn) for step in steps), *behind]
         due = course.due
-        await insist(partial(self._sessions.append, job.session, stamped, also=[*also, *due]))
+        await retry_while_full(partial(self._sessions.append, job.session, stamped, also=[*also, *due]))
         course.settled(due)
 
 
@@ -128,7 +128,7 @@ def _use(call: ToolCall) -> entries.ToolUse:
 
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
     """Let the turn of `job` answer the messages of others as well."""
-    return [Settle(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
+    return [SetInboxState(turn=each.turn, state=InboxState.RUNNING, answered_by=job.turn) for each in others]
 
 
 NOT_RUN = "This was not run: the turn ended while it waited to be allowed."
@@ -160,7 +160,7 @@ class Ending:
         if course.prepared is not None:
             await self._preparing.follow_up(job, course.prepared)
 
-    async def _fix(self, course: TurnState, parts: list[Send]) -> None:
+    async def _fix(self, course: TurnState, parts: list[AddToOutbox]) -> None:
         settled = [*_settled(course), *parts, *self._preparing.news()]
         asked_next, begun = _opening(course.following)
         try:
@@ -173,7 +173,7 @@ class Ending:
 
     def _tell(self, course: TurnState) -> None:
         took_ms = course.age_ms
-        self._delivery.tally.turned(course.channel, course.outcome, messages=len(course.jobs), took_ms=took_ms)
+        self._delivery.metrics.turn_finished(course.channel, course.outcome, messages=len(course.jobs), took_ms=took_ms)
         log.info(
             "message_handled",
             outcome=course.outcome,
@@ -184,9 +184,9 @@ class Ending:
         )
 
 
-def _settled(course: TurnState) -> list[Settle]:
+def _settled(course: TurnState) -> list[SetInboxState]:
     state = InboxState.ABANDONED if course.outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
-    return [Settle(turn=each.turn, state=state, answered_by=course.jobs[0].turn) for each in course.jobs]
+    return [SetInboxState(turn=each.turn, state=state, answered_by=course.jobs[0].turn) for each in course.jobs]
 
 
 def _end(course: TurnState) -> list[Entry]:
@@ -202,4 +202,4 @@ def _end(course: TurnState) -> list[Entry]:
 
 def _opening(job: Job | None) -> tuple[list[Entry], list[Operation]]:
     """Return what the turn of `job` begins with: in the transcript and in the spool."""
-    return ([], []) if job is None else ([user_entry(job.inbound, turn=job.turn)], [Begin(turn=job.turn)])
+    return ([], []) if job is None else ([user_entry(job.inbound, turn=job.turn)], [StartTurn(turn=job.turn)])

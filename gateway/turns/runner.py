@@ -11,7 +11,7 @@ from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.tools import ToolContext
-from gateway.aio import TurnSlot, whole
+from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.conversation import Message
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
@@ -107,7 +107,7 @@ class TurnRunner:
             if not self._is_suspending:
                 self._running.discard(job.turn)
                 course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
-                await whole(self._ending.finish(course, may_go_on=False))
+                await finish_before_cancel(self._ending.finish(course, may_go_on=False))
             raise
         except TimeoutError:
             course.ended(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds and was stopped.")
@@ -148,7 +148,7 @@ class TurnRunner:
             course.jobs += self._meanwhile.collected(job)
             await self._receive(course, course.jobs, allowance)
         if not job.has_begun:
-            await whole(self._minutes.begin(course))
+            await finish_before_cancel(self._minutes.begin(course))
         course.outgoing = self._preparing.files.outgoing(job, course.sent)
         context = ToolContext(
             workspace=agent.workspace,
@@ -201,8 +201,8 @@ class TurnRunner:
             return []
         course.jobs += others
         await self._receive(course, others, allowance)
-        said = await whole(self._minutes.join(course, others))
-        return await self._preparing.files.shown(as_messages(said), sees=course.sees)
+        said = await finish_before_cancel(self._minutes.join(course, others))
+        return await self._preparing.files.with_pictures(as_messages(said), sees=course.sees)
 
     async def _receive(self, course: TurnState, jobs: Sequence[Job], allowance: TurnSlot) -> None:
         """Have the files that messages came with, before anything is written down of them."""
@@ -211,14 +211,14 @@ class TurnRunner:
         async with allowance.paused():
             for job in jobs:
                 workspace = course.prepared.agent.workspace
-                course.received[job.turn] = await self._preparing.files.reception.received(job, workspace)
+                course.received[job.turn] = await self._preparing.files.downloads.collect(job, workspace)
 
     async def _end(self, course: TurnState) -> None:
         """Finish a turn. A `/stop` that comes meanwhile is meant for the one that begins with that."""
         turn = course.jobs[0].turn
         self._finishing[turn] = course
         try:
-            await whole(self._ending.finish(course, may_go_on=not self._is_suspending))
+            await finish_before_cancel(self._ending.finish(course, may_go_on=not self._is_suspending))
         except asyncio.CancelledError as stop:
             if course.following is not None and not self._is_suspending:
                 await self._stop(course.following, str(stop))
@@ -229,4 +229,4 @@ class TurnRunner:
     async def _stop(self, job: Job, reason: str) -> None:
         course = TurnState.of(job)
         course.ended(TurnOutcome.STOPPED, reason or "Stopped.")
-        await whole(self._ending.finish(course, may_go_on=False))
+        await finish_before_cancel(self._ending.finish(course, may_go_on=False))

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from gateway.agent.senders import sanitize_name
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind, Quote
 from gateway.conversation import ToolCall
-from gateway.files.outgoing import Outgoing
-from gateway.files.to_text import missing
+from gateway.files.outgoing import OutgoingFiles
+from gateway.files.to_text import unavailable
 from gateway.job import Job
 from gateway.sessions import Entry, TurnOutcome, entries
-from gateway.spool import Spend
+from gateway.spool import AddUsage
 from gateway.turns.context import Prepared
 
 __all__ = ["TurnState", "user_entry"]
@@ -50,7 +50,7 @@ class TurnState(Struct, kw_only=True):
     """The files that its messages came with, by the turn of each message."""
     sent: list[Enclosure] = field(default_factory=list)
     """The files that go with the answer, and are in the transcript already."""
-    outgoing: Outgoing | None = None
+    outgoing: OutgoingFiles | None = None
     """What takes the files that its tools send."""
     following: Job | None = None
     """The message that is answered next, and whose turn began when this one ended."""
@@ -83,11 +83,11 @@ class TurnState(Struct, kw_only=True):
         return self.prepared.bill.noted if self.prepared else None
 
     @property
-    def due(self) -> list[Spend]:
+    def due(self) -> list[AddUsage]:
         """The same, to be committed with the next entries."""
         return self.prepared.bill.due if self.prepared else []
 
-    def settled(self, due: Sequence[Spend]) -> None:
+    def settled(self, due: Sequence[AddUsage]) -> None:
         if self.prepared:
             self.prepared.bill.settled(due)
 
@@ -156,7 +156,7 @@ def user_entry(
 ) -> entries.User:
     """Return a message as the transcript has it; a turn that was stopped early has not fetched its files."""
     if files is None:
-        files = tuple(missing(file, "it was not fetched") for file in inbound.attachments)
+        files = tuple(unavailable(file, "it was not fetched") for file in inbound.attachments)
     return entries.User(
         content=_paragraphs(spoken(inbound.text), _quoted(inbound.quotes)) if inbound.quotes else spoken(inbound.text),
         sender=inbound.sender.id,

@@ -23,10 +23,10 @@ from gateway.bounded import BoundedDict
 from gateway.contract import Inbound
 from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
-from gateway.metrics import Tally
+from gateway.metrics import Metrics
 from gateway.sessions import entries
-from gateway.spool import Operation, Remember, Spend, Spent, Spool
-from gateway.spool.spool import insist
+from gateway.spool import AddUsage, Operation, SetFact, Spool, UsageTotal
+from gateway.spool.spool import retry_while_full
 from gateway.turns.agents import Agent
 
 log = structlog.get_logger()
@@ -50,19 +50,19 @@ def person_of(settings: Settings, inbound: Inbound) -> str:
 class DailyUsage:
     """What each person has used today. The spool has it; whoever was looked at lately is known without asking it."""
 
-    def __init__(self, spool: Spool, now: Callable[[], datetime], tally: Tally | None = None) -> None:
+    def __init__(self, spool: Spool, now: Callable[[], datetime], metrics: Metrics | None = None) -> None:
         self._spool = spool
-        self._tally = tally or Tally()
+        self._metrics = metrics or Metrics()
         self._now = now
-        self._known = BoundedDict[tuple[str, str], Spent](_REMEMBERED, on_drop=self._forgot)
+        self._known = BoundedDict[tuple[str, str], UsageTotal](_REMEMBERED, on_drop=self._forgot)
         self._whole = ""
         """The day of which everybody is known who has used anything, as long as nobody was forgotten."""
 
-    async def today(self, person: str) -> Spent:
+    async def today(self, person: str) -> UsageTotal:
         key = (utc_day(self._now()), person)
         if key not in self._known:
             # On a full disk even reading fails, together with what others could not write.
-            await insist(partial(self._look_up, *key))
+            await retry_while_full(partial(self._look_up, *key))
         self._known.move_to_end(key)
         return self._known[key]
 
@@ -72,25 +72,25 @@ class DailyUsage:
     async def _look_up(self, day: str, person: str) -> None:
         """Ask the spool, the first time on a day about everybody: most who come later have used nothing yet."""
         if self._whole != day:
-            found = await self._spool.spenders(day, limit=_REMEMBERED)
+            found = await self._spool.top_usage(day, limit=_REMEMBERED)
             self._whole = day if len(found) < _REMEMBERED else ""
             for name, spent in found:
                 self._known.setdefault((day, name), spent)
         if not self._whole and (day, person) not in self._known:
-            self._known.setdefault((day, person), await self._spool.spent(day, person))
-        self._known.setdefault((day, person), Spent())
+            self._known.setdefault((day, person), await self._spool.usage(day, person))
+        self._known.setdefault((day, person), UsageTotal())
 
-    def add(self, spend: Spend) -> None:
+    def add(self, spend: AddUsage) -> None:
         """Take in what will be committed; of one who is not known here, the spool will tell."""
-        self._tally.spent(spend)
+        self._metrics.usage_added(spend)
         key = (spend.day, spend.person)
         if key in self._known or self._whole == spend.day:
-            self._known[key] = self._known.get(key, Spent()) + _spent(spend)
+            self._known[key] = self._known.get(key, UsageTotal()) + _spent(spend)
 
-    async def everybody(self, limit: int) -> tuple[Spent, list[tuple[str, Spent]]]:
+    async def everybody(self, limit: int) -> tuple[UsageTotal, list[tuple[str, UsageTotal]]]:
         """Return what all have used today together, and who has used most."""
         day = utc_day(self._now())
-        return await self._spool.spent(day), await self._spool.spenders(day, limit=limit)
+        return await self._spool.usage(day), await self._spool.top_usage(day, limit=limit)
 
 
 class TurnUsage:
@@ -110,7 +110,7 @@ class TurnUsage:
         self._limits = limits
         self._about = about
         self._now = now
-        self._due: list[tuple[Spend, entries.Usage]] = []
+        self._due: list[tuple[AddUsage, entries.Usage]] = []
         self._tokens = 0
         self.model = ""
         """Which model was charged last: a fallback, perhaps."""
@@ -135,7 +135,7 @@ class TurnUsage:
         """Add a step of `model`, or of the fallback that the usage names."""
         model = usage.model or model
         cost = round((self._about(model).cost(usage) or 0) * _MICROS)
-        spend = Spend(
+        spend = AddUsage(
             day=utc_day(self._now()),
             person=self._person,
             model=model,
@@ -150,7 +150,7 @@ class TurnUsage:
         self._tokens += usage.input_tokens + usage.output_tokens
 
     @property
-    def due(self) -> list[Spend]:
+    def due(self) -> list[AddUsage]:
         """What has not been written down yet."""
         return [spend for spend, _ in self._due]
 
@@ -159,7 +159,7 @@ class TurnUsage:
         """The same, as the transcript keeps it."""
         return reduce(_added, (usage for _, usage in self._due)) if self._due else None
 
-    def settled(self, paid: Sequence[Spend]) -> None:
+    def settled(self, paid: Sequence[AddUsage]) -> None:
         """Take out what was written down."""
         del self._due[: len(paid)]
 
@@ -184,8 +184,8 @@ def _added(one: entries.Usage, other: entries.Usage) -> entries.Usage:
     )
 
 
-def _spent(spend: Spend) -> Spent:
-    return Spent(
+def _spent(spend: AddUsage) -> UsageTotal:
+    return UsageTotal(
         input_tokens=spend.input_tokens,
         cached_tokens=spend.cached_tokens,
         output_tokens=spend.output_tokens,
@@ -280,7 +280,7 @@ class MeteredProvider:
         bill: TurnUsage,
         names_senders: bool = False,
         shorten: Shorten | None = None,
-        tally: Tally | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._provider = provider
         self._info = info
@@ -293,7 +293,7 @@ class MeteredProvider:
         self._room: int | None = None
         """Tokens that messages may have, once a request was too long."""
         self._shorten = shorten
-        self._tally = tally or Tally()
+        self._metrics = metrics or Metrics()
         self.tokens = 0
         """What the last request and its answer came to: how full the context is."""
 
@@ -355,7 +355,9 @@ class MeteredProvider:
         """Count the request, learn from its usage, and charge it: by the provider's count, or else by the estimate."""
         name, usage = self._info.name, heard.usage
         seconds = monotonic() - heard.asked_at
-        self._tally.asked((usage and usage.model) or name, heard.outcome, seconds=seconds, first_word=heard.first_word)
+        self._metrics.model_called(
+            (usage and usage.model) or name, heard.outcome, seconds=seconds, first_word=heard.first_word
+        )
         if not heard.is_owed:
             return
         if usage is not None and usage.input_tokens:
@@ -388,12 +390,14 @@ _CALIBRATION_FACT = "token_weights"
 
 
 class Meter:
-    def __init__(self, live: Live, spool: Spool, *, now: Callable[[], datetime], tally: Tally | None = None) -> None:
+    def __init__(
+        self, live: Live, spool: Spool, *, now: Callable[[], datetime], metrics: Metrics | None = None
+    ) -> None:
         self._live = live
         self._now = now
         self._spool = spool
-        self._tally = tally or Tally()
-        self.spending = DailyUsage(spool, now, self._tally)
+        self._metrics = metrics or Metrics()
+        self.spending = DailyUsage(spool, now, self._metrics)
         self.calibrations = Calibrations()
 
     async def read(self) -> None:
@@ -420,7 +424,7 @@ class Meter:
             bill=bill,
             names_senders=names_senders,
             shorten=shorten,
-            tally=self._tally,
+            metrics=self._metrics,
         )
 
     def budget(self, agent: Agent) -> int:
@@ -435,4 +439,4 @@ class Meter:
     def news(self) -> list[Operation]:
         """Return what there is to be kept of what was learned since the last time."""
         news = self.calibrations.news()
-        return [] if news is None else [Remember(name=_CALIBRATION_FACT, value=news)]
+        return [] if news is None else [SetFact(name=_CALIBRATION_FACT, value=news)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from gateway.contract import Address, Outbound, PeerKind
-from gateway.spool import Bury, Send, Spool
+from gateway.spool import AddToOutbox, MarkDead, Spool
 from tests.running import gatehouse, running, write_config
 
 REPLY = Outbound(address=Address(channel="web", kind=PeerKind.DIRECT, peer="owner"), text="hello\x1b[31m there")
@@ -16,8 +16,8 @@ REPLY = Outbound(address=Address(channel="web", kind=PeerKind.DIRECT, peer="owne
 async def leave_dead_replies(data: Path) -> None:
     async with await Spool.open(data) as spool:
         for key in ("k1", "k2"):
-            send = Send(key=key, turn=None, message=REPLY, at=datetime.now(UTC))
-            await spool.commit(send, Bury(key=key, reason="blocked by the user"))
+            send = AddToOutbox(key=key, turn=None, message=REPLY, at=datetime.now(UTC))
+            await spool.commit(send, MarkDead(key=key, reason="blocked by the user"))
 
 
 def make_unreadable(data: Path, key: str) -> None:

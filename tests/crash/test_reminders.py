@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.contract import Address, PeerKind, Sender
 from gateway.data_dir import prepare_data_dir
 from gateway.outbound.delivery import POSSIBLY_REPEATED
-from gateway.spool import About, Appoint, Spool
+from gateway.spool import AddReminder, ReminderContent, Spool
 from tests.crash.checks import rows
 from tests.crash.daemons import Daemons, daemons
 from tests.crash.far_side import FarSide
@@ -30,12 +30,12 @@ async def leave_due(data_dir: Path) -> None:
     prepare_data_dir(data_dir)
     async with await Spool.open(data_dir) as spool:
         await spool.commit(
-            Appoint(
+            AddReminder(
                 id="r",
                 scope="s",
                 due_at=datetime(2020, 1, 1, tzinfo=UTC),
                 cron="0 0 1 1 *",
-                about=About(address=ADA, maker=Sender(id="ada"), text="call mum"),
+                about=ReminderContent(address=ADA, maker=Sender(id="ada"), text="call mum"),
                 most_per_scope=1,
                 most_in_all=1,
             )

@@ -19,7 +19,7 @@ from gateway.conversation import UserMessage
 from gateway.daemon import Daemon, opened
 from gateway.sessions.entries import Entry
 from gateway.sessions.storage.codec import decode
-from gateway.spool import Accept, Begin, Settle, Spool
+from gateway.spool import AddToInbox, SetInboxState, Spool, StartTurn
 from tests.polling import until
 
 DAEMON_TIMEOUT = 90.0  # For a whole test. Generous, because the machine may be busy.
@@ -154,9 +154,9 @@ def inbound(event_id: str, text: str, peer: str = "ada") -> Inbound:
     )
 
 
-def accepted(turn: str, text: str, *, peer: str = "ada", at: datetime | None = None) -> Accept:
+def accepted(turn: str, text: str, *, peer: str = "ada", at: datetime | None = None) -> AddToInbox:
     scope = SCOPE.replace("ada", peer)
-    return Accept(
+    return AddToInbox(
         turn=turn,
         inbound=inbound(turn, text, peer),
         scope=scope,
@@ -167,7 +167,7 @@ def accepted(turn: str, text: str, *, peer: str = "ada", at: datetime | None = N
     )
 
 
-async def leave(folder: Path, *operations: Accept | Begin | Settle) -> None:
+async def leave(folder: Path, *operations: AddToInbox | StartTurn | SetInboxState) -> None:
     """Leave operations in the spool, as a killed daemon does."""
     async with await Spool.open(folder / "data") as spool:
         await spool.commit(*operations)

@@ -15,7 +15,7 @@ from gateway.conversation import ToolCall, ToolMessage
 from gateway.daemon import Daemon
 from gateway.sessions.entries import Approval, ToolResult, TurnEnd
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import Begin, InboxState, Spool
+from gateway.spool import InboxState, Spool, StartTurn
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import accepted, begin_a_session, gateway, leave, settings, transcript_entries
 from tests.daemon.tools import Rocket, agent, launch, scripted
@@ -291,7 +291,7 @@ async def test_a_suspect_that_waits_for_an_answer_holds_up_no_other(tmp_path: Pa
     """Turns that crashed the daemon twice run one at a time; one that waits for a person does not run."""
     await begin_a_session(tmp_path, "ada", "bob")
     for peer in ("ada", "bob"):
-        await leave(tmp_path, accepted(peer, "go", peer=peer), *[Begin(turn=peer)] * 2)
+        await leave(tmp_path, accepted(peer, "go", peer=peer), *[StartTurn(turn=peer)] * 2)
     provider, rocket = scripted([launch("Mars")]), Rocket()
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         question = await asked(chat)

@@ -11,7 +11,7 @@ from channels.loopback import LoopbackChannel
 from config import GatewaySettings
 from gateway.contract import Verdict
 from gateway.daemon import Daemon
-from gateway.spool import Begin, InboxState, Spool
+from gateway.spool import InboxState, Spool, StartTurn
 from tests.daemon.harness import Slow, accepted, ask, begin_a_session, gateway, leave, settings
 
 SEARCH = "/session search heron"
@@ -132,7 +132,7 @@ async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tm
 
 async def test_a_reading_that_crashed_the_daemon_three_times_is_set_aside(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
-    await leave(tmp_path, accepted("t1", SEARCH), *[Begin(turn="t1")] * 3)
+    await leave(tmp_path, accepted("t1", SEARCH), *[StartTurn(turn="t1")] * 3)
     async with quick(tmp_path) as chat:
         assert "3 times" in (await chat.hear_message()).text
         await chat.say("/history", peer="ada")

@@ -10,7 +10,7 @@ from channels.loopback import LoopbackChannel
 from config import Settings
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender
 from gateway.daemon import Daemon
-from gateway.spool import Reschedule, Send, Spool
+from gateway.spool import AddToOutbox, RescheduleReminder, Spool
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, say_and_hear, settings
 from tests.daemon.models import configured
@@ -33,7 +33,7 @@ class Clock:
     def move(self, daemon: Daemon, **by: float) -> None:
         """Put the clock forward or back, and have it looked at."""
         self.now += timedelta(**by)
-        daemon.alarm.look_anew()
+        daemon.alarm.recompute()
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ async def leave_fired(folder: Path) -> None:
         (row,) = await spool.due_reminders(START + timedelta(minutes=5), limit=9)
         message = Outbound(address=row.about.address, text="⏰ Reminder: call mum")
         await spool.commit(
-            Reschedule(id=row.id, due_at=row.due_at, next_at=None, at=START, has_rung=True),
-            Send(key=row.next_key, turn=None, message=message, at=START),
+            RescheduleReminder(id=row.id, due_at=row.due_at, next_at=None, at=START, has_rung=True),
+            AddToOutbox(key=row.next_key, turn=None, message=message, at=START),
         )
 
 

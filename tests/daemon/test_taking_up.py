@@ -17,7 +17,7 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
 from gateway.daemon import Daemon
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import Begin, InboxState, Settle, Spool
+from gateway.spool import InboxState, SetInboxState, Spool, StartTurn
 from tests.daemon.harness import SCOPE, accepted, begin_a_session, gateway, leave, settings
 
 
@@ -44,8 +44,8 @@ async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> No
 
 async def test_a_message_is_answered_though_the_one_it_was_collected_with_cannot_be_read(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
-    together = Settle(turn="t2", state=InboxState.RUNNING, answered_by="t1")
-    await leave(tmp_path, accepted("t1", "lost"), accepted("t2", "my name is Ada"), Begin(turn="t1"), together)
+    together = SetInboxState(turn="t2", state=InboxState.RUNNING, answered_by="t1")
+    await leave(tmp_path, accepted("t1", "lost"), accepted("t2", "my name is Ada"), StartTurn(turn="t1"), together)
     with closing(sqlite3.connect(tmp_path / "data" / "spool.db")) as database, database:
         database.execute("UPDATE inbox SET inbound = '{\"newer\": true}' WHERE turn = 't1'")
     async with gateway(settings(tmp_path)) as (_, chat):
@@ -66,7 +66,7 @@ async def test_what_is_too_old_is_told_to_its_sender_once(tmp_path: Path) -> Non
 
 async def test_a_turn_that_crashed_the_daemon_three_times_is_set_aside(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
-    await leave(tmp_path, accepted("t1", "boom"), *[Begin(turn="t1")] * 3)
+    await leave(tmp_path, accepted("t1", "boom"), *[StartTurn(turn="t1")] * 3)
     async with gateway(settings(tmp_path)) as (_, chat):
         assert "3 times" in (await chat.hear_message()).text
         await chat.say("/history", peer="ada")
@@ -104,7 +104,7 @@ async def test_turns_that_crashed_the_daemon_twice_run_one_at_a_time(
     peers, model = ("ada", "bob", "eve"), Counting(together)
     await begin_a_session(tmp_path, *peers)
     for peer in peers:
-        await leave(tmp_path, accepted(peer, "boom", peer=peer), *[Begin(turn=peer)] * crashes)
+        await leave(tmp_path, accepted(peer, "boom", peer=peer), *[StartTurn(turn=peer)] * crashes)
 
     def counted(daemon: Daemon) -> None:
         daemon.roster.replace("main", lambda agent: replace(agent, provider=model))

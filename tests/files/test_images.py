@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gateway.conversation import AssistantMessage, Message, Picture, UserMessage
-from gateway.files.outgoing import MAX_PICTURE_BYTES, MAX_PICTURES, shown
+from gateway.files.outgoing import MAX_PICTURE_BYTES, MAX_PICTURES, with_pictures
 from gateway.files.store import FileStore
 from tests.files.harness import chunks, opened
 from tests.files.samples import png
@@ -20,7 +20,7 @@ async def asked(store: FileStore, name: str, content: bytes) -> UserMessage:
 
 
 async def seen(store: FileStore, *messages: Message) -> list[UserMessage]:
-    return [message for message in await shown(messages, store, sees=True) if isinstance(message, UserMessage)]
+    return [message for message in await with_pictures(messages, store, sees=True) if isinstance(message, UserMessage)]
 
 
 async def test_a_picture_gets_its_bytes_and_its_true_type(store: FileStore) -> None:
@@ -30,7 +30,7 @@ async def test_a_picture_gets_its_bytes_and_its_true_type(store: FileStore) -> N
 
 
 async def test_a_model_that_does_not_see_is_told_of_the_picture(store: FileStore) -> None:
-    (message,) = await shown([await asked(store, "a.jpg", png())], store, sees=False)
+    (message,) = await with_pictures([await asked(store, "a.jpg", png())], store, sees=False)
     assert isinstance(message, UserMessage)
     assert not message.pictures
     assert "You cannot see a.jpg" in message.text

@@ -10,7 +10,7 @@ from gateway.contract import Address, Button, Channel, Outbound, PeerKind, Recei
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 from gateway.outbound import streaming
 from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
-from gateway.spool import OutboxState, Sending, Spool, SpoolFull
+from gateway.spool import MarkSending, OutboxState, Spool, SpoolFull
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until
 
@@ -96,7 +96,7 @@ async def test_a_send_without_a_known_outcome_is_marked_when_sent_again(tmp_path
 async def test_a_send_that_a_crash_cut_is_marked_when_sent_again(tmp_path: Path) -> None:
     time, wire = Time(), Wire()
     async with posting(tmp_path, time=time) as post:
-        await post.spool.commit(*post.delivery.compose(HELLO, key="k"), Sending(key="k", at=time()))
+        await post.spool.commit(*post.delivery.compose(HELLO, key="k"), MarkSending(key="k", at=time()))
     async with posting(tmp_path, wire, time=time) as post:
         for row in (await post.spool.recover()).outbox:
             post.delivery.resume(row)
@@ -584,10 +584,10 @@ async def test_what_follows_something_that_was_sent_is_committed_as_being_sent(t
     async with posting(tmp_path, slow) as post:
         await post.say(HELLO, "a")
         await slow.is_asked.wait()
-        assert [part.is_sent_at_once for part in post.delivery.compose(HELLO, key="b")] == [False]
+        assert [part.is_sending for part in post.delivery.compose(HELLO, key="b")] == [False]
         slow.may_accept.set()
         await slow.has_accepted.wait()
-        assert [part.is_sent_at_once for part in post.delivery.compose(HELLO, key="b")] == [True]
+        assert [part.is_sending for part in post.delivery.compose(HELLO, key="b")] == [True]
         await post.say(HELLO, "b")
         await post.arrived()
     assert slow.tried == ["a", "b"]

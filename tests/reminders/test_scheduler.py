@@ -7,25 +7,25 @@ from config import Settings
 from gateway.access.live import Live
 from gateway.contract import Sender
 from gateway.errors import Undeliverable
-from gateway.reminders import Alarm, Reminders
-from gateway.spool import About, Appoint
+from gateway.reminders import Reminders, ReminderScheduler
+from gateway.spool import AddReminder, ReminderContent
 from tests.outbound.harness import ADDRESS, Post, Time, Wire, posting
 
 DAILY = "0 0 * * *"
 
 
-def alarm(post: Post, time: Time) -> Alarm:
+def alarm(post: Post, time: Time) -> ReminderScheduler:
     live = Live(Settings.model_validate({"gateway": {"timezone": "UTC"}, "channels": {"wire": {"dm_policy": "open"}}}))
-    return Alarm(live, post.spool, post.delivery, Reminders(live, post.spool, now=time), now=time)
+    return ReminderScheduler(live, post.spool, post.delivery, Reminders(live, post.spool, now=time), now=time)
 
 
-def stretch(time: Time) -> Appoint:
-    return Appoint(
+def stretch(time: Time) -> AddReminder:
+    return AddReminder(
         id="r",
         scope="s",
         due_at=time.now + timedelta(days=1),
         cron=DAILY,
-        about=About(address=ADDRESS, maker=Sender(id="ada"), text="stretch"),
+        about=ReminderContent(address=ADDRESS, maker=Sender(id="ada"), text="stretch"),
         most_per_scope=1,
         most_in_all=1,
     )
@@ -35,7 +35,7 @@ async def pass_days(post: Post, time: Time, days: int) -> None:
     ringing = alarm(post, time)
     for _ in range(days):
         time.now += timedelta(days=1)
-        await ringing.ring_due()
+        await ringing.send_due()
         await post.arrived()
 
 

@@ -10,7 +10,7 @@ import pytest
 from config import SessionSettings
 from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager, entries
-from gateway.spool import Operation, Settled, SpoolFull
+from gateway.spool import OnCommitted, Operation, SpoolFull
 from tests.sessions.conftest import SCOPE
 
 
@@ -21,22 +21,22 @@ class SlowJournal:
         self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
         self.is_slow = False
 
-    async def commit(self, *_operations: Operation, then: Settled | None = None) -> None:
+    async def commit(self, *_operations: Operation, on_done: OnCommitted | None = None) -> None:
         ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if then is not None:
-            ending.add_done_callback(lambda ended: then(ended.exception()))
+        if on_done is not None:
+            ending.add_done_callback(lambda ended: on_done(ended.exception()))
         if self.is_slow:
             self.waiting.put_nowait(ending)
         else:
             asyncio.get_running_loop().call_soon(ending.set_result, None)
         await asyncio.shield(ending)
 
-    async def noted(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
+    async def unflushed_entries(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         nothing: list[tuple[str, list[tuple[int, bytes]]]] = []
         for noted in nothing:
             yield noted
 
-    async def forget(self, upto: Mapping[str, int]) -> None:
+    async def drop_entries(self, upto: Mapping[str, int]) -> None:
         pass
 
 

@@ -14,7 +14,7 @@ from gateway.contract import (
     Receipt,
     Sender,
 )
-from gateway.spool import Accept, Send, Take
+from gateway.spool import AddToInbox, AddToOutbox, MarkSeen
 
 NOW = datetime(2026, 3, 1, 11, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -47,13 +47,13 @@ def outbound(text: str = "hi") -> Outbound:
     )
 
 
-def take(event_id: str = "e1", at: datetime = NOW) -> Take:
-    return Take(channel="loopback", account="default", event_id=event_id, at=at)
+def take(event_id: str = "e1", at: datetime = NOW) -> MarkSeen:
+    return MarkSeen(channel="loopback", account="default", event_id=event_id, at=at)
 
 
-def accept(turn: str = "t1", text: str = "hello", at: datetime = NOW) -> Accept:
-    return Accept(turn=turn, inbound=inbound(text), scope="s", session="s#2", number=2, agent="main", at=at)
+def accept(turn: str = "t1", text: str = "hello", at: datetime = NOW) -> AddToInbox:
+    return AddToInbox(turn=turn, inbound=inbound(text), scope="s", session="s#2", number=2, agent="main", at=at)
 
 
-def send(key: str = "k1", text: str = "hi", at: datetime = NOW) -> Send:
-    return Send(key=key, turn="t1", message=outbound(text), at=at)
+def send(key: str = "k1", text: str = "hi", at: datetime = NOW) -> AddToOutbox:
+    return AddToOutbox(key=key, turn="t1", message=outbound(text), at=at)

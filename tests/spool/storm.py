@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.spool import Note, Spool, SpoolBroken, SpoolFull
+from gateway.spool import AppendEntries, Spool, SpoolBroken, SpoolFull
 from tests.spool.samples import accept, send, take
 
 TASKS = 20
@@ -26,7 +26,7 @@ async def commit(spool: Spool, numbers: range) -> None:
             await spool.commit(
                 take(f"e{number}"),
                 accept(f"t{number}"),
-                Note(session=f"s{number % 7}", first_seq=number, lines=(b"%d\n" % number,)),
+                AppendEntries(session=f"s{number % 7}", first_seq=number, lines=(b"%d\n" % number,)),
                 send(f"k{number}"),
             )
         except SpoolFull:

@@ -1,6 +1,16 @@
 import asyncio
 
-from gateway.spool import Begin, Delivered, Duplicate, InboxState, Note, Operation, Settle, Spool, Take
+from gateway.spool import (
+    AppendEntries,
+    Duplicate,
+    InboxState,
+    MarkDelivered,
+    MarkSeen,
+    Operation,
+    SetInboxState,
+    Spool,
+    StartTurn,
+)
 from gateway.spool.apply import moves
 from tests.spool.harness import held
 from tests.spool.samples import NOW, RECEIPT, accept, send, take
@@ -25,19 +35,19 @@ async def test_whole_turns_of_many_chats_fit_into_one_batch(spool: Spool) -> Non
     for turn in TURNS:
         calls += [
             (take(f"event of {turn}"), accept(turn)),
-            (Note(session=turn, first_seq=1, lines=(b"asked\n",)), Begin(turn=turn)),
+            (AppendEntries(session=turn, first_seq=1, lines=(b"asked\n",)), StartTurn(turn=turn)),
             (
-                Note(session=turn, first_seq=2, lines=(b"answered\n", b"over\n")),
-                Settle(turn=turn, state=InboxState.ANSWERED, answered_by=turn),
+                AppendEntries(session=turn, first_seq=2, lines=(b"answered\n", b"over\n")),
+                SetInboxState(turn=turn, state=InboxState.ANSWERED, answered_by=turn),
                 send(turn),
             ),
-            (Delivered(key=turn, receipt=RECEIPT, at=NOW),),
+            (MarkDelivered(key=turn, receipt=RECEIPT, at=NOW),),
         ]
     assert await in_one_batch(spool, *calls) == [None] * len(calls)
     found = await spool.recover()
     assert (found.inbox, found.outbox) == ((), ())
-    assert await spool.receipts(NOW) == {RECEIPT.message_id}
-    assert [len(lines) async for _, lines in spool.noted()] == [3] * len(TURNS)
+    assert await spool.delivered_ids(NOW) == {RECEIPT.message_id}
+    assert [len(lines) async for _, lines in spool.unflushed_entries()] == [3] * len(TURNS)
 
 
 async def test_who_is_refused_in_a_crowd_is_the_only_one(spool: Spool) -> None:
@@ -48,12 +58,12 @@ async def test_who_is_refused_in_a_crowd_is_the_only_one(spool: Spool) -> None:
 
 
 def test_what_goes_back_and_forth_is_not_done_together() -> None:
-    forth: list[Operation] = [Begin(turn="t"), Settle(turn="t", state=InboxState.WAITING)]
+    forth: list[Operation] = [StartTurn(turn="t"), SetInboxState(turn="t", state=InboxState.WAITING)]
     assert moves(forth) == {"t"}
-    assert moves([*forth, Begin(turn="t")]) is None
+    assert moves([*forth, StartTurn(turn="t")]) is None
     assert moves([]) is None, "what only reads"
 
 
 def test_entries_and_events_can_be_done_in_any_order() -> None:
-    event = Take(channel="web", account="default", event_id="e", at=NOW)
-    assert moves([Note(session="s", first_seq=1, lines=(b"x",)), event]) == set()
+    event = MarkSeen(channel="web", account="default", event_id="e", at=NOW)
+    assert moves([AppendEntries(session="s", first_seq=1, lines=(b"x",)), event]) == set()

@@ -40,7 +40,7 @@ async def check(data_dir: Path, acknowledged: set[int]) -> int:
         found = await spool.recover()
         turns = [int(row.turn.removeprefix("t")) for row in found.inbox]
         keys = [int(row.key.removeprefix("k")) for row in found.outbox]
-        noted = {seq async for _, entries in spool.noted() for seq, _ in entries}
+        noted = {seq async for _, entries in spool.unflushed_entries() for seq, _ in entries}
         seen = (await spool.stats()).seen
     assert spool.set_aside is None
     assert acknowledged <= set(turns)

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import CannotStart
-from gateway.spool import Remember, Spool
+from gateway.spool import SetFact, Spool
 from gateway.spool.schema import MIGRATIONS, Newer, migrate
 from tests.spool.conftest import copied
 from tests.spool.samples import accept
@@ -168,7 +168,7 @@ async def test_a_log_cut_anywhere_gives_back_all_that_was_synced_before(
     await spool.recover()  # What was asked for before has been done: the log has its length.
     sizes = [_written(log)]
     for number in range(30):
-        await spool.commit(Remember(name="last", value=str(number)))
+        await spool.commit(SetFact(name="last", value=str(number)))
         sizes.append(_written(log))
     directory = copied(spool.path, tmp_path / "cut")
     cut = int(sizes[0] + (sizes[-1] - sizes[0]) * share)
@@ -190,7 +190,7 @@ async def test_a_log_has_its_length_from_the_start(spool: Spool) -> None:
     log = spool.path.with_name("spool.db-wal")
     before = log.stat().st_size
     for number in range(100):
-        await spool.commit(Remember(name="last", value=str(number)))
+        await spool.commit(SetFact(name="last", value=str(number)))
     assert log.stat().st_size == before, "a commit need not write down a new one"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.spool import Begin, InboxState, Note, Remember, Settle, Spool, SpoolFull
+from gateway.spool import AppendEntries, InboxState, SetFact, SetInboxState, Spool, SpoolFull, StartTurn
 from tests.disks import small_disk
 from tests.spool.samples import accept, send, take
 
@@ -45,8 +45,8 @@ async def test_intake_is_refused_while_what_was_begun_can_be_finished(disk: Path
             ballast = fill(disk)
             stored = await accepted_until_full(spool)
             assert spool.trouble is not None
-            await spool.commit(Begin(turn="first"), Note(session="s", first_seq=1, lines=(b"said\n",)))
-            await spool.commit(send("answer"), Settle(turn="first", state=InboxState.ANSWERED))
+            await spool.commit(StartTurn(turn="first"), AppendEntries(session="s", first_seq=1, lines=(b"said\n",)))
+            await spool.commit(send("answer"), SetInboxState(turn="first", state=InboxState.ANSWERED))
             with pytest.raises(SpoolFull):
                 await spool.commit(take("late"), accept("late"))
             ballast.unlink()
@@ -67,10 +67,10 @@ async def test_when_the_reserve_is_used_up_too_everything_waits_for_room(disk: P
         again = fill_rest(disk)
         stored = await noted_until_full(spool)
         with pytest.raises(SpoolFull):
-            await spool.commit(Remember(name="big", value="x" * 100_000))
+            await spool.commit(SetFact(name="big", value="x" * 100_000))
         again.unlink()
-        await spool.commit(Remember(name="big", value="x" * 100_000))
-        assert sum([len(entries) async for _, entries in spool.noted()]) == stored
+        await spool.commit(SetFact(name="big", value="x" * 100_000))
+        assert sum([len(entries) async for _, entries in spool.unflushed_entries()]) == stored
         assert not spool.broken.is_set()
 
 
@@ -85,7 +85,7 @@ def fill_rest(disk: Path) -> Path:
 async def noted_until_full(spool: Spool) -> int:
     for seq in range(10_000):
         try:
-            await spool.commit(Note(session="s", first_seq=seq, lines=(b"x" * 10_000,)))
+            await spool.commit(AppendEntries(session="s", first_seq=seq, lines=(b"x" * 10_000,)))
         except SpoolFull:
             return seq
     raise AssertionError("the disk did not get full")

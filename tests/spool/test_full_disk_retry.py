@@ -2,7 +2,7 @@ import pytest
 
 from gateway.errors import Refused
 from gateway.spool import SpoolFull
-from gateway.spool.spool import insist
+from gateway.spool.spool import retry_while_full
 
 
 class Disk:
@@ -25,7 +25,7 @@ class Disk:
 
 async def test_what_has_to_be_written_waits_for_room_longer_each_time() -> None:
     disk = Disk(full_for=3)
-    assert await insist(disk.write, sleep=disk.sleep) == "written"
+    assert await retry_while_full(disk.write, sleep=disk.sleep) == "written"
     assert disk.tries == 4
     assert len(disk.waits) == 3
     assert disk.waits[2] > disk.waits[0]
@@ -36,4 +36,4 @@ async def test_nothing_else_is_insisted_on() -> None:
         raise Refused("Never.")
 
     with pytest.raises(Refused):
-        await insist(refuse)
+        await retry_while_full(refuse)

@@ -6,25 +6,25 @@ from msgspec.structs import replace
 
 from gateway.contract import Receipt
 from gateway.spool import (
-    Begin,
-    Bury,
+    AppendEntries,
     Conflict,
-    Delivered,
-    DropDraft,
+    DeleteDraft,
     Duplicate,
-    Forgive,
     InboxState,
-    KeepDraft,
-    Note,
+    MarkDead,
+    MarkDelivered,
+    MarkSending,
     Operation,
     OutboxState,
-    Postpone,
-    Remember,
-    Replace,
-    Revive,
-    Sending,
-    Settle,
+    ReplaceInbound,
+    ResetAttempts,
+    RetryDead,
+    RetryLater,
+    SaveDraft,
+    SetFact,
+    SetInboxState,
     Spool,
+    StartTurn,
     WrongState,
 )
 from gateway.spool.rows import INBOX_MOVES, OUTBOX_MOVES
@@ -33,28 +33,28 @@ from tests.spool.samples import HOUR, NOW, RECEIPT, accept, inbound, outbound, s
 
 INBOX_PATHS: dict[InboxState, list[Operation]] = {
     InboxState.RECEIVED: [],
-    InboxState.RUNNING: [Begin(turn="t1")],
-    InboxState.WAITING: [Begin(turn="t1"), Settle(turn="t1", state=InboxState.WAITING)],
-    InboxState.ANSWERED: [Settle(turn="t1", state=InboxState.ANSWERED)],
-    InboxState.ABANDONED: [Settle(turn="t1", state=InboxState.ABANDONED)],
-    InboxState.DEAD: [Settle(turn="t1", state=InboxState.DEAD)],
+    InboxState.RUNNING: [StartTurn(turn="t1")],
+    InboxState.WAITING: [StartTurn(turn="t1"), SetInboxState(turn="t1", state=InboxState.WAITING)],
+    InboxState.ANSWERED: [SetInboxState(turn="t1", state=InboxState.ANSWERED)],
+    InboxState.ABANDONED: [SetInboxState(turn="t1", state=InboxState.ABANDONED)],
+    InboxState.DEAD: [SetInboxState(turn="t1", state=InboxState.DEAD)],
 }
 OUTBOX_PATHS: dict[OutboxState, list[Operation]] = {
     OutboxState.PENDING: [],
-    OutboxState.SENDING: [Sending(key="k1", at=NOW)],
-    OutboxState.DELIVERED: [Sending(key="k1", at=NOW), Delivered(key="k1", receipt=RECEIPT, at=NOW)],
-    OutboxState.DEAD: [Bury(key="k1", reason="gone")],
+    OutboxState.SENDING: [MarkSending(key="k1", at=NOW)],
+    OutboxState.DELIVERED: [MarkSending(key="k1", at=NOW), MarkDelivered(key="k1", receipt=RECEIPT, at=NOW)],
+    OutboxState.DEAD: [MarkDead(key="k1", reason="gone")],
 }
 OUTBOX_STEPS: dict[OutboxState, list[Operation]] = {
-    OutboxState.PENDING: [Postpone(key="k1", reason="later"), Revive(key="k1")],
-    OutboxState.SENDING: [Sending(key="k1", at=NOW)],
-    OutboxState.DELIVERED: [Delivered(key="k1", receipt=RECEIPT, at=NOW)],
-    OutboxState.DEAD: [Bury(key="k1", reason="gone")],
+    OutboxState.PENDING: [RetryLater(key="k1", reason="later"), RetryDead(key="k1")],
+    OutboxState.SENDING: [MarkSending(key="k1", at=NOW)],
+    OutboxState.DELIVERED: [MarkDelivered(key="k1", receipt=RECEIPT, at=NOW)],
+    OutboxState.DEAD: [MarkDead(key="k1", reason="gone")],
 }
 
 
 async def test_a_turn_that_is_begun_at_once_counts_as_an_attempt(spool: Spool, crash: Crash) -> None:
-    await spool.commit(take(), replace(accept(), is_begun=True))
+    await spool.commit(take(), replace(accept(), is_started=True))
     (row,) = (await (await crash()).recover()).inbox
     assert (row.state, row.attempts) == (InboxState.RUNNING, 1)
 
@@ -68,7 +68,7 @@ async def test_an_accepted_message_comes_back_whole(spool: Spool, crash: Crash) 
 
 
 async def test_a_reply_comes_back_whole(spool: Spool, crash: Crash) -> None:
-    await spool.commit(send(text="**bold**"), Sending(key="k1", at=NOW + HOUR))
+    await spool.commit(send(text="**bold**"), MarkSending(key="k1", at=NOW + HOUR))
     (row,) = (await (await crash()).recover()).outbox
     assert row.message == outbound("**bold**")
     assert (row.key, row.turn, row.state, row.created_at) == ("k1", "t1", OutboxState.SENDING, NOW)
@@ -93,7 +93,7 @@ async def test_the_same_event_id_of_another_account_is_another_event(spool: Spoo
 async def test_a_refused_call_leaves_nothing_behind(spool: Spool) -> None:
     await spool.commit(accept())
     with pytest.raises(Duplicate):
-        await spool.commit(Remember(name="a", value="1"), take(), send(), accept())
+        await spool.commit(SetFact(name="a", value="1"), take(), send(), accept())
     found = await spool.recover()
     assert (found.facts, found.outbox, (await spool.stats()).seen) == ({}, (), 0)
 
@@ -109,7 +109,7 @@ async def test_a_turn_and_a_key_are_used_once(spool: Spool) -> None:
 @pytest.mark.parametrize(("source", "target"), list(product(InboxState, InboxState)))
 async def test_a_message_moves_only_as_the_table_says(spool: Spool, source: InboxState, target: InboxState) -> None:
     await spool.commit(accept(), *INBOX_PATHS[source])
-    settle = Settle(turn="t1", state=target)
+    settle = SetInboxState(turn="t1", state=target)
     if target in INBOX_MOVES[source]:
         await spool.commit(settle)
     else:
@@ -132,22 +132,22 @@ async def test_a_reply_moves_only_as_the_table_says(spool: Spool, source: Outbox
 
 async def test_what_is_not_there_is_in_no_right_state(spool: Spool) -> None:
     with pytest.raises(WrongState, match="not there"):
-        await spool.commit(Begin(turn="t9"))
+        await spool.commit(StartTurn(turn="t9"))
 
 
 async def test_each_beginning_counts_until_it_is_forgiven(spool: Spool) -> None:
-    await spool.commit(accept(), Begin(turn="t1"))
-    await spool.commit(Begin(turn="t1"))
+    await spool.commit(accept(), StartTurn(turn="t1"))
+    await spool.commit(StartTurn(turn="t1"))
     assert (await spool.recover()).inbox[0].attempts == 2
-    await spool.commit(Forgive(turn="t1"))
+    await spool.commit(ResetAttempts(turn="t1"))
     assert (await spool.recover()).inbox[0].attempts == 0
 
 
 async def test_several_messages_can_share_one_answer(spool: Spool) -> None:
-    await spool.commit(accept("t1"), accept("t2"), Begin(turn="t2"))
+    await spool.commit(accept("t1"), accept("t2"), StartTurn(turn="t2"))
     await spool.commit(
-        Settle(turn="t2", state=InboxState.ANSWERED),
-        Settle(turn="t1", state=InboxState.ANSWERED, answered_by="t2"),
+        SetInboxState(turn="t2", state=InboxState.ANSWERED),
+        SetInboxState(turn="t1", state=InboxState.ANSWERED, answered_by="t2"),
         send(),
     )
     found = await spool.recover()
@@ -156,44 +156,44 @@ async def test_several_messages_can_share_one_answer(spool: Spool) -> None:
 
 async def test_an_edit_counts_until_the_turn_has_started(spool: Spool) -> None:
     await spool.commit(accept())
-    await spool.commit(Replace(turn="t1", inbound=inbound("better")))
-    await spool.commit(Begin(turn="t1"))
+    await spool.commit(ReplaceInbound(turn="t1", inbound=inbound("better")))
+    await spool.commit(StartTurn(turn="t1"))
     with pytest.raises(WrongState):
-        await spool.commit(Replace(turn="t1", inbound=inbound("too late")))
+        await spool.commit(ReplaceInbound(turn="t1", inbound=inbound("too late")))
     assert (await spool.recover()).inbox[0].inbound.text == "better"
 
 
 async def test_a_postponed_reply_says_why_and_how_often(spool: Spool) -> None:
-    await spool.commit(send(), Sending(key="k1", at=NOW), Postpone(key="k1", reason="429"))
+    await spool.commit(send(), MarkSending(key="k1", at=NOW), RetryLater(key="k1", reason="429"))
     (row,) = (await spool.recover()).outbox
     assert (row.state, row.attempts, row.reason) == (OutboxState.PENDING, 1, "429")
 
 
 async def test_a_dead_reply_is_listed_and_can_be_revived_in_its_old_place(spool: Spool) -> None:
-    await spool.commit(send("k1"), send("k2"), Bury(key="k1", reason="chat gone"))
+    await spool.commit(send("k1"), send("k2"), MarkDead(key="k1", reason="chat gone"))
     assert [row.key for row in (await spool.recover()).outbox] == ["k2"]
     assert [(row.key, row.reason) for row in (await spool.listing()).outbox] == [("k1", "chat gone"), ("k2", "")]
-    await spool.commit(Revive(key="k1"))
+    await spool.commit(RetryDead(key="k1"))
     assert [row.key for row in (await spool.recover()).outbox] == ["k1", "k2"]
 
 
 async def test_entries_noted_twice_are_kept_once(spool: Spool) -> None:
-    await spool.commit(Note(session="s", first_seq=1, lines=(b"a\n", b"b\n")))
-    await spool.commit(Note(session="s", first_seq=2, lines=(b"b\n", b"c\n")))
-    assert [part async for part in spool.noted()] == [("s", [(1, b"a\n"), (2, b"b\n"), (3, b"c\n")])]
+    await spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"b\n")))
+    await spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n", b"c\n")))
+    assert [part async for part in spool.unflushed_entries()] == [("s", [(1, b"a\n"), (2, b"b\n"), (3, b"c\n")])]
 
 
 async def test_other_bytes_under_the_same_seq_are_refused_whole(spool: Spool) -> None:
-    await spool.commit(Note(session="s", first_seq=2, lines=(b"b\n",)))
+    await spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n",)))
     with pytest.raises(Conflict):
-        await spool.commit(Note(session="s", first_seq=1, lines=(b"a\n", b"x\n", b"c\n")))
-    assert [part async for part in spool.noted()] == [("s", [(2, b"b\n")])]
+        await spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"x\n", b"c\n")))
+    assert [part async for part in spool.unflushed_entries()] == [("s", [(2, b"b\n")])]
 
 
 async def test_many_noted_entries_come_in_parts_and_in_order(spool: Spool) -> None:
     lines = tuple(b"%d\n" % number for number in range(1_200))
-    await spool.commit(*(Note(session=session, first_seq=0, lines=lines) for session in ("b", "a")))
-    parts = [part async for part in spool.noted()]
+    await spool.commit(*(AppendEntries(session=session, first_seq=0, lines=lines) for session in ("b", "a")))
+    parts = [part async for part in spool.unflushed_entries()]
     assert max(len(entries) for _, entries in parts) < 1_200
     for session in ("a", "b"):
         assert [entry for name, entries in parts if name == session for entry in entries] == list(enumerate(lines))
@@ -202,32 +202,34 @@ async def test_many_noted_entries_come_in_parts_and_in_order(spool: Spool) -> No
 
 async def test_what_a_flush_made_durable_is_forgotten(spool: Spool) -> None:
     for session in ("a", "b"):
-        await spool.commit(Note(session=session, first_seq=1, lines=(b"1\n", b"2\n", b"3\n")))
-    await spool.forget({"a": 2, "b": 3, "c": 9})
-    assert [part async for part in spool.noted()] == [("a", [(3, b"3\n")])]
+        await spool.commit(AppendEntries(session=session, first_seq=1, lines=(b"1\n", b"2\n", b"3\n")))
+    await spool.drop_entries({"a": 2, "b": 3, "c": 9})
+    assert [part async for part in spool.unflushed_entries()] == [("a", [(3, b"3\n")])]
 
 
 async def test_forgetting_many_entries_takes_several_steps_and_forgets_them_all(spool: Spool) -> None:
     sessions = [f"s{number}" for number in range(3)]
     lines = tuple(b"%d\n" % number for number in range(1_000))
-    await spool.commit(*(Note(session=session, first_seq=1, lines=lines) for session in sessions))
+    await spool.commit(*(AppendEntries(session=session, first_seq=1, lines=lines) for session in sessions))
     before = spool.transactions
-    await spool.forget(dict.fromkeys(sessions, 999))
+    await spool.drop_entries(dict.fromkeys(sessions, 999))
     assert spool.transactions > before + 3
-    assert [part async for part in spool.noted()] == [(session, [(1_000, lines[-1])]) for session in sessions]
+    assert [part async for part in spool.unflushed_entries()] == [
+        (session, [(1_000, lines[-1])]) for session in sessions
+    ]
 
 
 async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_dropped(spool: Spool) -> None:
-    await spool.commit(KeepDraft(turn="t1", receipt=Receipt(message_id="m0"), at=NOW))
-    await spool.commit(KeepDraft(turn="t1", receipt=RECEIPT, at=NOW))
+    await spool.commit(SaveDraft(turn="t1", receipt=Receipt(message_id="m0"), at=NOW))
+    await spool.commit(SaveDraft(turn="t1", receipt=RECEIPT, at=NOW))
     assert (await spool.recover()).drafts == {"t1": RECEIPT}
-    await spool.commit(DropDraft(turn="t1"))
+    await spool.commit(DeleteDraft(turn="t1"))
     assert (await spool.recover()).drafts == {}
 
 
 async def test_facts_are_remembered_until_they_are_forgotten(spool: Spool, crash: Crash) -> None:
-    await spool.commit(Remember(name="restarted_by", value="ann"), Remember(name="b", value="1"))
-    await spool.commit(Remember(name="restarted_by", value="bob"), Remember(name="b", value=None))
+    await spool.commit(SetFact(name="restarted_by", value="ann"), SetFact(name="b", value="1"))
+    await spool.commit(SetFact(name="restarted_by", value="bob"), SetFact(name="b", value=None))
     assert (await (await crash()).recover()).facts == {"restarted_by": "bob"}
 
 
@@ -248,7 +250,7 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_kept(spool: Spool, cra
 
 
 async def test_stats_count_what_is_unfinished(spool: Spool) -> None:
-    await spool.commit(take(), accept("t1"), accept("t2"), send(), Settle(turn="t2", state=InboxState.ANSWERED))
+    await spool.commit(take(), accept("t1"), accept("t2"), send(), SetInboxState(turn="t2", state=InboxState.ANSWERED))
     stats = await spool.stats()
     assert (stats.inbox, stats.outbox) == ({InboxState.RECEIVED: 1}, {OutboxState.PENDING: 1})
     assert stats.seen == 1

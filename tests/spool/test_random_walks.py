@@ -11,29 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.spool import (
-    Accept,
-    Begin,
-    Bury,
+    AddToInbox,
+    AddToOutbox,
+    AppendEntries,
+    CommitRefused,
     Conflict,
-    Delivered,
-    DropDraft,
+    DeleteDraft,
     Duplicate,
-    Forgive,
     InboxState,
-    KeepDraft,
-    Note,
+    MarkDead,
+    MarkDelivered,
+    MarkSeen,
+    MarkSending,
     Operation,
     OutboxState,
-    Postpone,
-    Refusal,
-    Remember,
-    Replace,
-    Revive,
-    Send,
-    Sending,
-    Settle,
+    ReplaceInbound,
+    ResetAttempts,
+    RetryDead,
+    RetryLater,
+    SaveDraft,
+    SetFact,
+    SetInboxState,
     Spool,
-    Take,
+    StartTurn,
     WrongState,
 )
 from tests.spool.conftest import copied
@@ -45,25 +45,25 @@ words = st.text(max_size=20)
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(take, st.sampled_from(["e1", "e2", "e3", "e4"])),
     st.builds(accept, turns, words),
-    st.builds(Begin, turn=turns),
-    st.builds(Forgive, turn=turns),
-    st.builds(Settle, turn=turns, state=st.sampled_from(InboxState), note=words),
-    st.builds(Replace, turn=turns, inbound=st.builds(inbound, words)),
+    st.builds(StartTurn, turn=turns),
+    st.builds(ResetAttempts, turn=turns),
+    st.builds(SetInboxState, turn=turns, state=st.sampled_from(InboxState), note=words),
+    st.builds(ReplaceInbound, turn=turns, inbound=st.builds(inbound, words)),
     st.builds(
-        Note,
+        AppendEntries,
         session=st.sampled_from(["a", "b"]),
         first_seq=st.integers(0, 4),
         lines=st.lists(st.sampled_from([b"x\n", b"x\n", b"x\n", b"y\n"]), max_size=3).map(tuple),
     ),
     st.builds(send, keys, words),
-    st.builds(Sending, key=keys, at=st.just(NOW)),
-    st.builds(Delivered, key=keys, receipt=st.just(RECEIPT), at=st.just(NOW)),
-    st.builds(Postpone, key=keys, reason=words),
-    st.builds(Bury, key=keys, reason=words),
-    st.builds(Revive, key=keys),
-    st.builds(KeepDraft, turn=turns, receipt=st.just(RECEIPT), at=st.just(NOW)),
-    st.builds(DropDraft, turn=turns),
-    st.builds(Remember, name=st.sampled_from(["f1", "f2"]), value=st.none() | words),
+    st.builds(MarkSending, key=keys, at=st.just(NOW)),
+    st.builds(MarkDelivered, key=keys, receipt=st.just(RECEIPT), at=st.just(NOW)),
+    st.builds(RetryLater, key=keys, reason=words),
+    st.builds(MarkDead, key=keys, reason=words),
+    st.builds(RetryDead, key=keys),
+    st.builds(SaveDraft, turn=turns, receipt=st.just(RECEIPT), at=st.just(NOW)),
+    st.builds(DeleteDraft, turn=turns),
+    st.builds(SetFact, name=st.sampled_from(["f1", "f2"]), value=st.none() | words),
 )
 calls = st.lists(operations, min_size=1, max_size=3)
 steps = st.lists(st.one_of(st.lists(calls, min_size=1, max_size=4), st.none()), max_size=12)
@@ -115,53 +115,53 @@ class Model:
 
     def apply(self, operation: Operation) -> None:  # noqa: C901, PLR0912 - one case for each operation
         match operation:
-            case Take(event_id=event):
+            case MarkSeen(event_id=event):
                 if event in self.seen:
                     raise Duplicate
                 self.seen.add(event)
-            case Accept(turn=turn, inbound=said):
+            case AddToInbox(turn=turn, inbound=said):
                 if turn in self.inbox:
                     raise Duplicate
                 self.inbox[turn] = Message(said.text)
-            case Begin(turn=turn):
+            case StartTurn(turn=turn):
                 message = self.open_message(turn)
                 message.state = InboxState.RUNNING
                 message.attempts += 1
-            case Forgive(turn=turn):
+            case ResetAttempts(turn=turn):
                 self.open_message(turn).attempts = 0
-            case Settle(turn=turn, state=state):
+            case SetInboxState(turn=turn, state=state):
                 self.settle(turn, state)
-            case Replace(turn=turn, inbound=said):
+            case ReplaceInbound(turn=turn, inbound=said):
                 if self.open_message(turn).state is not InboxState.RECEIVED:
                     raise WrongState
                 self.inbox[turn].text = said.text
-            case Note(session=session, first_seq=first, lines=lines):
+            case AppendEntries(session=session, first_seq=first, lines=lines):
                 for seq, line in enumerate(lines, first):
                     if self.notes.setdefault((session, seq), line) != line:
                         raise Conflict
-            case Send(key=key, message=said):
+            case AddToOutbox(key=key, message=said):
                 if key in self.outbox:
                     raise Duplicate
                 self.outbox[key] = Reply(said.text)
-            case Sending(key=key):
+            case MarkSending(key=key):
                 self.reply(key).move(OutboxState.SENDING, frm=_OPEN_OUT)
-            case Delivered(key=key):
+            case MarkDelivered(key=key):
                 self.reply(key).move(OutboxState.DELIVERED, frm=_OPEN_OUT)
-            case Postpone(key=key, reason=reason):
+            case RetryLater(key=key, reason=reason):
                 self.reply(key).move(OutboxState.PENDING, frm=(OutboxState.SENDING,), reason=reason)
                 self.outbox[key].attempts += 1
-            case Bury(key=key, reason=reason):
+            case MarkDead(key=key, reason=reason):
                 self.reply(key).move(OutboxState.DEAD, frm=_OPEN_OUT, reason=reason)
-            case Revive(key=key):
+            case RetryDead(key=key):
                 self.reply(key).move(OutboxState.PENDING, frm=(OutboxState.DEAD,), reason="")
                 self.outbox[key].attempts = 0
-            case KeepDraft(turn=turn):
+            case SaveDraft(turn=turn):
                 self.drafts.add(turn)
-            case DropDraft(turn=turn):
+            case DeleteDraft(turn=turn):
                 self.drafts.discard(turn)
-            case Remember(name=name, value=None):
+            case SetFact(name=name, value=None):
                 self.facts.pop(name, None)
-            case Remember(name=name, value=str(value)):
+            case SetFact(name=name, value=str(value)):
                 self.facts[name] = value
 
     def settle(self, turn: str, state: InboxState) -> None:
@@ -196,12 +196,12 @@ class Walk:
         expected = [self._expect(call) for call in step]
         assert [None if outcome is None else type(outcome) for outcome in outcomes] == expected
 
-    def _expect(self, call: list[Operation]) -> type[Refusal] | None:
+    def _expect(self, call: list[Operation]) -> type[CommitRefused] | None:
         before = deepcopy(self._model)
         try:
             for operation in call:
                 self._model.apply(operation)
-        except Refusal as refusal:
+        except CommitRefused as refusal:
             self._model = before
             return type(refusal)
         return None
@@ -230,7 +230,7 @@ class Walk:
         ]
         assert (set(found.drafts), found.facts) == (model.drafts, model.facts)
         assert (await spool.stats()).seen == len(model.seen)
-        noted = {(session, seq): line async for session, entries in spool.noted() for seq, line in entries}
+        noted = {(session, seq): line async for session, entries in spool.unflushed_entries() for seq, line in entries}
         assert noted == model.notes
 
 

@@ -5,15 +5,25 @@ from pathlib import Path
 import pytest
 
 from gateway.contract import Sender
-from gateway.spool import About, Appoint, Bury, Cancel, OutboxState, Reschedule, Spool, TooMany, WrongState
+from gateway.spool import (
+    AddReminder,
+    CancelReminder,
+    MarkDead,
+    OutboxState,
+    ReminderContent,
+    RescheduleReminder,
+    Spool,
+    TooMany,
+    WrongState,
+)
 from tests.spool.conftest import Crash
 from tests.spool.samples import ANN, HOUR, NOW, send
 
-ABOUT = About(address=ANN, maker=Sender(id="ann", name="Änn"), text="call mum", guild="g")
+ABOUT = ReminderContent(address=ANN, maker=Sender(id="ann", name="Änn"), text="call mum", guild="g")
 
 
-def appoint(name: str = "r1", *, scope: str = "s", due_at: datetime = NOW, cron: str | None = None) -> Appoint:
-    return Appoint(id=name, scope=scope, due_at=due_at, cron=cron, about=ABOUT, most_per_scope=3, most_in_all=4)
+def appoint(name: str = "r1", *, scope: str = "s", due_at: datetime = NOW, cron: str | None = None) -> AddReminder:
+    return AddReminder(id=name, scope=scope, due_at=due_at, cron=cron, about=ABOUT, most_per_scope=3, most_in_all=4)
 
 
 async def test_a_reminder_survives_a_crash_and_is_due_in_its_time(spool: Spool, crash: Crash) -> None:
@@ -28,35 +38,35 @@ async def test_a_reminder_survives_a_crash_and_is_due_in_its_time(spool: Spool, 
 async def test_it_rings_with_its_message_or_not_at_all(spool: Spool) -> None:
     await spool.commit(appoint())
     (row,) = await spool.due_reminders(NOW, limit=9)
-    ring = Reschedule(id="r1", due_at=NOW, next_at=NOW + HOUR, at=NOW, has_rung=True)
+    ring = RescheduleReminder(id="r1", due_at=NOW, next_at=NOW + HOUR, at=NOW, has_rung=True)
     await spool.commit(ring, send(row.next_key))
     with pytest.raises(WrongState):
         await spool.commit(send("second"), ring)
     (row,) = await spool.reminders("s")
     assert (row.rings, row.rung_for, row.fate, row.due_at) == (1, NOW, OutboxState.PENDING, NOW + HOUR)
     assert {each.key for each in (await spool.recover()).outbox} == {"remind-r1-1"}
-    await spool.commit(Bury(key="remind-r1-1", reason="gone"))
+    await spool.commit(MarkDead(key="remind-r1-1", reason="gone"))
     assert (await spool.reminders("s"))[0].fate is OutboxState.DEAD
 
 
 async def test_one_that_was_cancelled_rings_no_more(spool: Spool) -> None:
     await spool.commit(appoint())
-    await spool.commit(Cancel(id="r1", at=NOW))
+    await spool.commit(CancelReminder(id="r1", at=NOW))
     assert await spool.reminders("s") == []
     assert await spool.next_reminder() is None
-    for late in (Cancel(id="r1", at=NOW), Reschedule(id="r1", due_at=NOW, next_at=None, at=NOW)):
+    for late in (CancelReminder(id="r1", at=NOW), RescheduleReminder(id="r1", due_at=NOW, next_at=None, at=NOW)):
         with pytest.raises(WrongState):
             await spool.commit(late)
 
 
 async def test_a_number_is_not_given_to_another_soon(spool: Spool) -> None:
-    await spool.commit(appoint("r1"), appoint("r2"), appoint("other", scope="t"), Cancel(id="r2", at=NOW))
-    await spool.tidy(NOW + HOUR)
+    await spool.commit(appoint("r1"), appoint("r2"), appoint("other", scope="t"), CancelReminder(id="r2", at=NOW))
+    await spool.delete_old_rows(NOW + HOUR)
     await spool.commit(appoint("r3"))
     assert [row.number for row in await spool.reminders("s")] == [1, 3]
     assert [row.number for row in await spool.reminders("t")] == [1]
-    await spool.commit(Cancel(id="r3", at=NOW))
-    await spool.tidy(NOW + timedelta(days=3))
+    await spool.commit(CancelReminder(id="r3", at=NOW))
+    await spool.delete_old_rows(NOW + timedelta(days=3))
     await spool.commit(appoint("r4"))
     assert [row.number for row in await spool.reminders("s")] == [1, 2]
 
@@ -68,7 +78,7 @@ async def test_there_are_only_so_many_of_a_scope_and_in_all(spool: Spool) -> Non
     await spool.commit(appoint("t1", scope="t"))
     with pytest.raises(TooMany):
         await spool.commit(appoint("t2", scope="t"))
-    await spool.commit(Cancel(id="r1", at=NOW), appoint("r4"))
+    await spool.commit(CancelReminder(id="r1", at=NOW), appoint("r4"))
 
 
 async def test_a_row_that_cannot_be_read_stands_in_nobodys_way(tmp_path: Path) -> None:

@@ -3,17 +3,17 @@ from datetime import timedelta
 import pytest
 
 from gateway.spool import (
-    Begin,
-    Bury,
-    Delivered,
+    AppendEntries,
     Duplicate,
     InboxState,
-    KeepDraft,
-    Note,
+    MarkDead,
+    MarkDelivered,
+    MarkSending,
     Operation,
-    Sending,
-    Settle,
+    SaveDraft,
+    SetInboxState,
     Spool,
+    StartTurn,
 )
 from gateway.spool.retention import ALWAYS_SEEN, DEAD_KEPT, DEAD_LIMIT, FINISHED_LIMIT
 from tests.spool.samples import HOUR, NOW, RECEIPT, accept, send, take
@@ -24,31 +24,31 @@ LATER = NOW + 49 * HOUR
 async def test_events_are_remembered_for_two_days_and_dropped_afterwards(spool: Spool) -> None:
     await spool.commit(*(take(f"old{number}") for number in range(2_000)))
     await spool.commit(*(take(f"new{number}", at=LATER) for number in range(ALWAYS_SEEN)))
-    await spool.tidy(NOW + 47 * HOUR)
+    await spool.delete_old_rows(NOW + 47 * HOUR)
     with pytest.raises(Duplicate):
         await spool.commit(take("old0"))
-    await spool.tidy(LATER)
+    await spool.delete_old_rows(LATER)
     await spool.commit(take("old0", at=LATER))
     assert (await spool.stats()).seen == ALWAYS_SEEN + 1
 
 
 async def test_a_clock_that_jumps_ahead_does_not_make_it_forget_the_newest(spool: Spool) -> None:
     await spool.commit(take("e1"))
-    await spool.tidy(NOW + timedelta(days=3650))
+    await spool.delete_old_rows(NOW + timedelta(days=3650))
     with pytest.raises(Duplicate):
         await spool.commit(take("e1"))
 
 
 async def test_no_more_events_are_kept_than_asked_for(spool: Spool) -> None:
     await spool.commit(*(take(f"e{number}") for number in range(3_000)))
-    await spool.tidy(NOW, at_most=1_000)
+    await spool.delete_old_rows(NOW, at_most=1_000)
     assert (await spool.stats()).seen == 1_000
     with pytest.raises(Duplicate):
         await spool.commit(take("e2000"))
 
 
 def message(turn: str, state: InboxState) -> list[Operation]:
-    return [accept(turn), Begin(turn=turn), Settle(turn=turn, state=state)]
+    return [accept(turn), StartTurn(turn=turn), SetInboxState(turn=turn, state=state)]
 
 
 async def test_finished_rows_go_after_a_while_and_the_dead_stay_longer(spool: Spool) -> None:
@@ -57,17 +57,21 @@ async def test_finished_rows_go_after_a_while_and_the_dead_stay_longer(spool: Sp
         *message("dead", InboxState.DEAD),
         *message("waiting", InboxState.WAITING),
         accept("received"),
-        *(send("delivered"), Sending(key="delivered", at=NOW), Delivered(key="delivered", receipt=RECEIPT, at=NOW)),
-        *(send("dead"), Bury(key="dead", reason="gone")),
+        *(
+            send("delivered"),
+            MarkSending(key="delivered", at=NOW),
+            MarkDelivered(key="delivered", receipt=RECEIPT, at=NOW),
+        ),
+        *(send("dead"), MarkDead(key="dead", reason="gone")),
         send("pending"),
     )
-    await spool.tidy(NOW + 47 * HOUR)
+    await spool.delete_old_rows(NOW + 47 * HOUR)
     with pytest.raises(Duplicate):
         await spool.commit(accept("answered"))
-    await spool.tidy(LATER)
+    await spool.delete_old_rows(LATER)
     await spool.commit(accept("answered"), send("delivered"))
     assert [row.turn for row in (await spool.listing()).inbox] == ["dead"]
-    await spool.tidy(NOW + DEAD_KEPT + HOUR)
+    await spool.delete_old_rows(NOW + DEAD_KEPT + HOUR)
     listing = await spool.listing()
     assert (listing.inbox, [row.key for row in listing.outbox]) == ((), ["pending", "delivered"])
     assert {row.turn for row in (await spool.recover()).inbox} == {"waiting", "received", "answered"}
@@ -80,17 +84,17 @@ async def test_finished_and_dead_rows_are_bounded_in_number_too(spool: Spool) ->
             *(
                 operation
                 for number in range(start, start + 1_000)
-                for operation in (accept(f"t{number}"), Settle(turn=f"t{number}", state=InboxState.ANSWERED))
+                for operation in (accept(f"t{number}"), SetInboxState(turn=f"t{number}", state=InboxState.ANSWERED))
             )
         )
     await spool.commit(
         *(
             operation
             for number in range(DEAD_LIMIT + 10)
-            for operation in (send(f"k{number}"), Bury(key=f"k{number}", reason="gone"))
+            for operation in (send(f"k{number}"), MarkDead(key=f"k{number}", reason="gone"))
         )
     )
-    await spool.tidy(NOW)
+    await spool.delete_old_rows(NOW)
     await spool.commit(accept("t0"))
     with pytest.raises(Duplicate):
         await spool.commit(accept(f"t{finished - 1}"))
@@ -100,16 +104,16 @@ async def test_finished_and_dead_rows_are_bounded_in_number_too(spool: Spool) ->
 
 async def test_a_draft_whose_turn_has_ended_is_dropped(spool: Spool) -> None:
     await spool.commit(accept("open"), *message("ended", InboxState.ANSWERED))
-    await spool.commit(*(KeepDraft(turn=turn, receipt=RECEIPT, at=NOW) for turn in ("open", "ended", "unknown")))
-    await spool.tidy(LATER)
+    await spool.commit(*(SaveDraft(turn=turn, receipt=RECEIPT, at=NOW) for turn in ("open", "ended", "unknown")))
+    await spool.delete_old_rows(LATER)
     assert set((await spool.recover()).drafts) == {"open"}
 
 
 async def test_the_room_of_dropped_rows_is_given_back(spool: Spool) -> None:
     lines = tuple(b"x" * 10_000 for _ in range(200))
     for start in range(0, 2_000, 200):
-        await spool.commit(Note(session="s", first_seq=start, lines=lines))
-    await spool.forget({"s": 2_000})
-    await spool.tidy(NOW)
+        await spool.commit(AppendEntries(session="s", first_seq=start, lines=lines))
+    await spool.drop_entries({"s": 2_000})
+    await spool.delete_old_rows(NOW)
     await spool.close()
     assert spool.path.stat().st_size < 6_000_000

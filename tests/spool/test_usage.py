@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.spool import Duplicate, Spend, Spent, Spool
+from gateway.spool import AddUsage, Duplicate, Spool, UsageTotal
 from gateway.spool.retention import USAGE_KEPT
 from tests.spool.conftest import Crash
 from tests.spool.samples import NOW, take
@@ -10,8 +10,8 @@ from tests.spool.samples import NOW, take
 TODAY = NOW.date().isoformat()
 
 
-def spend(person: str = "web:ann", model: str = "m", day: str = TODAY) -> Spend:
-    return Spend(
+def spend(person: str = "web:ann", model: str = "m", day: str = TODAY) -> AddUsage:
+    return AddUsage(
         day=day, person=person, model=model, input_tokens=100, cached_tokens=60, output_tokens=7, cost_micros=5
     )
 
@@ -20,31 +20,31 @@ async def test_usage_adds_up_and_survives_a_crash(spool: Spool, crash: Crash) ->
     await spool.commit(spend(), spend(model="other"))
     await spool.commit(spend(), spend(person="web:bob"))
     again = await crash()
-    assert await again.spent(TODAY, "web:ann") == Spent(
+    assert await again.usage(TODAY, "web:ann") == UsageTotal(
         input_tokens=300, cached_tokens=180, output_tokens=21, cost_micros=15
     )
-    assert (await again.spent(TODAY)).tokens == 428
-    assert [(person, spent.tokens) for person, spent in await again.spenders(TODAY, limit=5)] == [
+    assert (await again.usage(TODAY)).tokens == 428
+    assert [(person, spent.tokens) for person, spent in await again.top_usage(TODAY, limit=5)] == [
         ("web:ann", 321),
         ("web:bob", 107),
     ]
 
 
 async def test_who_has_used_nothing_has_used_nothing(spool: Spool) -> None:
-    assert await spool.spent(TODAY, "web:ann") == Spent()
-    assert await spool.spenders(TODAY, limit=5) == []
+    assert await spool.usage(TODAY, "web:ann") == UsageTotal()
+    assert await spool.top_usage(TODAY, limit=5) == []
 
 
 async def test_usage_is_refused_with_what_it_belongs_to(spool: Spool) -> None:
     await spool.commit(take("e1"))
     with pytest.raises(Duplicate):
         await spool.commit(spend(), take("e1"))
-    assert await spool.spent(TODAY) == Spent()
+    assert await spool.usage(TODAY) == UsageTotal()
 
 
 async def test_days_go_after_a_while(spool: Spool) -> None:
     old = (NOW - USAGE_KEPT - timedelta(days=1)).date().isoformat()
     await spool.commit(spend(), *(spend(f"web:{number}", day=old) for number in range(1_200)))
-    await spool.tidy(NOW)
-    assert await spool.spent(old) == Spent()
-    assert (await spool.spent(TODAY)).tokens == 107
+    await spool.delete_old_rows(NOW)
+    assert await spool.usage(old) == UsageTotal()
+    assert (await spool.usage(TODAY)).tokens == 107

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.spool import Duplicate, Note, Remember, Spool, WrongState
-from gateway.spool.operations import Begin
+from gateway.spool import AppendEntries, Duplicate, SetFact, Spool, WrongState
+from gateway.spool.operations import StartTurn
 from tests.spool.conftest import Crash
 from tests.spool.harness import WriterGate, held
 from tests.spool.samples import accept, send, take
@@ -47,9 +47,9 @@ async def test_one_refusal_does_not_hurt_the_others_of_the_batch(spool: Spool, c
         gate = await held(spool, group)
         calls = [
             spool.commit(take("e1"), accept("t1")),
-            spool.commit(Remember(name="lost", value="1"), take("e1"), accept("t2")),
-            spool.commit(Remember(name="lost", value="2"), Begin(turn="t9")),
-            spool.commit(Note(session="s", first_seq=0, lines=("not bytes", "\ud800"))),  # type: ignore[arg-type]  # On purpose.
+            spool.commit(SetFact(name="lost", value="1"), take("e1"), accept("t2")),
+            spool.commit(SetFact(name="lost", value="2"), StartTurn(turn="t9")),
+            spool.commit(AppendEntries(session="s", first_seq=0, lines=("not bytes", "\ud800"))),  # type: ignore[arg-type]  # On purpose.
             spool.commit(take("e2"), accept("t3")),
         ]
         outcomes = asyncio.gather(*calls, return_exceptions=True)
@@ -73,7 +73,7 @@ async def test_commits_take_effect_in_the_order_of_calls(spool: Spool) -> None:
 
 
 async def test_a_read_sees_what_was_committed_before_it(spool: Spool) -> None:
-    commit = asyncio.ensure_future(spool.commit(Remember(name="a", value="1")))
+    commit = asyncio.ensure_future(spool.commit(SetFact(name="a", value="1")))
     await asyncio.sleep(0)
     assert (await spool.recover()).facts == {"a": "1"}
     assert commit.done()
@@ -83,7 +83,7 @@ async def test_a_cancelled_waiter_does_not_take_its_commit_back(spool: Spool) ->
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         waiting = group.create_task(spool.commit(take(), accept()), name="cancelled")
-        refused = group.create_task(spool.commit(Begin(turn="t9")), name="cancelled and refused")
+        refused = group.create_task(spool.commit(StartTurn(turn="t9")), name="cancelled and refused")
         await asyncio.sleep(0)
         waiting.cancel()
         refused.cancel()
@@ -147,8 +147,8 @@ async def test_a_disk_that_takes_its_time_shows(spool: Spool) -> None:
 
 async def test_the_log_is_brought_into_the_file_and_stays_small(spool: Spool) -> None:
     for seq in range(60):
-        await spool.commit(Note(session="s", first_seq=seq, lines=(b"x" * 1_000_000,)))
-        await spool.forget({"s": seq})
+        await spool.commit(AppendEntries(session="s", first_seq=seq, lines=(b"x" * 1_000_000,)))
+        await spool.drop_entries({"s": seq})
     assert (await spool.stats()).file_bytes < 25_000_000
     for number in range(1_000):
         await spool.commit(take(f"e{number}"), accept(f"t{number}"))

@@ -18,8 +18,8 @@ from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibrations
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
-from gateway.metrics import Tally
-from gateway.spool import Remember, Spend, Spool, SpoolFull
+from gateway.metrics import Metrics
+from gateway.spool import AddUsage, SetFact, Spool, SpoolFull
 from gateway.turns.usage import DailyUsage, Meter, MeteredProvider, TurnUsage, utc_day
 from tests.agent.scripted import ScriptedProvider
 
@@ -120,7 +120,7 @@ async def test_factors_survive_a_restart_and_the_weights_of_earlier_versions_are
     weights = [12, 4, 3.75, 0.5, 2, 3.25, 0.75, 2.75, 5, 11, 6_000]
     async with await Spool.open(tmp_path) as spool:
         meter = Meter(Live(Settings()), spool, now=lambda: NOW)
-        await spool.commit(Remember(name="token_weights", value=json.dumps({"house/model": weights})))
+        await spool.commit(SetFact(name="token_weights", value=json.dumps({"house/model": weights})))
         await meter.read()
         assert meter.calibrations["house/model"].estimate(1_000) == 1_000
         for _ in range(20):
@@ -214,16 +214,18 @@ async def test_a_bill_names_the_model_that_answered_and_what_it_cost(tmp_path: P
 
 
 async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
-    tally = Tally()
+    metrics = Metrics()
     async with billed(tmp_path) as (bill, _):
-        await told(metered(Counting(), bill, tally=tally), [UserMessage(text="hi")])
+        await told(metered(Counting(), bill, metrics=metrics), [UserMessage(text="hi")])
         with pytest.raises(ContextTooLong):
-            await told(metered(Counting(limit=0), bill, tally=tally), [UserMessage(text="hi")])
-        async with aclosing(metered(Counting(), bill, tally=tally).stream(Prompt(system="", messages=()))) as chunks:
+            await told(metered(Counting(limit=0), bill, metrics=metrics), [UserMessage(text="hi")])
+        async with aclosing(
+            metered(Counting(), bill, metrics=metrics).stream(Prompt(system="", messages=()))
+        ) as chunks:
             await anext(chunks)
     name = INFO.name
-    assert tally.requests == {(name, "answered"): 1, (name, "failed"): 2, (name, "stopped"): 1}
-    assert (tally.answers[(name,)].count, tally.first_words[(name,)].count) == (4, 2)
+    assert metrics.requests == {(name, "answered"): 1, (name, "failed"): 2, (name, "stopped"): 1}
+    assert (metrics.answers[(name,)].count, metrics.first_words[(name,)].count) == (4, 2)
 
 
 async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
 async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Path) -> None:
     async with await Spool.open(tmp_path) as spool:
         await spool.commit(
-            Spend(
+            AddUsage(
                 day=utc_day(NOW),
                 person="ann",
                 model="m",

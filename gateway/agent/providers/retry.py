@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
-from gateway.aio import backoff
+from gateway.aio import backoff_delays
 from gateway.conversation import AssistantMessage, UserMessage
 from gateway.errors import ProviderBusy
 
@@ -100,7 +100,7 @@ class Retrying:
         """Run one step; `patience` may be less than usual where there is another model to ask."""
         limit = self._patience if patience is None else min(patience, self._patience)
         answer = StreamResumption()
-        waits, failing_since, cuts = backoff(cap=_LONGEST_WAIT), self._clock(), 0
+        waits, failing_since, cuts = backoff_delays(cap=_LONGEST_WAIT), self._clock(), 0
         await self._leave_alone(prompt.model, limit)
         while True:
             heard = False
@@ -112,7 +112,7 @@ class Retrying:
                             yield ready
             except ProviderBusy as busy:
                 if heard:
-                    waits, failing_since, cuts = backoff(cap=_LONGEST_WAIT), self._clock(), cuts + 1
+                    waits, failing_since, cuts = backoff_delays(cap=_LONGEST_WAIT), self._clock(), cuts + 1
                 wait = self._wait(busy, prompt.model, next(waits))
                 if cuts > MAX_CUTS or self._clock() + wait > failing_since + limit:
                     log.warning("model_given_up", model=prompt.model, cuts=cuts, reason=str(busy))
@@ -134,4 +134,4 @@ class Retrying:
         """Wait until the time that the model has asked for is over; beyond `limit`, let it say so again itself."""
         rest = self._not_before.get(model, 0.0) - self._clock()
         if 0 < rest <= limit:
-            await self._sleep(rest + next(backoff()))
+            await self._sleep(rest + next(backoff_delays()))

@@ -182,7 +182,7 @@ class Durability:
         """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
         try:
             if self._journal is not None:
-                await self._journal.forget({key: _ALL})
+                await self._journal.drop_entries({key: _ALL})
             await asyncio.to_thread(self._delete_file, key, heir)
         except (OSError, SpoolFull) as trouble:
             self.doomed.add(key)
@@ -203,7 +203,7 @@ class Durability:
             return
         try:
             if is_durable:
-                await self._journal.forget(journaled)
+                await self._journal.drop_entries(journaled)
                 return
         except SpoolFull:
             log.debug("journal_not_shortened", sessions=len(journaled))

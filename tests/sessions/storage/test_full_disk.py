@@ -88,20 +88,20 @@ async def test_a_session_begun_on_a_full_disk_is_there_once_there_is_room(
     assert (await open_manager()).list(SCOPE) == manager.list(SCOPE)
 
 
-@pytest.mark.parametrize("is_begun", [True, False])
-def test_what_waits_is_read_with_the_rest(directory: Path, *, is_begun: bool) -> None:
+@pytest.mark.parametrize("is_started", [True, False])
+def test_what_waits_is_read_with_the_rest(directory: Path, *, is_started: bool) -> None:
     """A session whose entries wait may have left memory, and come back."""
     disk = Disk(directory)
     disk.prepare()
     opening, hi = encoded([header()]), encoded([header(), e.User(content="hi")])[len(encoded([header()])) :]
-    if is_begun:
+    if is_started:
         disk.append(SCOPE, opening, is_new=True)
     with files_at_most(0):
-        if not is_begun:
+        if not is_started:
             disk.append(SCOPE, opening, is_new=True)
         disk.append(SCOPE, hi)
         assert disk.read(SCOPE).entries == sealed([header(), e.User(content="hi")])
-        assert disk.waiting == (len(hi) if is_begun else len(opening + hi))
+        assert disk.waiting == (len(hi) if is_started else len(opening + hi))
     disk.begin_sync()
     assert disk.waiting == 0
     assert disk.read(SCOPE).entries == sealed([header(), e.User(content="hi")])
