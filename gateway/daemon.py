@@ -142,8 +142,8 @@ class Daemon:
             do,
             name=name,
             max_waiting=limits.max_queued_per_session,
-            max_in_all=limits.max_queued,
-            on_taken_out=lambda job: self._chats.signs.over(job.turn),
+            max_total=limits.max_queued,
+            on_removed=lambda job: self._chats.signs.over(job.turn),
         )
 
     async def _do(self, job: Job) -> None:
@@ -269,7 +269,7 @@ class Daemon:
         self._sessions.settings = settings.session
         for lanes in (self._lanes, self._readings):
             lanes.max_waiting = settings.gateway.max_queued_per_session
-            lanes.max_in_all = settings.gateway.max_queued
+            lanes.max_total = settings.gateway.max_queued
         self._chats.delivery.channels_changed()
         self.alarm.recompute()
         await self._agents.mcp.follow(settings.mcp)
@@ -293,8 +293,8 @@ class Daemon:
         await self._stopping.wait_for(self._drained(), LAST_WORDS)
         self._chats.files.downloads.close()
         await self._stopping.wait_for(chats.drained(), LAST_WORDS)
-        lanes.abandon()
-        self._readings.abandon()
+        lanes.abort()
+        self._readings.abort()
         chats.stop_all("")
         suspended += self._answering.errands.suspended
         with suppress(SpoolFull, WrongState):  # Then this start counts as an attempt, of which there are some.

@@ -1,4 +1,4 @@
-"""Lanes: work of one key runs one at a time and in order; keys run side by side, and cost nothing while idle."""
+"""Lanes: items of one key run one at a time and in order. Different keys run concurrently; idle keys cost nothing."""
 
 import asyncio
 from collections import deque
@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["LaneFull", "Lanes"]
-
 Item = TypeVar("Item")
 
 
 class LaneFull(Exception):
-    """`waiting` items stand before this one already, in its lane or in all of them."""
+    """`waiting` items are already queued in this lane, or in all lanes together."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} are waiting")
@@ -26,16 +24,16 @@ class _Lane(Generic[Item]):
     running: asyncio.Task[None] | None = None
     is_stopping: bool = False
     is_parked: bool = False
-    is_held: bool = False
-    """For an item that is yet to come: nothing is started before."""
+    is_reserved: bool = False
+    """Nothing starts before the item for which the lane is reserved has come, or the reservation is released."""
     first: Item | None = None
-    """The item that it was held for: that waits for nobody, and runs as soon as the loop comes round."""
-    stopped_for: str | None = None
-    """Why that one is to be cancelled as soon as it runs."""
+    """The item that the lane was reserved for. It starts in the next iteration of the event loop."""
+    stop_reason: str | None = None
+    """Set if `first` was stopped before it could start: it is cancelled as soon as it runs."""
 
 
 class Lanes(Generic[Item]):
-    """`run` is called with one item at a time per key. It must not raise, and must let itself be cancelled."""
+    """Calls `run` with one item at a time per key. `run` must not raise, and must stop when it is cancelled."""
 
     def __init__(
         self,
@@ -43,36 +41,35 @@ class Lanes(Generic[Item]):
         *,
         name: str,
         max_waiting: int | None = None,
-        max_in_all: int | None = None,
-        on_taken_out: Callable[[Item], None] = lambda _: None,
+        max_total: int | None = None,
+        on_removed: Callable[[Item], None] = lambda _: None,
     ) -> None:
         self._run = run
         self._name = name
         self.max_waiting = max_waiting
-        self.max_in_all = max_in_all
-        self._on_taken_out = on_taken_out
+        self.max_total = max_total
+        self._on_removed = on_removed
         self._lanes: dict[str, _Lane[Item]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
         self.waiting = 0
-        self.resting = 0
-        """How many items are parked."""
+        self.parked_count = 0
 
     def open(self, group: asyncio.TaskGroup) -> None:
-        """Start lanes as tasks of `group` from now on."""
+        """Run lanes as tasks of `group` from now on."""
         self._group = group
 
     @property
     def running(self) -> int:
-        """How many items are being worked on, without those that are parked."""
+        """How many items run, without the parked ones."""
         return sum(lane.running is not None and not lane.is_parked for lane in self._lanes.values())
 
     @property
-    def at_work(self) -> int:
-        """How many keys have work, without those whose work is parked."""
-        return len(self._lanes) - self.resting
+    def busy_count(self) -> int:
+        """How many lanes have work, without those whose running item is parked."""
+        return len(self._lanes) - self.parked_count
 
     def is_busy(self, key: str) -> bool:
         return key in self._lanes
@@ -81,15 +78,15 @@ class Lanes(Generic[Item]):
         return key in self._lanes and bool(self._lanes[key].waiting)
 
     def check_room(self, key: str) -> None:
-        """Raise `LaneFull` when `put` would have no room; between the two there must be no pause."""
+        """Raise `LaneFull` if `put` would exceed a limit."""
         lane = self._lanes.get(key)
         if lane is not None and self.max_waiting is not None and len(lane.waiting) >= self.max_waiting:
             raise LaneFull(len(lane.waiting))
-        if self.max_in_all is not None and self.waiting >= self.max_in_all:
+        if self.max_total is not None and self.waiting >= self.max_total:
             raise LaneFull(self.waiting)
 
     def put(self, key: str, item: Item) -> None:
-        """Queue `item` behind the others of its key. What is durable already is taken even when there is no room."""
+        """Queue `item` behind the others of its key. Accepts items that are already committed, even above the limit."""
         if self._is_closed:
             return
         self.waiting += 1
@@ -100,65 +97,68 @@ class Lanes(Generic[Item]):
         self._idle.clear()
         self._start(key, lane)
 
-    def hold(self, key: str) -> bool:
-        """Keep an idle lane for an item that is yet to be made durable; tell whether it was idle.
+    # Reserving a lane: a message may begin its turn in the same commit that accepts it, but only if no other item
+    # runs or waits before it. The commit takes a while, so the lane is reserved first:
+    # 1. `reserve` succeeds only for an idle lane. Items that others put in after that wait.
+    # 2. When the commit has succeeded, `put_reserved` adds the item in front of them and starts the lane.
+    # 3. `release` ends the reservation if the commit failed. The items that others put in start then.
 
-        What others put in meanwhile waits behind that item. A hold is ended by `put_first` or `release`.
-        """
+    def reserve(self, key: str) -> bool:
+        """Reserve an idle lane for an item that is about to be committed. Returns False if the lane is busy."""
         if key in self._lanes or self._is_closed:
             return False
-        self._lanes[key] = _Lane(is_held=True)
+        self._lanes[key] = _Lane(is_reserved=True)
         self._idle.clear()
         return True
 
-    def put_first(self, key: str, item: Item) -> None:
-        """Put in the item that the lane of `key` was held for. It counts as one that runs: it can be stopped only."""
+    def put_reserved(self, key: str, item: Item) -> None:
+        """Start the item that the lane was reserved for. It counts as running: it can be stopped, but not taken out."""
         lane = self._lanes.get(key)
-        if lane is None or not lane.is_held or self._is_closed:
+        if lane is None or not lane.is_reserved or self._is_closed:
             self.put(key, item)
             return
         lane.first = item
         self.release(key)
 
     def release(self, key: str) -> None:
-        """End the hold of a lane, if there still is one, with what has been put in meanwhile."""
+        """End the reservation of a lane, if it still has one, and start the items that came since."""
         lane = self._lanes.get(key)
-        if lane is None or not lane.is_held:
+        if lane is None or not lane.is_reserved:
             return
-        lane.is_held = False
+        lane.is_reserved = False
         if lane.waiting or lane.first is not None:
             self._start(key, lane)
         else:
             del self._lanes[key]
-            self._note_whether_idle()
+            self._update_idle()
 
     def _start(self, key: str, lane: _Lane[Item]) -> None:
         assert self._group is not None, "lanes are opened before anything is put in"  # noqa: S101 - for mypy and the reader
         self._group.create_task(self._work(key, lane), name=f"{self._name}:{key}")
 
-    def change(self, key: str, change: Callable[[Item], Item]) -> bool:
-        """Put `change(item)` in the place of each item that waits under `key`; tell whether that was another one."""
+    def replace_waiting(self, key: str, change: Callable[[Item], Item]) -> bool:
+        """Replace each waiting item of `key` by `change(item)`. Returns whether any of them changed."""
         lane = self._lanes.get(key)
         if lane is None:
             return False
         changed = [change(item) for item in lane.waiting]
-        is_other = any(new is not old for new, old in zip(changed, lane.waiting, strict=True))
+        is_changed = any(new is not old for new, old in zip(changed, lane.waiting, strict=True))
         lane.waiting = deque(changed)
-        return is_other
+        return is_changed
 
     def take_waiting(self, key: str, *, until: Callable[[Item], bool] | None = None) -> list[Item]:
-        """Take out of the queue of `key` what waits there, up to the first item for which `until` holds."""
+        """Remove and return the waiting items of `key`, up to the first for which `until` holds."""
         lane = self._lanes.get(key)
         taken: list[Item] = []
         while lane is not None and lane.waiting and not (until and until(lane.waiting[0])):
             taken.append(lane.waiting.popleft())
         self.waiting -= len(taken)
         for item in taken:
-            self._on_taken_out(item)
+            self._on_removed(item)
         return taken
 
     def put_back(self, key: str, items: Sequence[Item]) -> None:
-        """Undo `take_waiting`: they stand before what was put in since."""
+        """Undo `take_waiting`: queue `items` in front of those that came since."""
         lane = self._lanes.get(key)
         if lane is None or self._is_closed:
             for item in items:
@@ -168,7 +168,7 @@ class Lanes(Generic[Item]):
         lane.waiting.extendleft(reversed(items))
 
     def take_next(self, key: str, suits: Callable[[Item], bool]) -> Item | None:
-        """Take out what would come next under `key`, if it `suits`: what runs there goes on with it."""
+        """Remove and return the next waiting item of `key`, if it `suits`. The running item continues with it."""
         lane = self._lanes.get(key)
         if lane is None or not lane.waiting or not suits(lane.waiting[0]):
             return None
@@ -176,12 +176,12 @@ class Lanes(Generic[Item]):
         return lane.waiting.popleft()
 
     def stop(self, key: str, reason: str = "") -> bool:
-        """Cancel what runs under `key`, once; tell whether that was anything. `reason` comes with the cancellation."""
+        """Cancel the running item of `key` with `reason`, once. Returns False if nothing was there to cancel."""
         lane = self._lanes.get(key)
-        if lane is not None and lane.first is not None and lane.stopped_for is None:
-            lane.stopped_for = reason
+        if lane is not None and lane.first is not None and lane.stop_reason is None:
+            lane.stop_reason = reason
             return True
-        # What was stopped is still telling how it ended; it must not be cut short at that.
+        # A stopped item may still be reporting how it ended. A second cancellation would cut that short.
         if lane is None or lane.running is None or lane.is_stopping:
             return False
         lane.is_stopping = True
@@ -189,29 +189,33 @@ class Lanes(Generic[Item]):
         return lane.running.cancel(reason)
 
     def stop_all(self, reason: str) -> None:
-        """Cancel everything that runs, and forget everything that waits or is put in from now on: it is durable."""
+        """Cancel all running items, drop the waiting ones, and ignore every later `put`. All of them are committed."""
         self._is_closed = True
         for key in list(self._lanes):
             self.take_waiting(key)
             self.stop(key, reason)
 
-    def abandon(self) -> None:
-        """Cut short also what was stopped and has not come to an end."""
+    def abort(self) -> None:
+        """Cancel every running item again, also those that were stopped and have not ended yet."""
         for lane in self._lanes.values():
             if lane.running is not None:
                 lane.is_stopping = True
                 lane.running.cancel()
 
-    def let_go(self, key: str) -> None:
-        """Let what runs under `key` stand in nobody's way any more, if nobody waits: all that counts of it is done."""
+    def detach(self, key: str) -> None:
+        """Free the lane of `key` if nothing waits in it, although its item still runs.
+
+        For an item whose results are all committed and that only cleans up: the next item of `key` gets a new lane and
+        starts at once. `drained` does not wait for a detached item.
+        """
         lane = self._lanes.get(key)
         if lane is not None and not lane.waiting:
             del self._lanes[key]
-            self._note_whether_idle()
+            self._update_idle()
 
     @contextmanager
     def parked(self, key: str) -> Iterator[None]:
-        """While inside, what runs under `key` waits for somebody else: neither it nor its queue is waited for."""
+        """Mark the running item of `key` as waiting for a person. `drained` and `busy_count` leave its lane out."""
         lane = self._lanes[key]
         self._park(lane, is_parked=True)
         try:
@@ -220,18 +224,18 @@ class Lanes(Generic[Item]):
             self._park(lane, is_parked=False)
 
     def _park(self, lane: _Lane[Item], *, is_parked: bool) -> None:
-        self.resting += is_parked - lane.is_parked
+        self.parked_count += is_parked - lane.is_parked
         lane.is_parked = is_parked
-        self._note_whether_idle()
+        self._update_idle()
 
-    def _note_whether_idle(self) -> None:
-        if self.resting == len(self._lanes):
+    def _update_idle(self) -> None:
+        if self.parked_count == len(self._lanes):
             self._idle.set()
         else:
             self._idle.clear()
 
     async def drained(self) -> None:
-        """Return once nothing runs and nothing waits, but for what is parked and what waits behind that."""
+        """Return once nothing runs and nothing waits, apart from parked items and those that wait behind them."""
         await self._idle.wait()
 
     async def _work(self, key: str, lane: _Lane[Item]) -> None:
@@ -240,29 +244,26 @@ class Lanes(Generic[Item]):
         try:
             while lane.waiting or lane.first is not None:
                 lane.running, lane.is_stopping = task, False
-                item = self._next(lane)
+                if lane.first is None:
+                    item = lane.waiting.popleft()
+                    self.waiting -= 1
+                else:
+                    item, lane.first = lane.first, None
+                    if lane.stop_reason is not None:
+                        lane.is_stopping = True
+                        task.cancel(lane.stop_reason)
                 try:
                     await self._run(item)
                 except asyncio.CancelledError:
                     if not lane.is_stopping:
                         raise
-                    # It was the item that was to end, not the lane.
+                    # `stop` cancelled the item, not the lane. Clear the cancellation and go on with the next item.
                     while task.uncancel():
                         pass
                 lane.running = None
         finally:
-            # No await stands between the last look at the queue and this line, so nothing can slip in unseen.
+            # There is no await between the last look at the queue and this line, so no item can be missed.
+            # A detached lane is no longer in the dictionary, or a new one has taken its key.
             if self._lanes.get(key) is lane:
                 del self._lanes[key]
-                self._note_whether_idle()
-
-    def _next(self, lane: _Lane[Item]) -> Item:
-        """Take out what runs next; it is cancelled already if it was stopped before it could run."""
-        if lane.first is None:
-            self.waiting -= 1
-            return lane.waiting.popleft()
-        item, lane.first = lane.first, None
-        if lane.stopped_for is not None and lane.running is not None:
-            lane.is_stopping = True
-            lane.running.cancel(lane.stopped_for)
-        return item
+                self._update_idle()

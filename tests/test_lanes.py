@@ -32,7 +32,7 @@ def stage() -> Stage:
 
 @pytest.fixture
 def lanes(stage: Stage) -> Lanes[str]:
-    return Lanes(stage.run, name="lane", max_waiting=3, max_in_all=5)
+    return Lanes(stage.run, name="lane", max_waiting=3, max_total=5)
 
 
 async def test_turns_of_a_session_run_one_at_a_time_and_in_order(stage: Stage, lanes: Lanes[str]) -> None:
@@ -85,7 +85,7 @@ async def test_all_lanes_together_can_be_full_too(lanes: Lanes[str]) -> None:
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-async def test_what_is_put_back_stands_before_what_came_since(
+async def test_items_put_back_run_before_those_that_came_since(
     stage: Stage, lanes: Lanes[str], *, is_running: bool
 ) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
@@ -109,7 +109,7 @@ async def test_what_is_put_back_stands_before_what_came_since(
     assert lanes.waiting == 0
 
 
-async def test_stop_cancels_what_runs_and_what_waits_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_stop_cancels_the_running_item_and_waiting_ones_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
@@ -166,12 +166,12 @@ async def test_a_stopped_turn_may_say_how_it_ended() -> None:
         await telling.wait()
         assert not lanes.stop("s")
         assert lanes.running == 1
-        lanes.abandon()
+        lanes.abort()
         await lanes.drained()
     assert not told.is_set()
 
 
-async def test_what_has_not_begun_is_not_stopped_but_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_an_item_that_has_not_started_is_not_stopped_but_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
     """A task that is cancelled before its first step would never run, and its message never be answered."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
@@ -185,7 +185,7 @@ async def test_what_has_not_begun_is_not_stopped_but_can_be_taken(stage: Stage, 
     assert stage.ended == ["b"]
 
 
-async def test_nothing_is_begun_after_everything_was_stopped(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_nothing_starts_after_stop_all(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.stop_all("")
@@ -194,7 +194,7 @@ async def test_nothing_is_begun_after_everything_was_stopped(stage: Stage, lanes
     assert stage.started.empty()
 
 
-async def test_what_is_parked_is_not_waited_for_until_it_goes_on_or_is_stopped() -> None:
+async def test_a_parked_item_is_not_waited_for_until_it_continues_or_is_stopped() -> None:
     parked, go_on = asyncio.Event(), asyncio.Event()
 
     async def run(_item: str) -> None:
@@ -209,31 +209,31 @@ async def test_what_is_parked_is_not_waited_for_until_it_goes_on_or_is_stopped()
         house.put("key", "second")
         await parked.wait()
         await house.drained()
-        assert (house.running, house.resting, house.waiting) == (0, 1, 1)
+        assert (house.running, house.parked_count, house.waiting) == (0, 1, 1)
         house.stop_all("")
-        assert (house.running, house.resting) == (1, 0)
+        assert (house.running, house.parked_count) == (1, 0)
         await house.drained()
         assert not house.is_busy("key")
 
 
-async def test_a_held_lane_runs_first_what_it_was_held_for(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_reserved_lane_runs_the_item_it_was_reserved_for_first(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
-        assert lanes.hold("s")
-        assert not lanes.hold("s"), "it is in use now"
+        assert lanes.reserve("s")
+        assert not lanes.reserve("s"), "it is in use now"
         lanes.put("s", "b")
-        lanes.put_first("s", "a")
+        lanes.put_reserved("s", "a")
         for turn in ("a", "b"):
             stage.gates[turn].set()
         await lanes.drained()
     assert stage.ended == ["a", "b"]
 
 
-async def test_a_lane_held_for_nothing_runs_what_came_meanwhile(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_released_lane_runs_the_items_that_came_since(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
-        lanes.hold("s")
-        lanes.hold("idle")
+        lanes.reserve("s")
+        lanes.reserve("idle")
         lanes.put("s", "b")
         stage.gates["b"].set()
         lanes.release("idle")
@@ -243,37 +243,37 @@ async def test_a_lane_held_for_nothing_runs_what_came_meanwhile(stage: Stage, la
     assert not lanes.is_busy("idle")
 
 
-async def test_what_comes_late_for_its_hold_runs_all_the_same(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_an_item_that_comes_after_the_release_still_runs(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
-        lanes.hold("s")
+        lanes.reserve("s")
         lanes.release("s")
         stage.gates["a"].set()
-        lanes.put_first("s", "a")
+        lanes.put_reserved("s", "a")
         await lanes.drained()
     assert stage.ended == ["a"]
 
 
-async def test_a_held_lane_is_waited_for_and_lets_go_after_everything_was_stopped(
+async def test_a_reserved_lane_is_not_drained_until_it_is_released_after_stop_all(
     stage: Stage, lanes: Lanes[str]
 ) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
-        lanes.hold("s")
+        lanes.reserve("s")
         lanes.stop_all("")
-        lanes.put_first("s", "a")
+        lanes.put_reserved("s", "a")
         lanes.release("s")
         await lanes.drained()
     assert stage.started.empty()
 
 
-async def test_what_a_lane_was_held_for_is_stopped_and_never_taken_out(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_reserved_item_can_be_stopped_but_not_taken_out(stage: Stage, lanes: Lanes[str]) -> None:
     """It is durable as begun, so it has to say how it ended, also when it could not run yet."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
-        lanes.hold("s")
+        lanes.reserve("s")
         lanes.put("s", "b")
-        lanes.put_first("s", "a")
+        lanes.put_reserved("s", "a")
         assert lanes.take_waiting("s") == ["b"]
         assert lanes.waiting == 0
         assert lanes.stop("s", "enough")
@@ -285,12 +285,12 @@ async def test_what_a_lane_was_held_for_is_stopped_and_never_taken_out(stage: St
     assert stage.ended == ["c"]
 
 
-async def test_what_lets_go_of_its_lane_ends_beside_the_next(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_detached_item_ends_beside_the_next(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         assert await stage.started.get() == "a"
-        lanes.let_go("s")
+        lanes.detach("s")
         assert not lanes.is_busy("s")
         lanes.put("s", "b")
         assert await stage.started.get() == "b", "though the first has not ended"
@@ -301,13 +301,13 @@ async def test_what_lets_go_of_its_lane_ends_beside_the_next(stage: Stage, lanes
     assert not lanes.is_busy("s")
 
 
-async def test_a_lane_is_not_let_go_while_others_wait_in_it(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_lane_is_not_detached_while_others_wait_in_it(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         lanes.put("s", "b")
         assert await stage.started.get() == "a"
-        lanes.let_go("s")
+        lanes.detach("s")
         assert lanes.is_busy("s")
         stage.gates["b"].set()
         stage.gates["a"].set()
@@ -315,7 +315,7 @@ async def test_a_lane_is_not_let_go_while_others_wait_in_it(stage: Stage, lanes:
     assert stage.ended == ["a", "b"]
 
 
-async def test_what_runs_can_go_on_with_the_next_if_it_suits(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_the_running_item_can_continue_with_the_next_one_that_suits(stage: Stage, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for turn in ("a", "b", "c"):

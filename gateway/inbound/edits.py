@@ -44,7 +44,7 @@ class Edits:
         """Change a message that waits, unless its turn has it already."""
         changed = replace(row.inbound, text=inbound.text)
         # What is changed here is committed before its turn can begin: calls to the spool keep their order.
-        is_waiting = self._desk.lanes.change(
+        is_waiting = self._desk.lanes.replace_waiting(
             row.session, lambda job: replace(job, inbound=changed) if job.turn == row.turn else job
         )
         if is_waiting:

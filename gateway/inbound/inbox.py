@@ -62,7 +62,7 @@ class Queueing:
         """Queue what is said to the agent; where nothing stands before it, its turn is begun in the same commit."""
         session = self._sessions.open_one(routed.scope)
         is_free = session is not None and not inbound.attachments and self._has_place
-        if session is None or not is_free or not self._lanes.hold(session.key):
+        if session is None or not is_free or not self._lanes.reserve(session.key):
             await self.queue(inbound, routed)
             return
         try:
@@ -83,7 +83,7 @@ class Queueing:
     @property
     def _has_place(self) -> bool:
         """Whether a turn that is started now need not wait for others to end."""
-        return self._lanes.at_work < self._live.settings.gateway.max_parallel_turns
+        return self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
 
     async def _begin(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
         accept = self._acceptance(inbound, routed, session, is_started=True)
@@ -93,7 +93,7 @@ class Queueing:
             session.key,
             [asked],
             also=[taken(inbound, accept.at), accept],
-            then=partial(self._lanes.put_first, session.key, job),
+            then=partial(self._lanes.put_reserved, session.key, job),
         )
 
     async def queue(self, inbound: Inbound, routed: Routed, asked: Asked | None = None) -> None:

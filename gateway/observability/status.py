@@ -170,7 +170,7 @@ class Status:
             yield f"Writing the sessions to disk has taken {self.flusher.busy_for():.0f} seconds so far."
 
     def _warnings(self) -> Iterator[str]:
-        free, limit = self.disk.free, self.lanes.max_in_all
+        free, limit = self.disk.free, self.lanes.max_total
         if free is not None and FULL_DISK_BYTES <= free < LOW_DISK_BYTES:
             yield f"Only {in_bytes(free)} free on the disk of the data directory. Free some space."
         if limit is not None and self.lanes.waiting > NEARLY_FULL * limit:
@@ -188,7 +188,7 @@ class Status:
     def sentence(self) -> str:
         health = self.health()
         channels = ", ".join(f"{channel.name} {channel.state}" for channel in health.channels)
-        approvals = f", {self.lanes.resting} waiting for approval" if self.lanes.resting else ""
+        approvals = f", {self.lanes.parked_count} waiting for approval" if self.lanes.parked_count else ""
         lines = [
             f"Gatehouse {__version__}, up {duration(self.now() - self._started_at)}; channels: {channels}.",
             f"{count(self.lanes.running, 'turn')} running{approvals}, {count(self.lanes.waiting, 'message')} waiting.",
@@ -228,7 +228,7 @@ class Status:
                 for channel in health.channels
             ),
             turns_running=self.lanes.running,
-            turns_awaiting_approval=self.lanes.resting,
+            turns_awaiting_approval=self.lanes.parked_count,
             turns=tuple(
                 TurnReport(
                     channel=job.inbound.address.channel,
@@ -239,7 +239,7 @@ class Status:
                 for job, seconds in self.running_jobs.longest(TURNS_LISTED)
             ),
             messages_waiting=self.lanes.waiting,
-            queue_limit=self.lanes.max_in_all or 0,
+            queue_limit=self.lanes.max_total or 0,
             replies_waiting=self.replies.waiting + self.replies.running,
             sessions=self.sessions.session_count,
             scopes=self.sessions.scope_count,

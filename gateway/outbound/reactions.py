@@ -51,7 +51,7 @@ class WaitingReactions:
         self._soon = soon
         self._sleep = sleep
         self._signs: dict[str, _Sign] = {}
-        self.lanes: Lanes[_Sign] = Lanes(self._work, name="sign", max_waiting=MAX_WAITING, max_in_all=MAX_IN_ALL)
+        self.lanes: Lanes[_Sign] = Lanes(self._work, name="sign", max_waiting=MAX_WAITING, max_total=MAX_IN_ALL)
 
     def waits(self, turn: str, inbound: Inbound) -> None:
         """Show that a message was seen and waits, where the channel can, unless that is over in a moment."""

@@ -26,7 +26,7 @@ class BusyPolicy:
 
     def answered(self, job: Job) -> None:
         """Leave the lane to whoever comes next: nothing of the turn is missing in the spool and the transcript."""
-        self._lanes.let_go(job.session)
+        self._lanes.detach(job.session)
 
     def collected(self, job: Job) -> list[Job]:
         """Take out what the turn of `job`, which begins now, is to answer as well."""
