@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from gateway.errors import Refused
-from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
+from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.sessions.keys import parse_key
 
 __all__ = ["BLOCK_BYTES", "Archive", "ListedSession", "LocalArchive", "closing", "join_into_blocks", "split_lines"]
@@ -33,7 +33,7 @@ class Archive(Protocol):
     def sessions(self, scope: str | None = None) -> AsyncIterator[ListedSession]:
         """Yield the sessions of one scope, or of all; those of a scope come together, newest first."""
 
-    async def lines(self, key: str, limit: int) -> list[Spoken]:
+    async def lines(self, key: str, limit: int) -> list[VisibleLine]:
         """Return the last `limit` lines that a person sees, oldest first."""
 
     def export(self, key: str) -> AsyncIterator[bytes]:
@@ -62,7 +62,7 @@ class LocalArchive:
             for meta in self._manager.list(name):
                 yield ListedSession(meta=meta, is_active=active is not None and meta.key == active.key)
 
-    async def lines(self, key: str, limit: int) -> list[Spoken]:
+    async def lines(self, key: str, limit: int) -> list[VisibleLine]:
         self._insist_on(key)
         return await self._manager.lines(key, limit)
 

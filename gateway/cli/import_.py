@@ -24,7 +24,7 @@ from gateway.observability.logging import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
 from gateway.sessions import entries
 from gateway.sessions.keys import parse_key
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.text import clean, printable
 from gateway.text.plain import count
 
@@ -125,7 +125,7 @@ async def _import(
     for key in keys:
         async with closing(archive.export(key)) as blocks:
             first_line = (await anext(blocks, b"")).split(b"\n")[0]
-        with suppress(Damaged):
+        with suppress(DamagedEntry):
             header = decode(first_line)
             if isinstance(header, entries.Header):
                 present[header.number] = header.id

@@ -17,13 +17,13 @@ from gateway.admin.session_routes import FRAME_TIMEOUT
 from gateway.backup.restore import require_complete_restore
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
-from gateway.sessions import SessionManager, SessionMeta, Spoken, VerifyReport
+from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.spool import Spool
 
 __all__ = ["RemoteArchive", "open_archive", "open_local_archive", "open_stores", "receive_stream"]
 
 _listed_decoder = msgspec.json.Decoder(ListedSession)
-_spoken_decoder = msgspec.json.Decoder(Spoken)
+_spoken_decoder = msgspec.json.Decoder(VisibleLine)
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ class RemoteArchive:
             async for line in split_lines(blocks):
                 yield _listed_decoder.decode(line)
 
-    async def lines(self, key: str, limit: int) -> list[Spoken]:
+    async def lines(self, key: str, limit: int) -> list[VisibleLine]:
         blocks = self._stream("lines", {"key": key, "limit": str(limit)})
         return [_spoken_decoder.decode(line) async for line in split_lines(blocks)]
 

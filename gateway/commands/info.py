@@ -8,7 +8,7 @@ from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.sessions import SessionMeta, plan_at_hand
+from gateway.sessions import SessionMeta, current_plan
 from gateway.spool import InboxState, SetFact, SetInboxState
 from gateway.text.plain import count
 from gateway.turns.usage import person_of
@@ -81,7 +81,7 @@ async def _context(call: Call, session: SessionMeta | None) -> list[str]:
 
 async def _plan(call: Call, session: SessionMeta | None) -> list[str]:
     """Show the plan of the turn that is running, if it has told one."""
-    plan = plan_at_hand((await call.desk.sessions.load(session.key)).entries) if session else None
+    plan = current_plan((await call.desk.sessions.load(session.key)).entries) if session else None
     marks = {"completed": "✓", "in_progress": "▸"}
     return [f"  {marks.get(step.status, '·')} {step.content}" for step in plan.steps] if plan else []
 

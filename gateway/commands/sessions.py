@@ -5,7 +5,7 @@ from gateway.commands.info import Dropped
 from gateway.contract import Button, PeerKind
 from gateway.errors import Refused
 from gateway.sessions import Hit, SessionMeta, SessionStatus
-from gateway.sessions.export import MarkdownExport, exported, undone_in
+from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
 from gateway.text import excerpt
 from gateway.text.plain import ago, count
 
@@ -177,10 +177,10 @@ def _hit(hit: Hit, call: Call) -> str:
 
 async def _export(call: Call) -> Answer:
     session = _chosen(call, call.argument)
-    undone = await undone_in(call.desk.sessions.entries(session.key))
+    undone = await undone_turns(call.desk.sessions.entries(session.key))
     export = MarkdownExport(session, undone, names_scope=False)
     text = ""
-    async for piece in exported(export, call.desk.sessions.entries(session.key)):
+    async for piece in export_pieces(export, call.desk.sessions.entries(session.key)):
         text += piece
         if len(text) > EXPORTED_CHARS:
             raise Refused(

@@ -9,7 +9,7 @@ from gateway.importing.place import Destination
 from gateway.sessions import SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
 from gateway.sessions.keys import session_key
-from gateway.sessions.storage.codec import seal
+from gateway.sessions.storage.codec import stamp
 
 
 def session_id(session: ForeignSession) -> str:
@@ -42,7 +42,7 @@ def to_transcript(session: ForeignSession, destination: Destination, number: int
     # The last entry is dated now. Otherwise pruning would delete an old conversation right after its import.
     status = e.Status(ts=now, value=SessionStatus.ACTIVE, by="import", why=f"Imported from {session.maker}.")
     for seq, entry in enumerate((header, *_entries(session), status), start=1):
-        yield seal(entry, seq=seq, now=now)[1]
+        yield stamp(entry, seq=seq, now=now)[1]
 
 
 def _entries(session: ForeignSession) -> Iterator[e.Entry]:

@@ -15,7 +15,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, step_at_hand
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, open_tool_calls
 from gateway.spool import InboxRow, InboxState, RecoveredWork, SetFact, SetInboxState, Spool
 from gateway.turns.approvals import Approvals, Question
 
@@ -98,7 +98,7 @@ class TakingUp:
             session = await self.sessions.load(job.session)
         except Refused:  # Its turn finds that out as well, and ends.
             return
-        calls, asked = step_at_hand(session.entries, job.turn)
+        calls, asked = open_tool_calls(session.entries, job.turn)
         for call, approval in asked.items():
             if approval.decision is None and call in calls:
                 self.approvals.open(Question.about(calls[call], job, id=approval.approval_id, text=approval.question))

@@ -5,15 +5,21 @@ Entries are made as `entries.User(...)`; their class names are too plain to stan
 
 from gateway.sessions import entries
 from gateway.sessions.entries import Entry, TurnOutcome
-from gateway.sessions.history import Spoken, history_for_model, last_turn, lines, shown
+from gateway.sessions.history import VisibleLine, history_for_model, undo_last_turn, visible_lines, visible_text
 from gateway.sessions.manager import SessionManager
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, SweepReport
-from gateway.sessions.session import Session, SessionMeta, Undone
+from gateway.sessions.session import Session, SessionMeta, UndoneTurn
 from gateway.sessions.state import SessionStatus
 from gateway.sessions.storage.search import Hit, SearchResult
 from gateway.sessions.storage.verify import Problem, VerifyReport
-from gateway.sessions.turn_progress import interrupted, plan_at_hand, said, sent_files, step_at_hand
+from gateway.sessions.turn_progress import (
+    assistant_texts,
+    current_plan,
+    interrupted_results,
+    open_tool_calls,
+    sent_files,
+)
 
 __all__ = [
     "Entry",
@@ -28,19 +34,19 @@ __all__ = [
     "SessionManager",
     "SessionMeta",
     "SessionStatus",
-    "Spoken",
     "SweepReport",
     "TurnOutcome",
-    "Undone",
+    "UndoneTurn",
     "VerifyReport",
+    "VisibleLine",
+    "assistant_texts",
+    "current_plan",
     "entries",
     "history_for_model",
-    "interrupted",
-    "last_turn",
-    "lines",
-    "plan_at_hand",
-    "said",
+    "interrupted_results",
+    "open_tool_calls",
     "sent_files",
-    "shown",
-    "step_at_hand",
+    "undo_last_turn",
+    "visible_lines",
+    "visible_text",
 ]

@@ -17,15 +17,15 @@ from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import history, recovery, session
 from gateway.sessions.entries import Entry, Summary, Undo
-from gateway.sessions.history import Spoken, counted, is_spoken, lines, standing_summary
+from gateway.sessions.history import VisibleLine, current_summary, effective_entries, is_conversation, visible_lines
 from gateway.sessions.index import Books
 from gateway.sessions.keys import file_name, parse_key
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage.codec import Newer, Unreadable
+from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.tail import ForHistory, ForLines, ForState, Sufficiency
+from gateway.sessions.storage.tail import EnoughForHistory, EnoughForLines, EnoughForState, StopCondition
 from gateway.sessions.storage.threads import Worker
-from gateway.sessions.storage.transcript import Reading
+from gateway.sessions.storage.transcript import TranscriptTail
 
 _REACH_BACK = (e.Clear, e.Undo, e.Summary)
 
@@ -45,10 +45,10 @@ class _Told:
     def window(self, size: int, max_chars: int | None, then: Sequence[Message] = ()) -> list[Message]:
         newer = [*self.newer, *then] if then else self.newer
         if not self.head:
-            return history.shortened(history.window(newer, size), max_chars)
+            return history.shorten_messages(history.window(newer, size), max_chars)
         older = history.window(self.older, size - 1 - len(newer))
         newer = history.window(newer, size - 1)
-        return [*history.shortened(older, max_chars), *self.head, *history.shortened(newer, max_chars)]
+        return [*history.shorten_messages(older, max_chars), *self.head, *history.shorten_messages(newer, max_chars)]
 
     def cut(self, size: int) -> None:
         """Forget what no window of that size reaches any more."""
@@ -60,7 +60,7 @@ class _Told:
         del self.newer[: next(asked, 0)]
 
 
-class Remembered:
+class HistoryCache:
     """The messages of one session before its current turn. Entries are only added, and turns follow one another.
 
     `divided` returns what `messages.divided` would; where something reaches back in the current turn, it asks that.
@@ -79,9 +79,9 @@ class Remembered:
         newest = turn or (entries[-1].turn if entries else None)
         border = self._border(entries, newest)
         if border is None:
-            return history.divided(entries, max_messages, turn=turn, max_chars=max_chars)
+            return history.split_history(entries, max_messages, turn=turn, max_chars=max_chars)
         told = self._reach(entries, border, max_messages)
-        current = history.as_messages(entries[border:])
+        current = history.to_messages(entries[border:])
         self._asked = current[0] if current else None
         if turn is None:
             return told.window(max_messages, max_chars, current), []
@@ -95,7 +95,7 @@ class Remembered:
         if border is None or not isinstance(entries[border], e.User):
             return None
         current = entries[border:]
-        is_plain = all(entry.turn == turn or not is_spoken(entry) for entry in current)
+        is_plain = all(entry.turn == turn or not is_conversation(entry) for entry in current)
         return border if is_plain and not any(map(_remembering_reaches_back, current)) else None
 
     def _reach(self, entries: Sequence[Entry], border: int, size: int) -> _Told:
@@ -104,7 +104,7 @@ class Remembered:
         if self._told is None or self._size != size or any(map(_remembering_reaches_back, added)):
             self._told, self._size = _told(entries[:border], size), size
         elif added:
-            self._told.newer += self._recognised(history.as_messages(added))
+            self._told.newer += self._recognised(history.to_messages(added))
         self._upto = border
         self._told.cut(size)
         return self._told
@@ -115,13 +115,13 @@ class Remembered:
 
 
 def _told(entries: Sequence[Entry], size: int) -> _Told:
-    summary = standing_summary(entries)
+    summary = current_summary(entries)
     if summary is None:
-        return _Told([], [], history.as_messages(counted(entries, enough=size)))
-    counting = counted(entries)
-    older = history.as_messages(entry for entry in counting if entry.seq < summary.from_seq)
-    newer = history.as_messages(entry for entry in counting if entry.seq > summary.covers)
-    return _Told([history.as_head(summary)], older, newer)
+        return _Told([], [], history.to_messages(effective_entries(entries, enough=size)))
+    counting = effective_entries(entries)
+    older = history.to_messages(entry for entry in counting if entry.seq < summary.from_seq)
+    newer = history.to_messages(entry for entry in counting if entry.seq > summary.covers)
+    return _Told([history.summary_message(summary)], older, newer)
 
 
 def _remembering_reaches_back(entry: Entry) -> bool:
@@ -143,7 +143,7 @@ class _Hot:
     messages: int | None
     """For how many messages of history it is enough; None: it is the whole session."""
     max_entries: int
-    remembered: Remembered = field(default_factory=Remembered)
+    remembered: HistoryCache = field(default_factory=HistoryCache)
 
 
 class HotSessions:
@@ -170,10 +170,10 @@ class HotSessions:
         self._sessions.move_to_end(key)
         return hot.entries
 
-    def remembered(self, key: str) -> Remembered:
+    def remembered(self, key: str) -> HistoryCache:
         """Return what is remembered of the history of a session; of one that is not held, nothing."""
         hot = self._sessions.get(key)
-        return Remembered() if hot is None else hot.remembered
+        return HistoryCache() if hot is None else hot.remembered
 
     def is_whole(self, key: str) -> bool:
         return key in self._sessions and self._sessions[key].messages is None
@@ -243,7 +243,7 @@ class _Loading:
 class _Found:
     """What was read, and what it adds up to, if that is not what we thought: somebody else has changed the file."""
 
-    reading: Reading
+    reading: TranscriptTail
     state: SessionState | None
 
 
@@ -301,19 +301,19 @@ class Ends:
         self._books.state(key)
         return await self._read(key, messages)
 
-    async def lines(self, key: str, limit: int, messages: int) -> list[Spoken]:
+    async def lines(self, key: str, limit: int, messages: int) -> list[VisibleLine]:
         entries: Sequence[Entry] = await self.load(key, messages)
-        if not self._hot.is_whole(key) and not _is_enough(ForLines(limit), entries):
-            work = partial(self._disk.read, key, ForLines(limit), max_bytes=_LINES_BYTES)
+        if not self._hot.is_whole(key) and not _is_enough(EnoughForLines(limit), entries):
+            work = partial(self._disk.read, key, EnoughForLines(limit), max_bytes=_LINES_BYTES)
             entries = (await self._refusing(key, self._thread.submit(work))).entries
-        return lines(entries, limit)
+        return visible_lines(entries, limit)
 
     async def _read(self, key: str, messages: int) -> list[Entry]:
         while (loading := self._loading.get(key)) is not None and loading.messages < messages:
             await self._refusing(key, asyncio.shield(loading.reading))
         if loading is None:
             state = self._books.state(key)
-            work = partial(_find, self._disk, key, ForHistory(messages, state), state.size)
+            work = partial(_find, self._disk, key, EnoughForHistory(messages, state), state.size)
             loading = self._loading[key] = _Loading(messages, self._thread.submit(work))
             loading.reading.add_done_callback(partial(self._loaded, key, loading))
         await self._refusing(key, asyncio.shield(loading.reading))
@@ -326,9 +326,9 @@ class Ends:
             return await reading
         except FileNotFoundError as trouble:
             raise self.gone(key, "is gone from the disk") from trouble
-        except Unreadable as trouble:
+        except UnreadableTranscript as trouble:
             raise self.gone(key, "could not be read and was set aside") from trouble
-        except Newer as trouble:
+        except NewerTranscript as trouble:
             raise too_new(key, trouble) from trouble
         except OSError as trouble:
             raise Refused(
@@ -358,23 +358,23 @@ class Ends:
             self._books.update(key, msgspec.structs.replace(state, seq=max(highest, state.seq)))
 
 
-def _find(disk: Disk, key: str, enough: Sufficiency, expected: int) -> _Found:
+def _find(disk: Disk, key: str, enough: StopCondition, expected: int) -> _Found:
     """Read the end of a session; when the file has not the size that we `expected`, add it up anew."""
     reading = disk.read(key, enough)
     size, waiting = disk.snapshot(key)
     if size + len(waiting) == expected:
         return _Found(reading, None)
     name = file_name(key)
-    state = recovery.summed_up(disk.read(key, ForState(lambda other: file_name(other) == name)))
+    state = recovery.state_from(disk.read(key, EnoughForState(lambda other: file_name(other) == name)))
     return _Found(reading, msgspec.structs.replace(state, size=size + len(waiting)))
 
 
-def _is_enough(enough: Sufficiency, entries: Sequence[Entry]) -> bool:
+def _is_enough(enough: StopCondition, entries: Sequence[Entry]) -> bool:
     for entry in reversed(entries):
         enough.add(entry)
     return enough.is_enough
 
 
-def too_new(key: str, trouble: Newer) -> Refused:
+def too_new(key: str, trouble: NewerTranscript) -> Refused:
     _, number = parse_key(key)
     return Refused(f"Session {number} cannot be used: {trouble}. Update Gatehouse, or start another with /new.")

@@ -13,11 +13,20 @@ from typing import Protocol
 from gateway.conversation import Json, ToolCall
 from gateway.sessions import entries
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import shown
+from gateway.sessions.history import visible_text
 from gateway.sessions.session import SessionMeta
 from gateway.text import excerpt, printable
 
-__all__ = ["Export", "JsonExport", "MarkdownExport", "Statement", "Statements", "exported", "undone_in", "written"]
+__all__ = [
+    "Export",
+    "JsonExport",
+    "MarkdownExport",
+    "Statement",
+    "StatementBuilder",
+    "export_pieces",
+    "export_text",
+    "undone_turns",
+]
 
 _BACKTICKS = re.compile("`+")
 _HEADINGS = {"user": "User", "assistant": "Assistant", "tool_result": "Tool result"}
@@ -43,7 +52,7 @@ class Export(Protocol):
     def finish(self) -> str: ...
 
 
-class Statements:
+class StatementBuilder:
     """Puts entries together to what was said: the tool calls behind an answer belong to it.
 
     Turns in `undone` are left out; what came before a `clear` stays in.
@@ -58,7 +67,7 @@ class Statements:
             return []
         match entry:
             case entries.User():
-                said = Statement(role="user", content=shown(entry), at=entry.ts, name=entry.sender_name)
+                said = Statement(role="user", content=visible_text(entry), at=entry.ts, name=entry.sender_name)
                 return [*self.finish(), said]
             case entries.Assistant():
                 before = self.finish()
@@ -87,7 +96,7 @@ class MarkdownExport:
     """For people; it holds nothing that a terminal would obey."""
 
     def __init__(self, meta: SessionMeta, undone: Iterable[str] = (), *, names_scope: bool = True) -> None:
-        self._statements = Statements(undone)
+        self._statements = StatementBuilder(undone)
         self._head: str | None = _heading(meta, names_scope=names_scope)
 
     def feed(self, entry: Entry) -> str:
@@ -106,7 +115,7 @@ class JsonExport:
 
     def __init__(self, meta: SessionMeta, undone: Iterable[str] = ()) -> None:
         self._meta = meta
-        self._statements = Statements(undone)
+        self._statements = StatementBuilder(undone)
         self._has_begun = False
         self._separator = "\n    "
 
@@ -140,7 +149,7 @@ class JsonExport:
         return "".join(pieces)
 
 
-async def exported(export: Export, source: AsyncIterable[Entry]) -> AsyncIterator[str]:
+async def export_pieces(export: Export, source: AsyncIterable[Entry]) -> AsyncIterator[str]:
     """Yield the document of a session piece by piece, holding no more of it than one answer."""
     async for entry in source:
         if piece := export.feed(entry):
@@ -148,12 +157,12 @@ async def exported(export: Export, source: AsyncIterable[Entry]) -> AsyncIterato
     yield export.finish()
 
 
-def written(export: Export, source: Iterable[Entry]) -> str:
+def export_text(export: Export, source: Iterable[Entry]) -> str:
     """Return the whole document."""
     return "".join([*map(export.feed, source), export.finish()])
 
 
-async def undone_in(source: AsyncIterable[Entry]) -> set[str]:
+async def undone_turns(source: AsyncIterable[Entry]) -> set[str]:
     """Return the turns that were taken back, which only who has read to the end can know."""
     return {entry.undone async for entry in source if isinstance(entry, entries.Undo)}
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, TurnOutcome
-from gateway.sessions.turn_progress import INTERRUPTED, call_of
+from gateway.sessions.turn_progress import INTERRUPTED, to_tool_call
 
 _CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
 
 
-def counted(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
+def effective_entries(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
     """Return the entries after the last `clear`, without those of turns that were undone later.
 
     With `enough`, what lies before that many messages may be left out; those of `turn` are not among them.
@@ -38,9 +38,9 @@ def counted(entries: Sequence[Entry], *, enough: int | None = None, turn: str | 
     return counting[::-1]
 
 
-def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
+def undo_last_turn(entries: Sequence[Entry]) -> e.Undo | None:
     """Return the entry that undoes the newest turn which still counts, or None when there is none."""
-    counting = counted(entries)
+    counting = effective_entries(entries)
     turn = next((entry.turn for entry in reversed(counting) if isinstance(entry, e.User) and entry.turn), None)
     if turn is None:
         return None
@@ -48,31 +48,31 @@ def last_turn(entries: Sequence[Entry]) -> e.Undo | None:
     return e.Undo(undone=turn, first=of_turn[0].seq, messages=sum(map(is_visible, of_turn)))
 
 
-def standing_summary(entries: Sequence[Entry]) -> e.Summary | None:
+def current_summary(entries: Sequence[Entry]) -> e.Summary | None:
     """Return the newest valid summary. The entries may be a tail, from a checkpoint or from before the summary on."""
     if not any(type(entry) is e.Summary or (type(entry) is e.Checkpoint and entry.summary) for entry in entries):
         return None
     cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
-    counting = counted(entries)
+    counting = effective_entries(entries)
     undos = [entry for entry in counting if isinstance(entry, e.Undo)]
     for entry in reversed(counting):
         summary = entry.summary if isinstance(entry, e.Checkpoint) else entry
-        if isinstance(summary, e.Summary) and cleared < summary.from_seq and holds(summary, undos):
-            before = next((x for x in reversed(counting) if is_spoken(x) and x.seq <= summary.covers), None)
-            after = next((x for x in counting if is_spoken(x) and x.seq > summary.covers), None)
-            if is_border(before, after):
+        if isinstance(summary, e.Summary) and cleared < summary.from_seq and is_summary_valid(summary, undos):
+            before = next((x for x in reversed(counting) if is_conversation(x) and x.seq <= summary.covers), None)
+            after = next((x for x in counting if is_conversation(x) and x.seq > summary.covers), None)
+            if is_turn_boundary(before, after):
                 return summary
     return None
 
 
-def holds(summary: e.Summary, undos: Iterable[e.Undo]) -> bool:
+def is_summary_valid(summary: e.Summary, undos: Iterable[e.Undo]) -> bool:
     """Tell whether `summary` speaks of the past only, and of nothing that was undone since."""
     if not summary.from_seq <= summary.covers < summary.seq:
         return False
     return not any(undo.seq > summary.seq and summary.from_seq <= undo.first <= summary.covers for undo in undos)
 
 
-def is_spoken(entry: Entry) -> bool:
+def is_conversation(entry: Entry) -> bool:
     """Tell whether it is part of the conversation."""
     return isinstance(entry, _CONVERSATION)
 
@@ -82,7 +82,7 @@ def is_visible(entry: Entry) -> bool:
     return isinstance(entry, e.User) or (isinstance(entry, e.Assistant) and entry.content != "")
 
 
-def is_border(before: Entry | None, after: Entry | None) -> bool:
+def is_turn_boundary(before: Entry | None, after: Entry | None) -> bool:
     """Tell whether no turn goes on from `before` to `after`, between which a summary ends."""
     return before is None or after is None or before.turn is None or before.turn != after.turn
 
@@ -90,7 +90,7 @@ def is_border(before: Entry | None, after: Entry | None) -> bool:
 _EDITED = "[I have changed an earlier message of mine. It now reads:]\n"
 
 
-def edited(entries: list[Entry]) -> list[Entry]:
+def apply_edits(entries: list[Entry]) -> list[Entry]:
     """Let edits take effect. One that came before its message was written down changes it.
 
     Any other is shown for itself, as something said before the next message, so that it splits no step of a turn.
@@ -130,7 +130,7 @@ _SEEN = (e.User, e.Assistant, e.SentFile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class VisibleLine:
     """One visible line of a session; `role` is `user` or `assistant`."""
 
     role: str
@@ -139,25 +139,25 @@ class Spoken:
     file: e.SentFile | None = None
 
 
-def lines(entries: Sequence[Entry], limit: int) -> list[Spoken]:
+def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
     """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
     if limit < 1:
         return []
-    spoken = [_spoken(entry) for entry in counted(entries) if isinstance(entry, _SEEN)]
+    spoken = [_spoken(entry) for entry in effective_entries(entries) if isinstance(entry, _SEEN)]
     return [line for line in spoken if line.text][-limit:]
 
 
-def _spoken(entry: e.User | e.Assistant | e.SentFile) -> Spoken:
+def _spoken(entry: e.User | e.Assistant | e.SentFile) -> VisibleLine:
     match entry:
         case e.User():
-            return Spoken(role="user", text=shown(entry), ts=entry.ts)
+            return VisibleLine(role="user", text=visible_text(entry), ts=entry.ts)
         case e.Assistant():
-            return Spoken(role="assistant", text=entry.content, ts=entry.ts)
+            return VisibleLine(role="assistant", text=entry.content, ts=entry.ts)
         case e.SentFile():
-            return Spoken(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts, file=entry)
+            return VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts, file=entry)
 
 
-def shown(entry: e.User) -> str:
+def visible_text(entry: e.User) -> str:
     """Return what a person sees of a message: its text, and a label for each file."""
     return "\n".join(filter(None, [entry.content, *map(_label, entry.attachments)]))
 
@@ -166,7 +166,7 @@ def _label(file: e.Attached) -> str:
     return f"[{file.kind}: “{file.said}”]" if file.said else f"[{file.kind}: {file.name}]"
 
 
-SUMMARY = "[Summary of the earlier conversation]\n\n"
+SUMMARY_HEADING = "[Summary of the earlier conversation]\n\n"
 
 _NOT_AGAIN = "[Its images are not shown again, since the answer to them failed. They can be sent again.]"
 
@@ -179,30 +179,30 @@ def history_for_model(
     It starts at a user message, and every tool call is followed by its outcome. A summary stays in front however
     many messages have come since. `max_chars` shortens each message, but for the summary and the current turn.
     """
-    before, current = divided(entries, max_messages, turn=turn, max_chars=max_chars)
+    before, current = split_history(entries, max_messages, turn=turn, max_chars=max_chars)
     return [*before, *current]
 
 
-def divided(
+def split_history(
     entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
 ) -> tuple[list[Message], list[Message]]:
     """Return the two parts of `history`: what was said before the turn `turn`, and that turn."""
-    summary = standing_summary(entries)
-    counting = counted(entries, enough=max_messages if summary is None else None, turn=turn)
+    summary = current_summary(entries)
+    counting = effective_entries(entries, enough=max_messages if summary is None else None, turn=turn)
     before = [entry for entry in counting if turn is None or entry.turn != turn]
     current = [entry for entry in counting if turn is not None and entry.turn == turn]
     if summary is None:
-        return shortened(window(as_messages(before), max_messages), max_chars), as_messages(current)
-    head = as_head(summary)
-    older = as_messages(entry for entry in before if entry.seq < summary.from_seq)
-    newer = as_messages(entry for entry in before if entry.seq > summary.covers)
+        return shorten_messages(window(to_messages(before), max_messages), max_chars), to_messages(current)
+    head = summary_message(summary)
+    older = to_messages(entry for entry in before if entry.seq < summary.from_seq)
+    newer = to_messages(entry for entry in before if entry.seq > summary.covers)
     older, newer = window(older, max_messages - 1 - len(newer)), window(newer, max_messages - 1)
-    return [*shortened(older, max_chars), head, *shortened(newer, max_chars)], as_messages(current)
+    return [*shorten_messages(older, max_chars), head, *shorten_messages(newer, max_chars)], to_messages(current)
 
 
-def as_head(summary: e.Summary) -> UserMessage:
+def summary_message(summary: e.Summary) -> UserMessage:
     """Return a summary as the message that stands for what it covers."""
-    return UserMessage(text=SUMMARY + summary.content, is_ours=True)
+    return UserMessage(text=SUMMARY_HEADING + summary.content, is_ours=True)
 
 
 def window(messages: list[Message], size: int) -> list[Message]:
@@ -226,7 +226,7 @@ def window(messages: list[Message], size: int) -> list[Message]:
     return [question, *steps]
 
 
-def shortened(messages: list[Message], width: int | None) -> list[Message]:
+def shorten_messages(messages: list[Message], width: int | None) -> list[Message]:
     return messages if width is None else [_cut(message, width) for message in messages]
 
 
@@ -241,11 +241,11 @@ def _ellipsis(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def as_messages(entries: Iterable[Entry]) -> list[Message]:
+def to_messages(entries: Iterable[Entry]) -> list[Message]:
     """Put entries together to messages; consecutive tool calls are one message, their outcomes the next."""
     messages: list[Message] = []
     step = _Step()
-    entries = edited(list(entries))
+    entries = apply_edits(list(entries))
     failed = {entry.turn for entry in entries if isinstance(entry, e.TurnEnd) and entry.outcome is TurnOutcome.FAILED}
     for entry in entries:
         if isinstance(entry, e.User):
@@ -257,7 +257,7 @@ def as_messages(entries: Iterable[Entry]) -> list[Message]:
         elif isinstance(entry, e.ToolUse):
             if step.is_answered:
                 step.close(messages)
-            step.calls.setdefault(entry.tool_use_id, call_of(entry))
+            step.calls.setdefault(entry.tool_use_id, to_tool_call(entry))
         elif isinstance(entry, e.ToolResult) and entry.tool_use_id in step.calls:
             step.outcomes.setdefault(entry.tool_use_id, _outcome(entry))
     step.close(messages)

@@ -58,7 +58,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, active_session_key=key)
 
 
-EMPTY = Scope(
+EMPTY_SCOPE = Scope(
     active_session_key=None,
     ordered_sessions=(),
     updated_at=datetime.min.replace(tzinfo=UTC),
@@ -69,7 +69,7 @@ EMPTY = Scope(
 """A scope in which nothing has been said yet."""
 
 
-Member = bytes | msgspec.Raw
+EncodedScope = bytes | msgspec.Raw
 """A scope as it stands in the index."""
 
 
@@ -93,7 +93,7 @@ class _Clean(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class IndexContents:
     """What an index says. `doomed` are the keys of deleted sessions whose files the disk would not let go."""
 
     scopes: Mapping[str, Scope]
@@ -101,10 +101,10 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanContents:
+class CleanIndex:
     """The same, not decoded yet: every byte is as we have written it."""
 
-    members: Mapping[str, Member]
+    members: Mapping[str, EncodedScope]
     doomed: tuple[str, ...]
     sessions: int
     """How many there are, to spare counting them."""
@@ -116,7 +116,7 @@ _scope_decoder = msgspec.json.Decoder(Scope)
 _encoder = msgspec.json.Encoder()
 
 
-def read(path: Path, now: datetime) -> Contents | None:
+def read(path: Path, now: datetime) -> IndexContents | None:
     """Return the scopes, or None when there is no index that can be trusted; a bad one is set aside first."""
     try:
         data = path.read_bytes()
@@ -135,15 +135,15 @@ def read(path: Path, now: datetime) -> Contents | None:
         return None
 
 
-def decode(data: bytes) -> Contents:
+def decode(data: bytes) -> IndexContents:
     """Read a whole index; `ValueError` when it is none, or one of another version."""
     index = _decoder.decode(data)
     if index.version != INDEX_VERSION:
         raise ValueError(f"it has version {index.version}, this Gatehouse reads {INDEX_VERSION}")
-    return Contents(scopes=index.scopes, doomed=index.doomed)
+    return IndexContents(scopes=index.scopes, doomed=index.doomed)
 
 
-def decode_scope(member: Member) -> Scope:
+def decode_scope(member: EncodedScope) -> Scope:
     return _scope_decoder.decode(member)
 
 
@@ -161,7 +161,7 @@ def encode_scope(scope: Scope) -> bytes:
     return _encoder.encode(scope)
 
 
-def write(path: Path, members: Iterable[tuple[str, Member]], doomed: Collection[str], fsync: Fsync) -> None:
+def write(path: Path, members: Iterable[tuple[str, EncodedScope]], doomed: Collection[str], fsync: Fsync) -> None:
     """Put an index in place of the old one, atomically.
 
     It is put together piece by piece: one big join would keep every other thread waiting.
@@ -171,7 +171,7 @@ def write(path: Path, members: Iterable[tuple[str, Member]], doomed: Collection[
     fsync_directory(path.parent, fsync)
 
 
-def _pieces(members: Iterable[tuple[str, Member]], doomed: Collection[str]) -> Iterator[bytes]:
+def _pieces(members: Iterable[tuple[str, EncodedScope]], doomed: Collection[str]) -> Iterator[bytes]:
     yield b'{"version":%d,"doomed":%s,"scopes":{' % (INDEX_VERSION, _encoder.encode(sorted(doomed)))
     items = iter(members)
     comma = b"\n"
@@ -197,7 +197,7 @@ def unmark(path: Path) -> None:
     fsync_directory(path.parent)
 
 
-def read_clean(path: Path, transcripts: Path) -> CleanContents | None:
+def read_clean(path: Path, transcripts: Path) -> CleanIndex | None:
     """Return what the index says if it was marked clean, and neither it nor the folder has changed since."""
     try:
         clean = msgspec.json.decode(_mark(path).read_bytes(), type=_Clean)
@@ -207,7 +207,7 @@ def read_clean(path: Path, transcripts: Path) -> CleanContents | None:
     if _digest(data) != clean.digest or transcripts.stat().st_mtime_ns != clean.folder_changed:
         return None
     index = _raw_decoder.decode(data)
-    return CleanContents(members=index.scopes, doomed=index.doomed, sessions=clean.sessions)
+    return CleanIndex(members=index.scopes, doomed=index.doomed, sessions=clean.sessions)
 
 
 def _mark(path: Path) -> Path:
@@ -224,7 +224,7 @@ _DECODED_LIMIT = 4096
 class Scopes:
     """Looks like a dictionary in which every scope is, if need be an empty one."""
 
-    def __init__(self, members: Mapping[str, Member], sessions: int) -> None:
+    def __init__(self, members: Mapping[str, EncodedScope], sessions: int) -> None:
         self.sessions = sessions
         """How many sessions all scopes have."""
         self._members = dict(members)
@@ -245,7 +245,7 @@ class Scopes:
             return scope
         member = self._members.get(name)
         if member is None or name in self._dropped:
-            return EMPTY
+            return EMPTY_SCOPE
         return self._remember(name, decode_scope(member))
 
     def __setitem__(self, name: str, scope: Scope) -> None:
@@ -266,7 +266,7 @@ class Scopes:
         """Return what has to be encoded before `members` are all that there is; `settle` tells when it was."""
         return dict(self._changed)
 
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, EncodedScope]:
         """Return all scopes as they were encoded last; nothing changes in it until `settle` is called."""
         return self._members
 
@@ -276,7 +276,7 @@ class Scopes:
         self._decoded.pop(name, None)
         self._dropped.add(name)
 
-    def settle(self, encoded: Mapping[str, Member], scopes: Mapping[str, Scope], dropped: frozenset[str]) -> None:
+    def settle(self, encoded: Mapping[str, EncodedScope], scopes: Mapping[str, Scope], dropped: frozenset[str]) -> None:
         """Keep what `scopes` were encoded to, but for those that have been dropped meanwhile.
 
         One that has changed again counts as changed.

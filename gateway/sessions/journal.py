@@ -10,16 +10,16 @@ from typing import Protocol
 
 import structlog
 
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.transcript import end_of, keep_aside, lines_backwards
+from gateway.sessions.storage.transcript import lines_backwards, read_to_end, save_damaged
 from gateway.spool import OnCommitted, Operation
 
-__all__ = ["Journal", "catch_up"]
+__all__ = ["Journal", "replay"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-Noted = Sequence[tuple[int, bytes]]
+JournalLines = Sequence[tuple[int, bytes]]
 """Entries by their seq, without a gap."""
 
 
@@ -36,7 +36,7 @@ class Journal(Protocol):
         """Drop the entries of each session up to the given seq."""
 
 
-def catch_up(disk: Disk, key: str, noted: Noted) -> int:
+def replay(disk: Disk, key: str, noted: JournalLines) -> int:
     """Append what the transcript lacks of `noted`; return how many entries that were.
 
     Where the file says something else than the journal, the journal is right; what the file said is kept aside.
@@ -50,7 +50,7 @@ def catch_up(disk: Disk, key: str, noted: Noted) -> int:
         disk.append(key, _joined(noted), is_new=True)
         return len(noted)
     end = _end_before(path, first)
-    found = end_of(path, end)
+    found = read_to_end(path, end)
     for number, (_, line) in enumerate(noted):
         if not found.startswith(line):
             _put_right(disk, key, end, found, noted[number:])
@@ -59,14 +59,14 @@ def catch_up(disk: Disk, key: str, noted: Noted) -> int:
     return 0
 
 
-def _put_right(disk: Disk, key: str, end: int, found: bytes, rest: Noted) -> None:
+def _put_right(disk: Disk, key: str, end: int, found: bytes, rest: JournalLines) -> None:
     """Have `rest` stand behind the first `end` bytes, in place of what was `found` there."""
     wanted = _joined(rest)
     if not found:
         disk.append(key, wanted)
         return
     if not wanted.startswith(found):
-        keep_aside(disk.path(key), found)
+        save_damaged(disk.path(key), found)
     disk.replace_end(key, end, wanted)
 
 
@@ -86,9 +86,9 @@ def _seq(raw: bytes) -> int:
     """Return the seq of an entry; of a damaged one, more than any."""
     try:
         return decode(raw).seq
-    except Damaged:
+    except DamagedEntry:
         return sys.maxsize
 
 
-def _joined(noted: Noted) -> bytes:
+def _joined(noted: JournalLines) -> bytes:
     return b"".join(line for _, line in noted)

@@ -20,19 +20,19 @@ from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import retention
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import Spoken, last_turn
+from gateway.sessions.history import VisibleLine, undo_last_turn
 from gateway.sessions.journal import Journal
 from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, Removal, Sweeping, SweepReport
-from gateway.sessions.session import Session, SessionMeta, Undone, meta_of
+from gateway.sessions.session import Session, SessionMeta, UndoneTurn, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.search import Patience, Searched, SearchResult, search
+from gateway.sessions.storage.search import SearchDeadline, SearchedFile, SearchResult, search
 from gateway.sessions.storage.threads import Reader
 from gateway.sessions.storage.verify import VerifyReport, verify
-from gateway.sessions.store import Also, Ledger, Then, nothing_else, nothing_more
+from gateway.sessions.store import Also, SessionStore, Then, nothing_else, nothing_more
 from gateway.sessions.transfer import Transfer
 from gateway.spool import Operation
 
@@ -85,12 +85,12 @@ class SessionManager:
         clock: Callable[[], datetime],
         *,
         is_busy: IsBusy = retention.never_busy,
-        on_leaving: OnLeaving = retention.nobody_takes,
+        on_leaving: OnLeaving = retention.no_archiver,
         journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         """May be replaced at any time."""
-        self._ledger = Ledger(disk, clock, journal)
+        self._ledger = SessionStore(disk, clock, journal)
         self._clock = clock
         self.is_busy = is_busy
         """As `settings`: whoever runs the turns may come later than the sessions."""
@@ -107,7 +107,7 @@ class SessionManager:
         clock: Callable[[], datetime],
         *,
         is_busy: IsBusy = retention.never_busy,
-        on_leaving: OnLeaving = retention.nobody_takes,
+        on_leaving: OnLeaving = retention.no_archiver,
         journal: Journal | None = None,
     ) -> SessionManager:
         """Make the folders. `CannotStart` when they cannot be used.
@@ -268,15 +268,15 @@ class SessionManager:
         return await self._note(key, [e.Clear()], also)
 
     async def undo(
-        self, key: str, *, also: Callable[[Undone], Sequence[Operation]] = lambda _undone: ()
-    ) -> Undone | None:
+        self, key: str, *, also: Callable[[UndoneTurn], Sequence[Operation]] = lambda _undone: ()
+    ) -> UndoneTurn | None:
         """Take back the newest turn that counts; None when there is none, and then `also` is not committed."""
         session = await self.load(key)
-        undo = last_turn(session.entries)
+        undo = undo_last_turn(session.entries)
         if undo is None:
             return None
         said = (x.content for x in session.entries if isinstance(x, e.User) and x.turn == undo.undone)
-        undone = Undone(turn=undo.undone, said="\n\n".join(said))
+        undone = UndoneTurn(turn=undo.undone, said="\n\n".join(said))
         await self.append(key, [undo], also=also(undone))
         return undone
 
@@ -349,7 +349,7 @@ class SessionManager:
         """Return the two parts of `history`: what was said before the turn `turn`, and that turn."""
         return await self._ledger.ends.divided(key, self._window, turn=turn, max_chars=self.settings.context_chars)
 
-    async def lines(self, key: str, limit: int) -> builtins.list[Spoken]:
+    async def lines(self, key: str, limit: int) -> builtins.list[VisibleLine]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""
         return await self._ledger.ends.lines(key, limit, self._window)
 
@@ -385,10 +385,10 @@ class SessionManager:
         """Find lines of this scope's sessions that hold all of `words`, whatever their case, newest first."""
         states = sorted(self._ledger.books.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
         path = self._ledger.disk.path
-        files = [Searched(path=path(key), number=state.number, title=state.title) for key, state in states]
+        files = [SearchedFile(path=path(key), number=state.number, title=state.title) for key, state in states]
         if not files:
             return SearchResult(hits=(), stopped_early=False)
-        with Patience(max_seconds) as patience:
+        with SearchDeadline(max_seconds) as patience:
             work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, is_over=patience.is_over)
             return await self._reader.do(work)
 
@@ -404,7 +404,7 @@ class SessionManager:
         async for line in self.export_lines(key):
             try:
                 yield decode(line)
-            except Damaged:
+            except DamagedEntry:
                 continue
 
     async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:

@@ -19,18 +19,18 @@ import structlog
 from gateway.private_files import FILE_MODE, OTHERS
 from gateway.sessions import index
 from gateway.sessions.entries import Checkpoint
-from gateway.sessions.index import Member, Scope, newest_first
+from gateway.sessions.index import EncodedScope, Scope, newest_first
 from gateway.sessions.keys import file_name, parse_key
 from gateway.sessions.session import advance, fold
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage import transcript
-from gateway.sessions.storage.codec import Newer, Outline, Unreadable
+from gateway.sessions.storage.codec import HeaderOutline, NewerTranscript, UnreadableTranscript
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.tail import ForState
+from gateway.sessions.storage.tail import EnoughForState
 from gateway.sessions.storage.transcript import REBUILT, set_aside
-from gateway.sessions.storage.transfer_files import ARRIVING
+from gateway.sessions.storage.transfer_files import IMPORT_PREFIX
 
-__all__ = ["Recovered", "RecoveryReport", "recover", "summed_up"]
+__all__ = ["Recovered", "RecoveryReport", "recover", "state_from"]
 
 _PROGRESS_INTERVAL = 5.0
 
@@ -78,7 +78,7 @@ class _Found:
 class Recovered:
     """What to go on with: the members of the index, and whether the one on disk says anything else."""
 
-    members: Mapping[str, Member]
+    members: Mapping[str, EncodedScope]
     doomed: frozenset[str]
     is_news: bool
     report: RecoveryReport
@@ -101,7 +101,7 @@ def recover(disk: Disk, now: datetime) -> Recovered:
 def _compare(disk: Disk, now: datetime) -> Recovered:
     """Hold the index against the transcripts."""
     listed = index.read(disk.index_path, now)
-    known = listed or index.Contents(scopes={})
+    known = listed or index.IndexContents(scopes={})
     found = _Found()
     sizes = _sizes(disk.transcripts, found)
     doomed = frozenset(key for key in known.doomed if sizes.pop(file_name(key), None) is not None)
@@ -124,7 +124,7 @@ def _sizes(directory: Path, found: _Found) -> dict[str, int]:
     sizes: dict[str, int] = {}
     with os.scandir(directory) as files:
         for file in files:
-            if file.name.startswith(ARRIVING) or file.name.endswith(REBUILT):
+            if file.name.startswith(IMPORT_PREFIX) or file.name.endswith(REBUILT):
                 Path(file).unlink()
             elif file.name.endswith(".jsonl") and file.is_file():
                 status = file.stat()
@@ -183,12 +183,12 @@ def _read(path: Path, found: _Found, *, known: _Known | None = None) -> _Known |
     Only what is no transcript is set aside, and gives None.
     """
     try:
-        reading = transcript.read(path, ForState(lambda key: file_name(key) == path.name))
-    except Newer as newer:
+        reading = transcript.read(path, EnoughForState(lambda key: file_name(key) == path.name))
+    except NewerTranscript as newer:
         found.newer += 1
         log.warning("newer_transcript_left_alone", file=path.name, reason=str(newer))
         return known or (newer.outline.key, _guessed(newer.outline, path))
-    except Unreadable:
+    except UnreadableTranscript:
         found.corrupted += 1
         set_aside(path)
         return None
@@ -196,10 +196,10 @@ def _read(path: Path, found: _Found, *, known: _Known | None = None) -> _Known |
         log.warning("transcript_unreadable_now", file=path.name, reason=str(trouble))
         return known
     found.torn += reading.is_torn
-    return reading.key, summed_up(reading)
+    return reading.key, state_from(reading)
 
 
-def summed_up(reading: transcript.Reading) -> SessionState:
+def state_from(reading: transcript.TranscriptTail) -> SessionState:
     """Return what a transcript adds up to that was read whole, or back to a checkpoint."""
     since = reading.entries
     if reading.is_whole:
@@ -210,7 +210,7 @@ def summed_up(reading: transcript.Reading) -> SessionState:
     return msgspec.structs.replace(reduce(advance, since[at:], last.state), size=reading.size)
 
 
-def _guessed(outline: Outline, path: Path) -> SessionState:
+def _guessed(outline: HeaderOutline, path: Path) -> SessionState:
     """Say what can be said of a session that only a newer version can read, so that its number is not given away."""
     _, number = parse_key(outline.key)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)

@@ -16,7 +16,7 @@ from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionStatus
-from gateway.sessions.store import Ledger
+from gateway.sessions.store import SessionStore
 from gateway.spool import SpoolFull
 
 IsBusy = Callable[[str], bool]
@@ -51,11 +51,11 @@ def never_busy(_key: str) -> bool:
     return False
 
 
-async def nobody_takes(_meta: SessionMeta, _why: Leaving) -> None:
+async def no_archiver(_meta: SessionMeta, _why: Leaving) -> None:
     """Let go what is leaving: there is no archive."""
 
 
-def surplus(scope: Scope, limit: int, is_busy: IsBusy) -> list[str]:
+def surplus_sessions(scope: Scope, limit: int, is_busy: IsBusy) -> list[str]:
     """Return the least recently used sessions beyond `limit`, but never the active one or one with a turn in flight.
 
     A session is used while it is the active one, so the epochs tell which was used last, and no clock has to.
@@ -74,7 +74,7 @@ def expired_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_
     return sorted(old, key=lambda key: (key == scope.active_session_key, scope.sessions[key].epoch))
 
 
-def is_forgotten(scope: Scope, settings: SessionSettings, now: datetime) -> bool:
+def is_scope_expired(scope: Scope, settings: SessionSettings, now: datetime) -> bool:
     """Tell whether a scope without sessions has been so for so long that nobody remembers its numbers."""
     return not scope.sessions and settings.ttl_days > 0 and scope.updated_at < now - timedelta(days=settings.ttl_days)
 
@@ -98,7 +98,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 class Removal:
     """`on_leaving` hears of every session that leaves the foreground or the disk."""
 
-    def __init__(self, ledger: Ledger, on_leaving: OnLeaving) -> None:
+    def __init__(self, ledger: SessionStore, on_leaving: OnLeaving) -> None:
         self._ledger = ledger
         self._on_leaving = on_leaving
 
@@ -109,7 +109,7 @@ class Removal:
             await self._on_leaving(meta_of(before, state), Leaving.ROTATED)
 
     async def prune(self, scope: str, limit: int, is_busy: IsBusy) -> list[str]:
-        victims = surplus(self._ledger.books.scopes[scope], limit, is_busy)
+        victims = surplus_sessions(self._ledger.books.scopes[scope], limit, is_busy)
         for key in victims:
             await self.remove(key, Leaving.PRUNED)
         return victims
@@ -156,7 +156,7 @@ _SWEPT_AT_ONCE = 50
 
 
 class Sweeping:
-    def __init__(self, ledger: Ledger, removal: Removal, clock: Callable[[], datetime]) -> None:
+    def __init__(self, ledger: SessionStore, removal: Removal, clock: Callable[[], datetime]) -> None:
         self._ledger = ledger
         self._removal = removal
         self._clock = clock
@@ -171,7 +171,7 @@ class Sweeping:
                 await asyncio.sleep(0)
             removed += await self._expire(name, settings, is_busy) if expires else []
             completed += await self._complete(name, settings, is_busy)
-            if expires and is_forgotten(self._ledger.books.scopes[name], settings, self._clock()):
+            if expires and is_scope_expired(self._ledger.books.scopes[name], settings, self._clock()):
                 self._ledger.books.drop_scope(name)
         await self._removal.delete_doomed()
         return SweepReport(

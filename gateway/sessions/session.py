@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import is_visible, shown
+from gateway.sessions.history import is_visible, visible_text
 from gateway.sessions.keys import parse_key
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.spool import UsageTotal
@@ -30,13 +30,13 @@ def fold(entries: Sequence[Entry]) -> SessionState:
     header, *rest = entries
     if not isinstance(header, e.Header):
         raise TypeError("a transcript starts with its header")
-    state = begin(header)
+    state = initial_state(header)
     for entry in rest:
         state = advance(state, entry)
     return state
 
 
-def begin(header: e.Header) -> SessionState:
+def initial_state(header: e.Header) -> SessionState:
     return SessionState(
         number=header.number,
         agent=header.agent,
@@ -98,7 +98,7 @@ def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: PL
 def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]:
     title = state.title
     if not title and isinstance(entry, e.User):
-        title = excerpt(entry.content or shown(entry), TITLE_WIDTH)
+        title = excerpt(entry.content or visible_text(entry), TITLE_WIDTH)
     return {
         "title": title,
         "messages": state.messages + is_visible(entry),
@@ -152,7 +152,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class UndoneTurn:
     """A turn that does not count any more; `said` is the message that had begun it, for one who wants to try again."""
 
     turn: str

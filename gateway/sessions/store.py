@@ -18,19 +18,19 @@ from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
 from gateway.sessions.cache import Ends, too_new
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import standing_summary
+from gateway.sessions.history import current_summary
 from gateway.sessions.index import Books, Scopes
-from gateway.sessions.journal import Journal, catch_up
+from gateway.sessions.journal import Journal, replay
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage.codec import Newer, seal
+from gateway.sessions.storage.codec import NewerTranscript, stamp
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.flush import Durability
 from gateway.sessions.storage.threads import Worker
 from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
 
-__all__ = ["Also", "Ledger", "Then", "nothing_else", "nothing_more"]
+__all__ = ["Also", "SessionStore", "Then", "nothing_else", "nothing_more"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -58,7 +58,7 @@ def nothing_more() -> None:
     """Follow with nothing."""
 
 
-class Ledger:
+class SessionStore:
     """All state in memory is changed on the event loop, without a pause between looking and changing.
 
     All writing is done by one thread, in the order in which it was asked for; another one waits for fsync.
@@ -94,7 +94,7 @@ class Ledger:
         if self._journal is not None:
             async for key, noted in self._journal.unflushed_entries():
                 self.durability.owe(key, noted[-1][0])
-                await self.on_disk(catch_up, self.disk, key, noted)
+                await self.on_disk(replay, self.disk, key, noted)
         recovered = await self.on_disk(recovery.recover, self.disk, self._clock())
         self.books.scopes = Scopes(recovered.members, recovered.report.sessions)
         self.durability.recovered(recovered.doomed, is_news=recovered.is_news)
@@ -250,7 +250,7 @@ class Ledger:
 
     def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], list[bytes]]:
         now = self._clock()
-        pairs = [seal(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
+        pairs = [stamp(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
         return [entry for entry, _ in pairs], [line for _, line in pairs]
 
     def _persist_later(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
@@ -271,7 +271,7 @@ class Ledger:
             await self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
         except FileNotFoundError as trouble:
             raise self.ends.gone(key, "is gone from the disk") from trouble
-        except Newer as trouble:
+        except NewerTranscript as trouble:
             raise too_new(key, trouble) from trouble
 
     async def _write_checkpoint(self, key: str) -> None:
@@ -287,7 +287,7 @@ class Ledger:
         entries, state = self.ends.at_hand(key), self.books.state(key)
         if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
             return []
-        summary = standing_summary(entries or ()) if state.has_summary else None
+        summary = current_summary(entries or ()) if state.has_summary else None
         return [e.Checkpoint(key=key, state=state, summary=summary)]
 
 

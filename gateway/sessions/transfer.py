@@ -8,14 +8,14 @@ from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.storage.threads import Reader
-from gateway.sessions.storage.transfer_files import BLOCK, Arrival, Departure
-from gateway.sessions.store import Ledger
+from gateway.sessions.storage.transfer_files import BLOCK, ExportFile, ImportFile
+from gateway.sessions.store import SessionStore
 
 __all__ = ["Transfer"]
 
 
 class Transfer:
-    def __init__(self, ledger: Ledger, reader: Reader) -> None:
+    def __init__(self, ledger: SessionStore, reader: Reader) -> None:
         self._ledger = ledger
         self._reader = reader
 
@@ -37,16 +37,16 @@ class Transfer:
         for line in waiting.splitlines(keepends=True):
             yield line
 
-    async def _departure(self, key: str) -> tuple[Departure | None, bytes]:
+    async def _departure(self, key: str) -> tuple[ExportFile | None, bytes]:
         size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
         if not size:
             return None, waiting
-        return await self._reader.do(Departure, self._ledger.disk.path(key), size), waiting
+        return await self._reader.do(ExportFile, self._ledger.disk.path(key), size), waiting
 
     async def lines_in(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
         """Take in what `lines_out` gave elsewhere, or in another time."""
         self._ledger.insist_on_recovery()
-        arrival = await self._reader.do(Arrival, self._ledger.disk.transcripts)
+        arrival = await self._reader.do(ImportFile, self._ledger.disk.transcripts)
         try:
             async for data in _in_blocks(lines):
                 await self._reader.do(arrival.write, data)
@@ -65,7 +65,7 @@ class Transfer:
         if header.key in self._ledger.books.sessions(header.scope) or header.key in self._ledger.durability.doomed:
             raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
 
-    async def _place(self, arrival: Arrival, key: str, was: Scope) -> None:
+    async def _place(self, arrival: ImportFile, key: str, was: Scope) -> None:
         try:
             await self._ledger.on_disk(self._ledger.disk.place, key, arrival)
         except OSError as trouble:

@@ -8,12 +8,12 @@ from gateway.sessions.entries import Entry
 
 __all__ = [
     "INTERRUPTED",
-    "call_of",
-    "interrupted",
-    "plan_at_hand",
-    "said",
+    "assistant_texts",
+    "current_plan",
+    "interrupted_results",
+    "open_tool_calls",
     "sent_files",
-    "step_at_hand",
+    "to_tool_call",
 ]
 
 INTERRUPTED = (
@@ -21,7 +21,7 @@ INTERRUPTED = (
 )
 
 
-def plan_at_hand(entries: Sequence[Entry]) -> e.Plan | None:
+def current_plan(entries: Sequence[Entry]) -> e.Plan | None:
     """Return the newest plan of the turn that has not ended, if it has told one."""
     for entry in reversed(entries):
         if isinstance(entry, e.Plan):
@@ -31,7 +31,7 @@ def plan_at_hand(entries: Sequence[Entry]) -> e.Plan | None:
     return None
 
 
-def said(entries: Sequence[Entry], turn: str) -> list[str]:
+def assistant_texts(entries: Sequence[Entry], turn: str) -> list[str]:
     """Return what the model has said in the steps of `turn` that are finished."""
     return [entry.content for entry in entries if isinstance(entry, e.Assistant) and entry.turn == turn]
 
@@ -41,7 +41,7 @@ def sent_files(entries: Iterable[Entry], turn: str) -> list[e.SentFile]:
     return [entry for entry in entries if isinstance(entry, e.SentFile) and entry.turn == turn]
 
 
-def interrupted(entries: Sequence[Entry], turn: str) -> list[Entry]:
+def interrupted_results(entries: Sequence[Entry], turn: str) -> list[Entry]:
     """Return results for the tool calls of `turn` that have none: they were running when the daemon ended."""
     results = {entry.tool_use_id for entry in entries if isinstance(entry, e.ToolResult) and entry.turn == turn}
     calls = [entry for entry in entries if isinstance(entry, e.ToolUse) and entry.turn == turn]
@@ -52,7 +52,7 @@ def interrupted(entries: Sequence[Entry], turn: str) -> list[Entry]:
     ]
 
 
-def step_at_hand(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCall], dict[str, e.Approval]]:
+def open_tool_calls(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCall], dict[str, e.Approval]]:
     """Return the calls of the last step of `turn` that have no result, and what was asked, or decided, about each.
 
     Of several decisions the first counts. Ids are unique within a step only, so earlier steps do not matter.
@@ -66,7 +66,7 @@ def step_at_hand(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCal
             case e.Assistant():
                 calls, approvals = {}, {}
             case e.ToolUse():
-                calls[entry.tool_use_id] = call_of(entry)
+                calls[entry.tool_use_id] = to_tool_call(entry)
             case e.ToolResult():
                 calls.pop(entry.tool_use_id, None)
             case e.Approval(tool_use_id=str(call)) if call not in approvals or approvals[call].decision is None:
@@ -76,5 +76,5 @@ def step_at_hand(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCal
     return calls, approvals
 
 
-def call_of(entry: e.ToolUse) -> ToolCall:
+def to_tool_call(entry: e.ToolUse) -> ToolCall:
     return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input, fault=entry.fault)

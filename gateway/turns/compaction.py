@@ -24,7 +24,7 @@ from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.sessions import Session, SessionManager, entries
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import as_messages, counted, is_spoken, standing_summary
+from gateway.sessions.history import current_summary, effective_entries, is_conversation, to_messages
 from gateway.spool import Spool, SpoolFull
 from gateway.turns.agents import Agent
 from gateway.turns.usage import Meter, MeteredProvider, TurnUsage
@@ -53,10 +53,10 @@ def older_part(
 
     `first` is the seq of the session's first message. None when nothing is old enough.
     """
-    summary = standing_summary(entries)
-    spoken = [entry for entry in counted(entries) if _is_shown(entry) and not _is_covered(entry, summary)]
+    summary = current_summary(entries)
+    spoken = [entry for entry in effective_entries(entries) if _is_shown(entry) and not _is_covered(entry, summary)]
     grouped = _by_turn(spoken)
-    turns = [as_messages(turn) for turn in grouped]
+    turns = [to_messages(turn) for turn in grouped]
     kept = _newest(turns, keep_tokens, keep_messages, size)
     old = grouped[: len(grouped) - kept]
     messages = [message for turn in turns[: len(old)] for message in turn]
@@ -82,7 +82,7 @@ def is_unchanged(older: OlderPart, entries: Sequence[Entry]) -> bool:
 
 def _is_shown(entry: Entry) -> bool:
     """Tell whether the model sees anything of it."""
-    return is_spoken(entry) or isinstance(entry, e.Edit)
+    return is_conversation(entry) or isinstance(entry, e.Edit)
 
 
 def _is_covered(entry: Entry, summary: e.Summary | None) -> bool:

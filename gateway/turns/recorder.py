@@ -16,7 +16,16 @@ from gateway.files.outgoing import enclosure, sent_file
 from gateway.job import Job
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.streaming import Draft
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, interrupted, said, sent_files, step_at_hand
+from gateway.sessions import (
+    Entry,
+    SessionManager,
+    TurnOutcome,
+    assistant_texts,
+    entries,
+    interrupted_results,
+    open_tool_calls,
+    sent_files,
+)
 from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import AddToOutbox, InboxState, Operation, SetInboxState, StartTurn
 from gateway.spool.spool import retry_while_full
@@ -39,13 +48,13 @@ class TurnRecorder:
         job, *others = course.jobs
         if job.is_resumed:
             session = await self._sessions.load(job.session)
-            course.written += said(session.entries, job.turn)
+            course.written += assistant_texts(session.entries, job.turn)
             course.sent += map(enclosure, sent_files(session.entries, job.turn))
             if job.is_waiting:
                 course.is_waiting = True
-                course.calls, course.approvals = step_at_hand(session.entries, job.turn)
+                course.calls, course.approvals = open_tool_calls(session.entries, job.turn)
                 return
-            await self.write(course, interrupted(session.entries, job.turn), also=[StartTurn(turn=job.turn)])
+            await self.write(course, interrupted_results(session.entries, job.turn), also=[StartTurn(turn=job.turn)])
             return
         await self.write(course, course.opening, also=[StartTurn(turn=job.turn), *_joined(others, job)])
         course.has_begun = True

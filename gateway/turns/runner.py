@@ -19,14 +19,8 @@ from gateway.job import Job
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.streaming import Draft
 from gateway.reminders.reminders import Reminders
-from gateway.sessions import (
-    Entry,
-    SessionManager,
-    TurnOutcome,
-    entries,
-    last_turn,
-)
-from gateway.sessions.history import as_messages
+from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, undo_last_turn
+from gateway.sessions.history import to_messages
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.context import TurnContext
@@ -77,7 +71,7 @@ class TurnRunner:
         """Return what a `/retry` begins with: the last turn undone, and its message again; empty if there is none."""
         check_still_welcome(self._live, job.inbound)
         session = await self._sessions.load(job.session)
-        undo = last_turn(session.entries)
+        undo = undo_last_turn(session.entries)
         if undo is None:
             return []
         asked = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
@@ -202,7 +196,7 @@ class TurnRunner:
         course.jobs += others
         await self._receive(course, others, allowance)
         said = await finish_before_cancel(self._minutes.join(course, others))
-        return await self._preparing.files.with_pictures(as_messages(said), sees=course.sees)
+        return await self._preparing.files.with_pictures(to_messages(said), sees=course.sees)
 
     async def _receive(self, course: TurnState, jobs: Sequence[Job], allowance: TurnSlot) -> None:
         """Have the files that messages came with, before anything is written down of them."""

@@ -18,7 +18,7 @@ from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import Daemon
 from gateway.errors import AuthRejected, ProviderFailed
 from gateway.files.download import AT_ONCE
-from gateway.sessions import shown
+from gateway.sessions import visible_text
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings, transcript_entries
@@ -338,7 +338,7 @@ async def test_a_voice_message_is_heard(tmp_path: Path) -> None:
         asked = await asked_about(tmp_path, voice, content={"F": b"OggS\0"}, configured=listens, text="")
     assert asked.text == "[voice: voice.ogg, transcribed:] Buy milk."
     (user,) = users(tmp_path)
-    assert shown(user) == "[voice: “Buy milk.”]"
+    assert visible_text(user) == "[voice: “Buy milk.”]"
 
 
 async def test_messages_that_are_answered_together_bring_their_files(tmp_path: Path) -> None:

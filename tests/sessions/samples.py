@@ -9,7 +9,7 @@ from gateway.conversation import Message, ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.state import SessionState, SessionStatus
-from gateway.sessions.storage.codec import encode, seal
+from gateway.sessions.storage.codec import encode, stamp
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 SCOPE = "agent:main:web:direct:ann"
@@ -75,7 +75,7 @@ def header(key: str = SCOPE, number: int = 1, version: int = e.FORMAT) -> e.Head
 
 
 def sealed(entries: Sequence[Entry]) -> list[Entry]:
-    return [seal(entry, seq=seq, now=START + timedelta(seconds=seq))[0] for seq, entry in enumerate(entries, 1)]
+    return [stamp(entry, seq=seq, now=START + timedelta(seconds=seq))[0] for seq, entry in enumerate(entries, 1)]
 
 
 def encoded(entries: Sequence[Entry]) -> bytes:

@@ -9,7 +9,7 @@ from config import SessionSettings
 from gateway.sessions import RecoveryReport, SessionManager, SessionMeta
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.codec import encode, seal
+from gateway.sessions.storage.codec import encode, stamp
 from tests.sessions.conftest import ANN, SCOPE, Clock
 
 BOB = "agent:main:web:direct:bob"
@@ -94,7 +94,7 @@ async def test_whatever_changed_meanwhile_is_noticed(directory: Path, change: Ca
 
 async def test_a_transcript_changed_in_place_is_added_up_when_it_is_read(directory: Path) -> None:
     await ended(directory)
-    more = encode(seal(e.User(content="by hand"), seq=4, now=Clock()())[0])
+    more = encode(stamp(e.User(content="by hand"), seq=4, now=Clock()())[0])
     with transcript(directory).open("ab") as file:
         file.write(more + b'{"torn')
     manager, _ = await opened(directory)

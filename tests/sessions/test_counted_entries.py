@@ -5,36 +5,36 @@ import pytest
 from gateway.conversation import UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import history_for_model, last_turn, lines
+from gateway.sessions.history import history_for_model, undo_last_turn, visible_lines
 from gateway.sessions.session import fold
-from gateway.sessions.storage.codec import seal
+from gateway.sessions.storage.codec import stamp
 from tests.sessions.samples import START, dialogue, sealed, texts_of
 
 
 def test_history_starts_after_the_last_clear() -> None:
     entries = sealed([*dialogue(2), e.Clear(), e.User(content="afresh")])
     assert history_for_model(entries, 50) == [UserMessage(text="afresh")]
-    assert [line.text for line in lines(entries, 9)] == ["afresh"]
+    assert [line.text for line in visible_lines(entries, 9)] == ["afresh"]
     assert fold(entries).messages == 1
 
 
 def test_an_undone_turn_does_not_count() -> None:
-    undo = last_turn(sealed(dialogue(2)))
+    undo = undo_last_turn(sealed(dialogue(2)))
     assert undo == e.Undo(undone="t2", first=8, messages=2)
     entries = sealed([*dialogue(2), undo])
     assert "question of t2" not in texts_of(history_for_model(entries, 50))
-    assert [line.text for line in lines(entries, 9)] == ["question of t1", "answer of t1"]
+    assert [line.text for line in visible_lines(entries, 9)] == ["question of t1", "answer of t1"]
     assert (fold(entries).messages, fold(entries).turns) == (2, 1)
 
 
 def test_undoing_goes_back_turn_by_turn_until_nothing_is_left() -> None:
     entries = sealed(dialogue(2))
     for turn in ("t2", "t1"):
-        undo = last_turn(entries)
+        undo = undo_last_turn(entries)
         assert undo is not None
         assert undo.undone == turn
-        entries = [*entries, seal(undo, seq=len(entries) + 1, now=START)[0]]
-    assert last_turn(entries) is None
+        entries = [*entries, stamp(undo, seq=len(entries) + 1, now=START)[0]]
+    assert undo_last_turn(entries) is None
     assert history_for_model(entries, 50) == []
 
 

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from gateway.sessions import Entry, SessionMeta
 from gateway.sessions import entries as e
-from gateway.sessions.export import Export, JsonExport, MarkdownExport, Statements, exported, undone_in, written
+from gateway.sessions.export import (
+    Export,
+    JsonExport,
+    MarkdownExport,
+    StatementBuilder,
+    export_pieces,
+    export_text,
+    undone_turns,
+)
 from gateway.sessions.session import fold, meta_of
 from gateway.text import printable
 from tests.sessions.samples import SCOPE, START, conversation, dialogue, header, marks, sealed
@@ -21,14 +29,14 @@ def meta(entries: Sequence[Entry]) -> SessionMeta:
 
 
 def statements(entries: Sequence[Entry], undone: Sequence[str] = ()) -> list[tuple[str, str, int]]:
-    made = Statements(undone)
+    made = StatementBuilder(undone)
     found = [*(said for entry in entries for said in made.feed(entry)), *made.finish()]
     return [(said.role, said.content, len(said.tool_calls)) for said in found]
 
 
 def test_json_has_exactly_the_promised_fields() -> None:
     entries = sealed(dialogue(1))
-    assert json.loads(written(JsonExport(meta(entries)), entries)) == {
+    assert json.loads(export_text(JsonExport(meta(entries)), entries)) == {
         "session_id": "web_ann",
         "channel": "web",
         "chat_id": "ann",
@@ -50,14 +58,14 @@ def _message(role: str, content: str, second: int, tool_calls: Sequence[object] 
 
 def test_json_without_a_known_origin_still_names_the_chat() -> None:
     entries = sealed([header()])
-    found = json.loads(written(JsonExport(meta(entries)), entries[1:]))
+    found = json.loads(export_text(JsonExport(meta(entries)), entries[1:]))
     assert (found["session_id"], found["messages"]) == (f"unknown_{SCOPE}", [])
 
 
 @given(st.lists(conversation | marks, max_size=20))
 def test_json_is_json_whatever_was_said(said: list[Entry]) -> None:
     entries = sealed([header(), *said])
-    found = json.loads(written(JsonExport(meta(entries)), entries))
+    found = json.loads(export_text(JsonExport(meta(entries)), entries))
     assert {message["role"] for message in found["messages"]} <= {"user", "assistant", "tool_result"}
 
 
@@ -93,8 +101,8 @@ async def test_what_was_taken_back_is_left_out_and_what_was_cleared_stays(
     kind: Callable[[SessionMeta, set[str]], Export],
 ) -> None:
     entries = sealed([*dialogue(2), e.Undo(undone="t2", first=8, messages=2), e.Clear()])
-    export = kind(meta(entries), await undone_in(streamed(entries)))
-    text = "".join([piece async for piece in exported(export, streamed(entries))])
+    export = kind(meta(entries), await undone_turns(streamed(entries)))
+    text = "".join([piece async for piece in export_pieces(export, streamed(entries))])
     assert ("question of t1" in text, "question of t2" in text) == (True, False)
 
 
@@ -105,7 +113,7 @@ async def streamed(entries: Sequence[Entry]) -> AsyncIterator[Entry]:
 
 def test_markdown_reads_like_a_conversation() -> None:
     entries = sealed([*dialogue(1), e.User(content="thanks", sender_name="Ann")])
-    assert written(MarkdownExport(meta(entries)), entries) == MARKDOWN
+    assert export_text(MarkdownExport(meta(entries)), entries) == MARKDOWN
 
 
 MARKDOWN = f"""# question of t1
@@ -144,13 +152,13 @@ thanks
 
 def test_an_empty_session_is_a_document_too() -> None:
     entries = sealed([header()])
-    assert written(MarkdownExport(meta(entries)), []).startswith("# Session 1\n")
-    assert json.loads(written(JsonExport(meta(entries)), []))["messages"] == []
+    assert export_text(MarkdownExport(meta(entries)), []).startswith("# Session 1\n")
+    assert json.loads(export_text(JsonExport(meta(entries)), []))["messages"] == []
 
 
 def test_a_tools_output_cannot_end_its_fence() -> None:
     entries = sealed([header(), e.ToolResult(tool_use_id="a", output="```\n# forged\n````")])
-    text = written(MarkdownExport(meta(entries)), entries)
+    text = export_text(MarkdownExport(meta(entries)), entries)
     assert "`````\n```\n# forged\n````\n`````\n" in text
 
 
@@ -161,6 +169,6 @@ def test_markdown_holds_nothing_that_a_terminal_obeys() -> None:
         e.ToolResult(tool_use_id="a", output=HOSTILE),
     ]
     entries = sealed([header(), *said])
-    text = written(MarkdownExport(meta(entries)), entries)
+    text = export_text(MarkdownExport(meta(entries)), entries)
     assert text == printable(text)
     assert "evil" in text

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from gateway.sessions import index
-from gateway.sessions.index import EMPTY, Contents, Scope
+from gateway.sessions.index import EMPTY_SCOPE, IndexContents, Scope
 from gateway.sessions.keys import session_key
 from gateway.sessions.session import fold
 from tests.sessions.samples import SCOPE, START, dialogue, header, sealed
 
 
 def scope(sessions: int) -> Scope:
-    made = EMPTY
+    made = EMPTY_SCOPE
     for number in range(1, sessions + 1):
         key = session_key(SCOPE, number)
         made = made.with_session(key, fold(sealed([header(key, number)]))).pointing_to(key)
@@ -27,7 +27,7 @@ def write(path: Path, *scopes: tuple[str, Scope]) -> None:
 def test_an_index_is_read_back_as_it_was_written(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = tmp_path / "index.json"
     write(path, *((name, scope(3)) for name in names))
-    assert index.read(path, START) == Contents(scopes={name: scope(3) for name in names})
+    assert index.read(path, START) == IndexContents(scopes={name: scope(3) for name in names})
 
 
 def test_an_index_has_the_fields_of_the_contract(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gateway.sessions import entries as e
-from gateway.sessions.journal import catch_up
-from gateway.sessions.storage.codec import seal
+from gateway.sessions.journal import replay
+from gateway.sessions.storage.codec import stamp
 from gateway.sessions.storage.disk import Disk
 from tests.sessions.conftest import SCOPE
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 COUNT = 8
-LINES = [seal(e.User(content=f"number {seq}", sender="ann"), seq=seq, now=NOW)[1] for seq in range(1, COUNT + 1)]
+LINES = [stamp(e.User(content=f"number {seq}", sender="ann"), seq=seq, now=NOW)[1] for seq in range(1, COUNT + 1)]
 
 
 @pytest.fixture
@@ -57,33 +57,33 @@ def test_the_transcript_is_what_the_journal_says(disk: Disk, end: str, first: in
     path = disk.path(SCOPE)
     path.write_bytes(b"".join([*LINES[:3], *ENDS[end]]))
     path.chmod(0o600)
-    catch_up(disk, SCOPE, noted(first))
+    replay(disk, SCOPE, noted(first))
     assert path.read_bytes() == b"".join(LINES)
-    assert catch_up(disk, SCOPE, noted(first)) == 0
+    assert replay(disk, SCOPE, noted(first)) == 0
 
 
 def test_a_transcript_that_is_lost_whole_is_made_anew(disk: Disk) -> None:
-    assert catch_up(disk, SCOPE, noted(1)) == COUNT
+    assert replay(disk, SCOPE, noted(1)) == COUNT
     assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
 
 
 def test_what_the_file_has_beyond_the_journal_stays(disk: Disk) -> None:
     disk.path(SCOPE).write_bytes(b"".join(LINES))
-    assert catch_up(disk, SCOPE, noted(4)[:2]) == 0
+    assert replay(disk, SCOPE, noted(4)[:2]) == 0
     assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
 
 
 def test_what_the_file_said_otherwise_is_kept_aside(disk: Disk) -> None:
     other = LINES[4].replace(b"number", b"numero")
     disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], other]))
-    catch_up(disk, SCOPE, noted(4))
+    replay(disk, SCOPE, noted(4))
     assert other in disk.path(SCOPE).with_suffix(".jsonl.corrupt").read_bytes()
 
 
 def test_the_new_name_is_synced_before_the_journal_may_forget(disk: Disk) -> None:
     """Otherwise another power cut could bring the spoiled file back, and nothing to mend it with."""
     disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], bytes(99)]))
-    catch_up(disk, SCOPE, noted(4))
+    replay(disk, SCOPE, noted(4))
     disk.begin_sync()
     assert disk.end_sync({}) == {SCOPE}
 
@@ -97,5 +97,5 @@ def test_whatever_has_become_of_its_end(disk: Disk, seed: int) -> None:
         at = dice.randrange(len(LINES[0]), len(whole))
         spoiled[at : at + 40] = bytes(len(spoiled[at : at + 40]))
     disk.path(SCOPE).write_bytes(spoiled)
-    catch_up(disk, SCOPE, noted(2))
+    replay(disk, SCOPE, noted(2))
     assert disk.path(SCOPE).read_bytes() == whole

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.sessions import SessionManager, SessionStatus, TurnOutcome, Undone
+from gateway.sessions import SessionManager, SessionStatus, TurnOutcome, UndoneTurn
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
@@ -41,9 +41,9 @@ async def test_undoing_takes_back_turn_after_turn_and_tells_what_was_said(
     manager: SessionManager, open_manager: OpenManager
 ) -> None:
     await talk(manager, 2)
-    assert await manager.undo(SCOPE) == Undone(turn="t2", said="question t2")
+    assert await manager.undo(SCOPE) == UndoneTurn(turn="t2", said="question t2")
     assert await lines(manager) == ["question t1", "answer t1"]
-    assert await manager.undo(SCOPE) == Undone(turn="t1", said="question t1")
+    assert await manager.undo(SCOPE) == UndoneTurn(turn="t1", said="question t1")
     assert await manager.undo(SCOPE) is None
     again = await open_manager()
     assert await lines(again) == []

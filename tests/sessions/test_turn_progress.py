@@ -2,7 +2,7 @@
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.turn_progress import step_at_hand
+from gateway.sessions.turn_progress import open_tool_calls
 
 
 def test_the_step_at_hand_has_its_own_calls_and_what_was_asked_about_them() -> None:
@@ -22,9 +22,9 @@ def test_the_step_at_hand_has_its_own_calls_and_what_was_asked_about_them() -> N
         asked,
         e.Approval(approval_id="q", tool_use_id="c", decision="denied", turn="other"),
     ]
-    calls, approvals = step_at_hand(entries, "t")
+    calls, approvals = open_tool_calls(entries, "t")
     assert list(calls) == ["c", "d"]
     assert approvals == {"c": asked}
     denied = e.Approval(approval_id="q", tool_use_id="c", decision="denied", turn="t")
     late = e.Approval(approval_id="q", tool_use_id="c", decision="approved", turn="t")
-    assert step_at_hand([*entries, denied, late], "t")[1] == {"c": denied}
+    assert open_tool_calls([*entries, denied, late], "t")[1] == {"c": denied}

@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import lines
+from gateway.sessions.history import visible_lines
 from tests.sessions.samples import transcripts
 
 
 @given(transcripts, st.integers(min_value=0, max_value=9))
 def test_lines_are_what_people_said_and_nothing_else(entries: list[Entry], limit: int) -> None:
     said = {(type(entry), entry.content) for entry in entries if isinstance(entry, e.User | e.Assistant)}
-    shown = lines(entries, limit)
+    shown = visible_lines(entries, limit)
     assert len(shown) <= limit
     assert {(e.User if line.role == "user" else e.Assistant, line.text) for line in shown} <= said

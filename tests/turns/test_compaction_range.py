@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from gateway.conversation import Message, UserMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import history_for_model, standing_summary
+from gateway.sessions.history import current_summary, history_for_model
 from gateway.sessions.session import fold
 from gateway.turns.compaction import OlderPart, is_unchanged, older_part
 from tests.sessions.samples import conversation, header, marks, sealed
@@ -62,7 +62,7 @@ def test_the_next_part_begins_where_the_summary_ends() -> None:
     assert older is not None
     summary = e.Summary(content="so far", from_seq=older.from_seq, covers=older.covers)
     entries = session(turn(1), turn(2), turn(3), [summary], turn(4), turn(5))
-    assert standing_summary(entries) is not None
+    assert current_summary(entries) is not None
     again = divided(entries)
     assert again is not None
     assert again.earlier == "so far"
@@ -105,7 +105,7 @@ def test_a_summary_of_the_older_part_stands_and_leaves_the_rest_as_it_was(turns:
         return
     summary = e.Summary(content="so far", from_seq=older.from_seq, covers=older.covers, seq=entries[-1].seq + 1)
     after = [*entries, summary]
-    assert standing_summary(after) == summary
+    assert current_summary(after) == summary
     assert (
         history_for_model(after, 1_000)[1:]
         == history_for_model(entries, 1_000)[len(history_for_model(entries, 1_000)) - older.kept :]

@@ -21,10 +21,10 @@ from gateway.cli.sessions.names import find_session, unknown_scope
 from gateway.cli.sessions_archives import open_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
-from gateway.sessions import Spoken, entries, shown
+from gateway.sessions import VisibleLine, entries, visible_text
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.codec import Damaged, decode
-from gateway.sessions.storage.transcript import end_of_lines
+from gateway.sessions.storage.codec import DamagedEntry, decode
+from gateway.sessions.storage.transcript import end_of_last_line
 from gateway.text import clean, excerpt, printable
 from gateway.text.plain import ago, count
 
@@ -172,7 +172,7 @@ class Tail:
         self._path = path
         with self._open() as file:
             size = os.fstat(file.fileno()).st_size
-            self._at = end_of_lines(file.fileno(), size)  # Without a line that is being written.
+            self._at = end_of_last_line(file.fileno(), size)  # Without a line that is being written.
 
     def read(self) -> list[bytes]:
         """Return the next complete lines; an empty list if there are none."""
@@ -199,31 +199,31 @@ class Tail:
             raise Refused(f"Can't read the transcript: {error.strerror}.") from error
 
 
-def _decode(lines: Iterable[bytes]) -> Iterator[Spoken]:
+def _decode(lines: Iterable[bytes]) -> Iterator[VisibleLine]:
     """Yield the visible messages among new lines of a transcript."""
     for line in lines:
         try:
             entry = decode(line)
-        except Damaged:
+        except DamagedEntry:
             continue
         match entry:
             case entries.User():
-                message = Spoken(role="user", text=shown(entry), ts=entry.ts)
+                message = VisibleLine(role="user", text=visible_text(entry), ts=entry.ts)
             case entries.Assistant():
-                message = Spoken(role="assistant", text=entry.content, ts=entry.ts)
+                message = VisibleLine(role="assistant", text=entry.content, ts=entry.ts)
             case entries.SentFile():
-                message = Spoken(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts)
+                message = VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts)
             case entries.Clear():
-                message = Spoken(role="gateway", text="The history was cleared.", ts=entry.ts)
+                message = VisibleLine(role="gateway", text="The history was cleared.", ts=entry.ts)
             case entries.Undo():
-                message = Spoken(role="gateway", text="The last turn was undone.", ts=entry.ts)
+                message = VisibleLine(role="gateway", text="The last turn was undone.", ts=entry.ts)
             case _:
                 continue
         if message.text:
             yield message
 
 
-def _print_messages(messages: Iterable[Spoken], *, as_json: bool) -> None:
+def _print_messages(messages: Iterable[VisibleLine], *, as_json: bool) -> None:
     for message in messages:
         if as_json:
             print(json.dumps(_message_as_json(message)))
@@ -234,5 +234,5 @@ def _print_messages(messages: Iterable[Spoken], *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _message_as_json(message: Spoken) -> dict[str, Json]:
+def _message_as_json(message: VisibleLine) -> dict[str, Json]:
     return {"role": message.role, "text": message.text, "at": message.ts.astimezone(UTC).isoformat()}

@@ -16,9 +16,9 @@ from gateway.cli.sessions_archives import open_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import Entry, SessionMeta
-from gateway.sessions.export import Export, JsonExport, MarkdownExport, exported, undone_in
+from gateway.sessions.export import Export, JsonExport, MarkdownExport, export_pieces, undone_turns
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.text import printable
 from gateway.text.plain import count
 
@@ -46,16 +46,16 @@ async def export(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _document(archive: Archive, meta: SessionMeta, layout: str) -> AsyncIterator[bytes]:
-    undone = await undone_in(_entries(archive, meta.key))
+    undone = await undone_turns(_entries(archive, meta.key))
     async with closing(_entries(archive, meta.key)) as source:
-        async for piece in exported(_EXPORTS[layout](meta, undone), source):
+        async for piece in export_pieces(_EXPORTS[layout](meta, undone), source):
             yield piece.encode()
 
 
 async def _entries(archive: Archive, key: str) -> AsyncIterator[Entry]:
     async with closing(archive.export(key)) as blocks:
         async for line in split_lines(blocks):
-            with suppress(Damaged):
+            with suppress(DamagedEntry):
                 yield decode(line)
 
 

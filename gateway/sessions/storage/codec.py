@@ -40,7 +40,7 @@ from gateway.sessions.state import UtcTime
 from gateway.text import clean
 
 
-class Damaged(ValueError):
+class DamagedEntry(ValueError):
     """A line that is no entry."""
 
 
@@ -88,7 +88,7 @@ def encode(entry: Entry) -> bytes:
     return _encoder.encode(entry) + b"\n"
 
 
-def seal(entry: Entry, *, seq: int, now: datetime) -> tuple[Entry, bytes]:
+def stamp(entry: Entry, *, seq: int, now: datetime) -> tuple[Entry, bytes]:
     """Give `entry` its number, and the time unless it has one already; return it as it will be read, and its line."""
     ts = now if entry.ts is UNSTAMPED else entry.ts
     stamped = msgspec.structs.replace(entry, seq=seq, ts=ts if ts.tzinfo is UTC else ts.astimezone(UTC))
@@ -106,7 +106,7 @@ def decode(line: bytes) -> Entry:
     except (ValueError, RecursionError) as trouble:
         entry = _decode_unknown(line, trouble)
     if entry.seq < 1 or entry.ts is UNSTAMPED:
-        raise Damaged("no seq or no ts")
+        raise DamagedEntry("no seq or no ts")
     return entry
 
 
@@ -114,9 +114,9 @@ def _decode_unknown(line: bytes, trouble: Exception) -> Unknown:
     try:
         stub = _stub_decoder.decode(line)
     except (ValueError, RecursionError) as hopeless:
-        raise Damaged(str(hopeless)) from hopeless
+        raise DamagedEntry(str(hopeless)) from hopeless
     if stub.type in _TAGS:
-        raise Damaged(str(trouble)) from trouble
+        raise DamagedEntry(str(trouble)) from trouble
     return Unknown(kind=stub.type, seq=stub.seq, ts=stub.ts, turn=stub.turn)
 
 
@@ -133,19 +133,19 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value, whatever a to
             return value
 
 
-class Unreadable(Exception):
+class UnreadableTranscript(Exception):
     """A file that is no transcript of the session it is named for."""
 
 
-class Newer(Exception):
+class NewerTranscript(Exception):
     """A transcript that only a newer version can read. `outline` has what can be told of it."""
 
-    def __init__(self, outline: Outline) -> None:
+    def __init__(self, outline: HeaderOutline) -> None:
         super().__init__(f"it was written by a newer Gatehouse (format {outline.version}, this one reads {FORMAT})")
         self.outline = outline
 
 
-class Outline(msgspec.Struct, frozen=True, kw_only=True):
+class HeaderOutline(msgspec.Struct, frozen=True, kw_only=True):
     """What the header of any version tells."""
 
     version: int
@@ -155,7 +155,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     highest_number: int = 0
 
 
-_outline_decoder = msgspec.json.Decoder(Outline)
+_outline_decoder = msgspec.json.Decoder(HeaderOutline)
 
 _Naming = Header | Activated | Checkpoint
 """The entries that say to which session they belong."""
@@ -168,7 +168,7 @@ def refuse_newer(path: Path, head: bytes) -> None:
     except (ValueError, RecursionError):
         return
     if outline.version > FORMAT and file_name(outline.key) == path.name:
-        raise Newer(outline)
+        raise NewerTranscript(outline)
 
 
 def is_named(path: Path, entries: Iterable[Entry]) -> bool:
@@ -182,7 +182,7 @@ def with_header(entries: list[Entry], path: Path) -> list[Entry]:
         if isinstance(entry, _Naming) and file_name(entry.key) == path.name:
             header = _checked(entry) if isinstance(entry, Header) else _header_from(entry, entries)
             return [header, *(other for other in entries if not isinstance(other, Header))]
-    raise Unreadable(f"{path.name} does not say which session it holds")
+    raise UnreadableTranscript(f"{path.name} does not say which session it holds")
 
 
 def _checked(header: Header) -> Header:
@@ -195,7 +195,7 @@ def _parsed(key: str) -> tuple[str, int]:
     try:
         return parse_key(key)
     except ValueError as trouble:
-        raise Unreadable(str(trouble)) from trouble
+        raise UnreadableTranscript(str(trouble)) from trouble
 
 
 def _header_from(naming: Activated | Checkpoint, entries: list[Entry]) -> Header:

@@ -17,10 +17,10 @@ from gateway.sessions import index
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage import transcript
-from gateway.sessions.storage.codec import Newer, Unreadable, decode
-from gateway.sessions.storage.tail import Everything, Sufficiency
-from gateway.sessions.storage.transcript import OpenWriters, Reading, rebuild, set_aside
-from gateway.sessions.storage.transfer_files import Arrival
+from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, decode
+from gateway.sessions.storage.tail import NeverStop, StopCondition
+from gateway.sessions.storage.transcript import OpenWriters, TranscriptTail, rebuild, set_aside
+from gateway.sessions.storage.transfer_files import ImportFile
 
 _LIMIT = 32 * 1024 * 1024
 """Bytes kept in all; beyond that, what the file holds has to do."""
@@ -154,7 +154,7 @@ class Disk:
             else:
                 self._write(key, backlog.data + data, is_new=backlog.is_new)
                 self._give_up(key)
-        except (FileNotFoundError, Newer):
+        except (FileNotFoundError, NewerTranscript):
             self._give_up(key)
             raise
         except OSError as trouble:
@@ -173,21 +173,21 @@ class Disk:
         rebuild(self.path(key), keep, rest, self.fsync)
         self._new_names.add(key)
 
-    def read(self, key: str, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
+    def read(self, key: str, enough: StopCondition | None = None, *, max_bytes: int | None = None) -> TranscriptTail:
         """Read the end of a transcript with what waits to be appended to it.
 
         One that is `Unreadable` is set aside first.
         """
-        enough = enough or Everything()
+        enough = enough or NeverStop()
         backlog = self._backlogs.get(key) or _Backlog()
         waiting: list[Entry] = [decode(line) for line in backlog.data.split(b"\n")[:-1]]
         for entry in reversed(waiting):
             enough.add(entry)
         if backlog.is_new:
-            return Reading(entries=waiting, size=0, taken=len(backlog.data))
+            return TranscriptTail(entries=waiting, size=0, taken=len(backlog.data))
         try:
             reading = transcript.read(self.path(key), enough, max_bytes=max_bytes)
-        except Unreadable:
+        except UnreadableTranscript:
             self._forget(key)
             set_aside(self.path(key))
             raise
@@ -204,7 +204,7 @@ class Disk:
         with os.scandir(self.transcripts) as files:
             return {file.name: file.stat().st_size for file in files if file.name.endswith(".jsonl") and file.is_file()}
 
-    def place(self, key: str, arrival: Arrival) -> None:
+    def place(self, key: str, arrival: ImportFile) -> None:
         """Take in a transcript that came from elsewhere, and is durable already."""
         self._unmark()
         arrival.place(self.path(key))
@@ -292,7 +292,7 @@ class Disk:
         try:
             self._write(key, backlog.data, is_new=backlog.is_new)
             self._give_up(key)
-        except (FileNotFoundError, Newer):
+        except (FileNotFoundError, NewerTranscript):
             self._give_up(key)
             log.exception("entries_lost", session=key)
         except OSError as trouble:

@@ -12,7 +12,7 @@ import structlog
 
 from config.files import fsync_directory
 from gateway.sessions import index
-from gateway.sessions.index import Books, Member, Scope
+from gateway.sessions.index import Books, EncodedScope, Scope
 from gateway.sessions.journal import Journal
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.disk import Disk
@@ -34,7 +34,7 @@ class InDiskThread(Protocol):
 class Flushed:
     """`encoded` has the scopes that had changed, as they are now in the index, if that `is_written`."""
 
-    encoded: Mapping[str, Member]
+    encoded: Mapping[str, EncodedScope]
     is_written: bool
     trouble: str | None
 
@@ -43,7 +43,7 @@ class Flushed:
 class Listing:
     """What the index is to say: `members` with what has `changed`, and without what was `dropped`."""
 
-    members: Mapping[str, Member]
+    members: Mapping[str, EncodedScope]
     changed: Mapping[str, Scope]
     dropped: frozenset[str]
     doomed: frozenset[str]
@@ -101,7 +101,9 @@ def _sync_names(disk: Disk, in_disk_thread: InDiskThread, names: frozenset[str])
         in_disk_thread(partial(disk.distrust, names, trouble))
 
 
-def _write_index(disk: Disk, in_disk_thread: InDiskThread, listing: Listing, encoded: Mapping[str, Member]) -> bool:
+def _write_index(
+    disk: Disk, in_disk_thread: InDiskThread, listing: Listing, encoded: Mapping[str, EncodedScope]
+) -> bool:
     try:
         index.write(disk.index_path, _listed(listing, encoded), listing.doomed, disk.fsync)
     except OSError as trouble:
@@ -110,7 +112,7 @@ def _write_index(disk: Disk, in_disk_thread: InDiskThread, listing: Listing, enc
     return True
 
 
-def _listed(listing: Listing, encoded: Mapping[str, Member]) -> Iterator[tuple[str, Member]]:
+def _listed(listing: Listing, encoded: Mapping[str, EncodedScope]) -> Iterator[tuple[str, EncodedScope]]:
     """Yield what the index is to list, one by one: copying it all at once would keep other threads waiting."""
     for name, member in listing.members.items():
         if name not in encoded and name not in listing.dropped:

@@ -8,18 +8,18 @@ from time import monotonic, sleep
 from typing import Self
 
 from gateway.sessions.entries import Assistant, Entry, User
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_backwards
 from gateway.text import excerpt
 
-__all__ = ["Hit", "Patience", "SearchResult", "Searched", "search"]
+__all__ = ["Hit", "SearchDeadline", "SearchResult", "SearchedFile", "search"]
 
 SNIPPET_WIDTH = 120
 _BEFORE = 40
 
-AT_A_STRETCH = 64
+LINES_PER_SLICE = 64
 """Lines after which a search takes a breath: whoever else wants the interpreter would wait for 5 ms each time."""
-BREATH = 0.00005
+SLICE_PAUSE = 0.00005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SearchResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class SearchedFile:
     """One transcript to look into."""
 
     path: Path
@@ -50,7 +50,7 @@ class Searched:
     title: str
 
 
-class Patience:
+class SearchDeadline:
     """Is over so many seconds after it was first asked for, or once whoever waits has left the `with`.
 
     A thread cannot be cancelled, and others may stand before it.
@@ -75,7 +75,7 @@ class Patience:
 
 
 def search(
-    files: Sequence[Searched], words: Sequence[str], *, limit: int, max_bytes: int, is_over: Callable[[], bool]
+    files: Sequence[SearchedFile], words: Sequence[str], *, limit: int, max_bytes: int, is_over: Callable[[], bool]
 ) -> SearchResult:
     """Look for entries that hold all of `words`, ignoring case. `is_over` is asked often, and ends the search."""
     wanted = [word.casefold() for word in words if word]
@@ -83,8 +83,8 @@ def search(
     if not wanted:
         return SearchResult(hits=(), stopped_early=False)
     for number, (file, line) in enumerate(_lines(files)):
-        if number % AT_A_STRETCH == 0:
-            sleep(BREATH)
+        if number % LINES_PER_SLICE == 0:
+            sleep(SLICE_PAUSE)
         max_bytes -= len(line)
         if max_bytes < 0 or is_over():
             return SearchResult(hits=tuple(hits), stopped_early=True)
@@ -97,7 +97,7 @@ def search(
     return SearchResult(hits=tuple(hits), stopped_early=False)
 
 
-def _lines(files: Sequence[Searched]) -> Iterator[tuple[Searched, bytes]]:
+def _lines(files: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, bytes]]:
     for file in files:
         try:
             yield from ((file, line) for line in lines_backwards(file.path))
@@ -105,7 +105,7 @@ def _lines(files: Sequence[Searched]) -> Iterator[tuple[Searched, bytes]]:
             continue  # It was deleted in the meantime, or cannot be read today: the others can.
 
 
-def _hit(file: Searched, line: bytes, wanted: Sequence[str]) -> Hit | None:
+def _hit(file: SearchedFile, line: bytes, wanted: Sequence[str]) -> Hit | None:
     entry = _spoken(line)
     if entry is None:
         return None
@@ -125,7 +125,7 @@ def _hit(file: Searched, line: bytes, wanted: Sequence[str]) -> Hit | None:
 def _spoken(line: bytes) -> User | Assistant | None:
     try:
         entry: Entry = decode(line)
-    except Damaged:
+    except DamagedEntry:
         return None
     return entry if isinstance(entry, User | Assistant) else None
 

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import as_messages, holds, is_border, is_spoken
+from gateway.sessions.history import is_conversation, is_summary_valid, is_turn_boundary, to_messages
 from gateway.sessions.state import SessionState
 
-__all__ = ["Everything", "ForHistory", "ForLines", "ForState", "Sufficiency"]
+__all__ = ["EnoughForHistory", "EnoughForLines", "EnoughForState", "NeverStop", "StopCondition"]
 
 
-class Sufficiency(Protocol):
+class StopCondition(Protocol):
     """Looks at entries from the last one backwards, and says when it needs no more."""
 
     def add(self, entry: Entry) -> None: ...
@@ -22,7 +22,7 @@ class Sufficiency(Protocol):
     def is_enough(self) -> bool: ...
 
 
-class Everything:
+class NeverStop:
     """Never enough: the whole transcript is wanted."""
 
     is_enough = False
@@ -31,7 +31,7 @@ class Everything:
         pass
 
 
-class ForState:
+class EnoughForState:
     """Enough to tell the state of the session `key`: all since its last checkpoint."""
 
     def __init__(self, key_is_right: "KeyCheck") -> None:
@@ -46,7 +46,7 @@ class KeyCheck(Protocol):
     def __call__(self, key: str, /) -> bool: ...
 
 
-class ForLines:
+class EnoughForLines:
     """Enough to show a person the last `limit` lines."""
 
     def __init__(self, limit: int) -> None:
@@ -66,7 +66,7 @@ class ForLines:
         return self._left <= 0
 
 
-class ForHistory:
+class EnoughForHistory:
     """Enough to show the model the newest turn whole, and `messages` messages, or a summary of all, before it."""
 
     def __init__(self, messages: int, state: SessionState) -> None:
@@ -108,18 +108,18 @@ class ForHistory:
             case e.Undo():
                 self._undos.append(entry)
                 self._undone.add(entry.undone)
-            case e.Summary() if self._summary is None and holds(entry, self._undos):
+            case e.Summary() if self._summary is None and is_summary_valid(entry, self._undos):
                 self._summary = entry
             case e.Checkpoint() if self._summary is None:
                 self._trust(entry)
-            case _ if is_spoken(entry):
+            case _ if is_conversation(entry):
                 self._add_spoken(entry)
 
     def _trust(self, checkpoint: e.Checkpoint) -> None:
         """Take over the summary that stood at a checkpoint, unless something it tells of was undone since."""
         if checkpoint.summary is None:
             self._knows_summary = True
-        elif holds(checkpoint.summary, self._undos):
+        elif is_summary_valid(checkpoint.summary, self._undos):
             self._summary = checkpoint.summary
             self._is_summary_certain = self._knows_summary = True
 
@@ -132,12 +132,12 @@ class ForHistory:
         if self._counts(entry):
             self._answer.append(entry)
         if isinstance(entry, e.User):
-            self._left -= len(as_messages(reversed(self._answer)))
+            self._left -= len(to_messages(reversed(self._answer)))
             self._answer.clear()
 
     def _check_border(self, entry: Entry) -> None:
         """Believe a summary once the entry is seen with which it ends, or look for an earlier one."""
-        if is_border(entry, self._later):
+        if is_turn_boundary(entry, self._later):
             self._is_summary_certain = self._knows_summary = True
         else:
             self._summary = None

@@ -16,8 +16,8 @@ import structlog
 from config.files import Fsync
 from gateway.private_files import APPEND, CREATE, close_to_others, open_private, opened, read_range, write_all
 from gateway.sessions.entries import Checkpoint, Entry, Header
-from gateway.sessions.storage.codec import Damaged, decode, is_named, refuse_newer, with_header
-from gateway.sessions.storage.tail import Everything, Sufficiency
+from gateway.sessions.storage.codec import DamagedEntry, decode, is_named, refuse_newer, with_header
+from gateway.sessions.storage.tail import NeverStop, StopCondition
 
 BLOCK = 64 * 1024
 
@@ -51,7 +51,7 @@ def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
     yield b"".join(reversed(rest))
 
 
-def end_of_lines(descriptor: int, size: int) -> int:
+def end_of_last_line(descriptor: int, size: int) -> int:
     """Return where the last whole line of the first `size` bytes ends."""
     end = size
     while end > 0:
@@ -63,7 +63,7 @@ def end_of_lines(descriptor: int, size: int) -> int:
     return 0
 
 
-def end_of(path: Path, begin: int) -> bytes:
+def read_to_end(path: Path, begin: int) -> bytes:
     """Return everything from the offset `begin` on."""
     with opened(path) as descriptor:
         return read_range(descriptor, begin, os.fstat(descriptor).st_size)
@@ -91,12 +91,12 @@ def repair_tail(path: Path, descriptor: int) -> int:
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
-    start = end_of_lines(descriptor, size)
+    start = end_of_last_line(descriptor, size)
     torn = read_range(descriptor, start, size)
     if is_entry(torn):
         write_all(descriptor, b"\n")
         return size + 1
-    keep_aside(path, torn)
+    save_damaged(path, torn)
     os.ftruncate(descriptor, start)
     log.warning("torn_line_cut_off", file=path.name, size=len(torn))
     return start
@@ -105,12 +105,12 @@ def repair_tail(path: Path, descriptor: int) -> int:
 def is_entry(line: bytes) -> bool:
     try:
         decode(line)
-    except Damaged:
+    except DamagedEntry:
         return False
     return True
 
 
-def keep_aside(path: Path, data: bytes) -> None:
+def save_damaged(path: Path, data: bytes) -> None:
     """Keep a piece of a transcript that does not belong to it, in `<name>.corrupt` beside it."""
     with opened(path.with_name(f"{path.name}.corrupt"), APPEND | os.O_CREAT) as descriptor:
         write_all(descriptor, data + b"\n")
@@ -159,7 +159,7 @@ _HEAD = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class TranscriptTail:
     """A transcript as it was read, or the end of it, oldest entry first.
 
     When it `is_whole`, the first entry is the header, if need be one made up from what the rest tells.
@@ -188,7 +188,7 @@ class Reading:
         return named.key
 
 
-class Writer:
+class TranscriptWriter:
     """A transcript that is open for appending. Closing it is up to whoever opened it."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
@@ -236,7 +236,7 @@ def _has_content(path: Path) -> bool:
         return False
 
 
-def read(path: Path, enough: Sufficiency | None = None, *, max_bytes: int | None = None) -> Reading:
+def read(path: Path, enough: StopCondition | None = None, *, max_bytes: int | None = None) -> TranscriptTail:
     """Read a transcript backwards until there is enough, or whole, and mend its tail once it is known to be one.
 
     Raises `Newer`, `Unreadable`, or `OSError` when the disk fails; the file is then as it was.
@@ -246,13 +246,13 @@ def read(path: Path, enough: Sufficiency | None = None, *, max_bytes: int | None
         block = read_range(descriptor, max(0, before - BLOCK), before)
         head = _head(descriptor) if before > BLOCK else block.partition(b"\n")[0]
         refuse_newer(path, head)
-        gathered = _gather(lines_before(descriptor, before, block), enough or Everything(), max_bytes)
+        gathered = _gather(lines_before(descriptor, before, block), enough or NeverStop(), max_bytes)
         if not gathered.is_whole and not is_named(path, [*_entries_in(head), *gathered.entries]):
-            gathered = _gather(lines_before(descriptor, before, block), Everything(), None)
+            gathered = _gather(lines_before(descriptor, before, block), NeverStop(), None)
     ends = not block or block.endswith(b"\n")
     entries = with_header(gathered.entries, path) if gathered.is_whole else gathered.entries
     size = before if ends else mend(path)
-    return Reading(
+    return TranscriptTail(
         entries=entries,
         size=size,
         taken=gathered.taken,
@@ -270,7 +270,7 @@ class _Gathered:
     is_whole: bool = False
 
 
-def _gather(lines: Iterator[bytes], enough: Sufficiency, max_bytes: int | None) -> _Gathered:
+def _gather(lines: Iterator[bytes], enough: StopCondition, max_bytes: int | None) -> _Gathered:
     """Decode lines from the last one backwards, until there is enough of them.
 
     A line written twice over counts once. What comes after the last newline counts as `repair_tail` will have it:
@@ -283,7 +283,7 @@ def _gather(lines: Iterator[bytes], enough: Sufficiency, max_bytes: int | None) 
         gathered.taken += len(line) + 1
         try:
             entry = decode(line)
-        except Damaged:
+        except DamagedEntry:
             gathered.damaged += 1
             continue
         if seen.setdefault(entry.seq, entry) is not entry and seen[entry.seq] == entry:
@@ -307,7 +307,7 @@ def _head(descriptor: int) -> bytes:
 def _entries_in(line: bytes) -> list[Entry]:
     try:
         return [decode(line)]
-    except Damaged:
+    except DamagedEntry:
         return []
 
 
@@ -322,16 +322,16 @@ _OPEN_LIMIT = 256
 
 class OpenWriters:
     def __init__(self) -> None:
-        self._writers: OrderedDict[str, Writer] = OrderedDict()
+        self._writers: OrderedDict[str, TranscriptWriter] = OrderedDict()
 
-    def get(self, key: str, path: Path, *, is_new: bool) -> Writer:
+    def get(self, key: str, path: Path, *, is_new: bool) -> TranscriptWriter:
         """Return the writer of `key`; a file that somebody else has changed is opened anew, and its tail mended."""
         writer = self._writers.get(key)
         if writer is not None and writer.is_current():
             self._writers.move_to_end(key)
             return writer
         self.close(key)
-        writer = self._writers[key] = Writer(path, is_new=is_new)
+        writer = self._writers[key] = TranscriptWriter(path, is_new=is_new)
         if len(self._writers) > _OPEN_LIMIT:
             self._writers.popitem(last=False)[1].close()
         return writer

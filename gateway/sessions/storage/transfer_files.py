@@ -10,20 +10,20 @@ from gateway.errors import Refused
 from gateway.private_files import write_all
 from gateway.sessions.entries import FORMAT, Header
 from gateway.sessions.keys import parse_key
-from gateway.sessions.session import advance, begin
+from gateway.sessions.session import advance, initial_state
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_forwards
 
-__all__ = ["ARRIVING", "BLOCK", "Arrival", "Departure"]
+__all__ = ["BLOCK", "IMPORT_PREFIX", "ExportFile", "ImportFile"]
 
-ARRIVING = ".arriving-"
+IMPORT_PREFIX = ".arriving-"
 """How the names of unfinished imports start."""
 
 BLOCK = 256 * 1024
 
 
-class Departure:
+class ExportFile:
     """An open transcript, read in blocks up to where it ended when this was asked for. Every method blocks."""
 
     def __init__(self, path: Path, size: int) -> None:
@@ -48,11 +48,11 @@ class Departure:
         self._file.close()
 
 
-class Arrival:
+class ImportFile:
     """A transcript that is coming in, under a name of its own until it is whole. Every method blocks."""
 
     def __init__(self, transcripts: Path) -> None:
-        self._descriptor, name = mkstemp(dir=transcripts, prefix=ARRIVING)
+        self._descriptor, name = mkstemp(dir=transcripts, prefix=IMPORT_PREFIX)
         self._path = Path(name)
 
     def write(self, data: bytes) -> None:
@@ -63,11 +63,11 @@ class Arrival:
         os.fsync(self._descriptor)
         lines = lines_forwards(self._path)
         header = _header(next(lines, b""))
-        state = begin(header)
+        state = initial_state(header)
         for line in lines:
             try:
                 state = advance(state, decode(line))
-            except Damaged:
+            except DamagedEntry:
                 continue
         return header, msgspec.structs.replace(state, size=self._path.stat().st_size)
 
@@ -83,7 +83,7 @@ class Arrival:
 def _header(line: bytes) -> Header:
     try:
         header = decode(line)
-    except Damaged as damage:
+    except DamagedEntry as damage:
         raise Refused("This is not an exported session: its first line is no header. Export it again.") from damage
     if not isinstance(header, Header) or not _is_key(header.key):
         raise Refused("This is not an exported session: its first line is no header. Export it again.")

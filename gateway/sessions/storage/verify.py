@@ -11,7 +11,7 @@ from gateway.private_files import OTHERS
 from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.codec import Damaged, decode
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_forwards
 
 __all__ = ["Problem", "VerifyReport", "verify"]
@@ -139,7 +139,7 @@ def _check_lines(path: Path, tally: _Tally) -> None:
             return
         try:
             entry = decode(line.removesuffix(b"\n"))
-        except Damaged as damage:
+        except DamagedEntry as damage:
             tally.note("damaged_line", path.name, f"Line {number} is no entry: {damage}.")
             continue
         tally.entries += 1

@@ -6,13 +6,13 @@ from hypothesis import given
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.storage.codec import Damaged, decode, seal
+from gateway.sessions.storage.codec import DamagedEntry, decode, stamp
 from tests.sessions.samples import START, conversation, header, marks
 
 
 @given(conversation | marks)
 def test_every_entry_is_one_line_and_comes_back_the_same(entry: Entry) -> None:
-    sealed, line = seal(entry, seq=7, now=START)
+    sealed, line = stamp(entry, seq=7, now=START)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
     assert decode(line) == sealed
@@ -20,7 +20,7 @@ def test_every_entry_is_one_line_and_comes_back_the_same(entry: Entry) -> None:
 
 @given(conversation | marks)
 def test_every_line_tells_type_seq_and_time(entry: Entry) -> None:
-    _, line = seal(entry, seq=7, now=START)
+    _, line = stamp(entry, seq=7, now=START)
     fields = json.loads(line)
     assert fields["seq"] == 7
     assert fields["ts"] == "2026-03-01T00:00:00Z"
@@ -28,7 +28,7 @@ def test_every_line_tells_type_seq_and_time(entry: Entry) -> None:
 
 
 def test_a_header_tells_where_its_session_was_started() -> None:
-    _, line = seal(header(), seq=1, now=START)
+    _, line = stamp(header(), seq=1, now=START)
     fields = json.loads(line)
     assert fields["type"] == "session"
     assert fields["version"] == 1
@@ -36,7 +36,7 @@ def test_a_header_tells_where_its_session_was_started() -> None:
 
 
 def test_a_summary_says_from_and_covers() -> None:
-    _, line = seal(e.Summary(content="so far", from_seq=3, covers=9), seq=10, now=START)
+    _, line = stamp(e.Summary(content="so far", from_seq=3, covers=9), seq=10, now=START)
     fields = json.loads(line)
     assert (fields["from"], fields["covers"]) == (3, 9)
 
@@ -45,7 +45,7 @@ def test_a_summary_says_from_and_covers() -> None:
     "text", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\r\n", "\x1c\x1d\x1e", "👩‍👩‍👧", "\u202eabc"]
 )
 def test_text_that_looks_like_a_line_break_stays_on_its_line(text: str) -> None:
-    sealed, line = seal(e.User(content=text), seq=1, now=START)
+    sealed, line = stamp(e.User(content=text), seq=1, now=START)
     assert line.split(b"\n")[1:] == [b""]
     assert decode(line) == sealed
     assert isinstance(sealed, e.User)
@@ -53,13 +53,13 @@ def test_text_that_looks_like_a_line_break_stays_on_its_line(text: str) -> None:
 
 
 def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
-    sealed, line = seal(e.ToolUse(tool_use_id="1", name="\ud800", input={"\udc00": ["\ud800x"]}), seq=1, now=START)
+    sealed, line = stamp(e.ToolUse(tool_use_id="1", name="\ud800", input={"\udc00": ["\ud800x"]}), seq=1, now=START)
     assert decode(line) == sealed
     assert sealed == e.ToolUse(seq=1, ts=START, tool_use_id="1", name="\ufffd", input={"\ufffd": ["\ufffdx"]})
 
 
 def test_an_imported_entry_keeps_its_time() -> None:
-    sealed, _ = seal(e.User(content="hi", ts=START), seq=1, now=START.replace(year=2030))
+    sealed, _ = stamp(e.User(content="hi", ts=START), seq=1, now=START.replace(year=2030))
     assert sealed.ts == START
 
 
@@ -98,7 +98,7 @@ def test_fields_of_a_newer_version_are_skipped() -> None:
     ],
 )
 def test_what_is_no_entry_is_damaged(line: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedEntry):
         decode(line)
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from gateway.conversation import ToolMessage
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry, TurnOutcome
-from gateway.sessions.history import history_for_model, last_turn, lines, standing_summary
+from gateway.sessions.history import current_summary, history_for_model, undo_last_turn, visible_lines
 from gateway.sessions.keys import file_name
-from gateway.sessions.recovery import summed_up
+from gateway.sessions.recovery import state_from
 from gateway.sessions.session import fold
 from gateway.sessions.storage import transcript
-from gateway.sessions.storage.codec import encode, seal
-from gateway.sessions.storage.tail import ForHistory, ForLines, ForState, Sufficiency
+from gateway.sessions.storage.codec import encode, stamp
+from gateway.sessions.storage.tail import EnoughForHistory, EnoughForLines, EnoughForState, StopCondition
 from tests.sessions.samples import SCOPE, START, header
 
 Step = tuple[str, int]
@@ -42,7 +42,7 @@ class Telling:
 
     def write(self, *entries: Entry) -> list[Entry]:
         first = len(self.entries) + 1
-        sealed = [seal(entry, seq=seq, now=START)[0] for seq, entry in enumerate(entries, first)]
+        sealed = [stamp(entry, seq=seq, now=START)[0] for seq, entry in enumerate(entries, first)]
         self.entries += sealed
         return sealed
 
@@ -63,7 +63,7 @@ class Telling:
             case "wrong summary" if self.counting and len(self.counting[-1][1]) > 1:
                 self._summary(1 if number % 2 else 99_999, self.counting[-1][1][0].seq)
             case "checkpoint":
-                self.write(e.Checkpoint(key=SCOPE, state=fold(self.entries), summary=standing_summary(self.entries)))
+                self.write(e.Checkpoint(key=SCOPE, state=fold(self.entries), summary=current_summary(self.entries)))
 
     def _turn(self, tools: int) -> None:
         turn = f"t{len(self.entries)}"
@@ -76,7 +76,7 @@ class Telling:
 
     def _undo(self) -> None:
         turn, undone = self.counting.pop()
-        undo = last_turn(self.entries)
+        undo = undo_last_turn(self.entries)
         assert undo is not None
         assert undo.undone == turn
         self.write(undo)
@@ -109,7 +109,7 @@ def told(made: Sequence[Step]) -> Telling:
     return telling
 
 
-def tail(entries: Sequence[Entry], enough: Sufficiency) -> list[Entry]:
+def tail(entries: Sequence[Entry], enough: StopCondition) -> list[Entry]:
     kept: list[Entry] = []
     for entry in reversed(entries):
         kept.append(entry)
@@ -125,7 +125,9 @@ def test_history_is_what_a_naive_model_tells(made: list[Step]) -> None:
     messages = history_for_model(telling.entries, 10_000)
     texts = [message.text for message in messages if not isinstance(message, ToolMessage)]
     assert [text for text in texts if text] == telling.texts()
-    assert [line.text for line in lines(telling.entries, 10_000)] == [entry.content for entry in telling.spoken()]
+    assert [line.text for line in visible_lines(telling.entries, 10_000)] == [
+        entry.content for entry in telling.spoken()
+    ]
 
 
 @given(steps, st.integers(min_value=1, max_value=12))
@@ -133,17 +135,17 @@ def test_history_is_what_a_naive_model_tells(made: list[Step]) -> None:
 @example([("turn", 0), ("turn", 0), ("summary", 1), ("turn", 0), ("wrong summary", 1), ("turn", 0)], 2)
 def test_the_end_is_enough_for_the_history(made: list[Step], size: int) -> None:
     entries = told(made).entries
-    end = tail(entries, ForHistory(size, fold(entries)))
+    end = tail(entries, EnoughForHistory(size, fold(entries)))
     assert history_for_model(end, size) == history_for_model(entries, size)
     turn = next((entry.turn for entry in reversed(entries) if entry.turn), None)
     assert history_for_model(end, size, turn=turn) == history_for_model(entries, size, turn=turn)
-    assert last_turn(end) == last_turn(entries)
+    assert undo_last_turn(end) == undo_last_turn(entries)
 
 
 @given(steps, st.integers(min_value=1, max_value=20))
 def test_the_end_is_enough_for_the_lines(made: list[Step], limit: int) -> None:
     entries = told(made).entries
-    assert lines(tail(entries, ForLines(limit)), limit) == lines(entries, limit)
+    assert visible_lines(tail(entries, EnoughForLines(limit)), limit) == visible_lines(entries, limit)
 
 
 @given(steps)
@@ -153,18 +155,18 @@ def test_the_end_is_enough_for_the_state(made: list[Step]) -> None:
         path = Path(folder) / file_name(SCOPE)
         path.touch(mode=0o600)
         path.write_bytes(b"".join(map(encode, telling.entries)))
-        reading = transcript.read(path, ForState(lambda key: key == SCOPE))
-        assert summed_up(reading) == msgspec.structs.replace(fold(telling.entries), size=path.stat().st_size)
+        reading = transcript.read(path, EnoughForState(lambda key: key == SCOPE))
+        assert state_from(reading) == msgspec.structs.replace(fold(telling.entries), size=path.stat().st_size)
 
 
 def test_little_is_read_of_a_long_session() -> None:
     entries = told([("tools", 3), ("turn", 0)] * 500).entries
-    assert len(tail(entries, ForHistory(50, fold(entries)))) < 120
+    assert len(tail(entries, EnoughForHistory(50, fold(entries)))) < 120
 
 
 def test_a_summary_of_everything_spares_reading_what_it_covers() -> None:
     entries = told([*[("turn", 0)] * 100, ("checkpoint", 0)]).entries
     first, last = entries[2].seq, entries[-2].seq
     more: list[Entry] = [e.Summary(content="all", from_seq=first, covers=last), e.User(content="next", turn="n")]
-    entries += [seal(entry, seq=len(entries) + at, now=START)[0] for at, entry in enumerate(more, 1)]
-    assert len(tail(entries, ForHistory(50, fold(entries)))) < 10
+    entries += [stamp(entry, seq=len(entries) + at, now=START)[0] for at, entry in enumerate(more, 1)]
+    assert len(tail(entries, EnoughForHistory(50, fold(entries)))) < 10

@@ -9,8 +9,8 @@ import pytest
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.codec import Newer, Unreadable
-from gateway.sessions.storage.transcript import Writer, read, set_aside
+from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
+from gateway.sessions.storage.transcript import TranscriptWriter, read, set_aside
 from tests.sessions.samples import SCOPE, dialogue, encoded, header, sealed
 
 HI = e.User(content="hi 👋\u2028 é")
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def append(path: Path, data: bytes, *, is_new: bool) -> None:
-    writer = Writer(path, is_new=is_new)
+    writer = TranscriptWriter(path, is_new=is_new)
     try:
         writer.append(data)
     finally:
@@ -135,7 +135,7 @@ def test_two_lines_that_claim_one_seq_are_both_kept(path: Path) -> None:
 )
 def test_a_file_that_does_not_hold_its_session_is_unreadable(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableTranscript):
         read(path)
 
 
@@ -147,7 +147,7 @@ def test_a_header_that_contradicts_its_key_is_corrected(path: Path) -> None:
 def test_a_newer_format_is_refused_and_left_untouched(path: Path) -> None:
     content = encoded([header(version=2), HI]) + b'{"torn'
     path.write_bytes(content)
-    with pytest.raises(Newer, match="newer Gatehouse"):
+    with pytest.raises(NewerTranscript, match="newer Gatehouse"):
         read(path)
     assert path.read_bytes() == content
 
