@@ -11,16 +11,14 @@ from config import Settings
 from gateway.access.guests import FACTS
 from gateway.access.live import MOVES, Live
 from gateway.adapters.registry import ChannelRegistry
-from gateway.admin.routes import Operator, pairing_routes, spool_routes
+from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
-from gateway.backup.routes import backup_routes
 from gateway.build import Ground, open_agents, open_answering, open_chats, open_desk, open_watch
 from gateway.contract import Route
 from gateway.data_dir import DataDirLock, prepare_data_dir
-from gateway.doctor.routes import doctor_routes
 from gateway.files.room import drop_orphaned_files, session_file_remover
 from gateway.files.store import FileStore
 from gateway.http.auth import Auth, load_or_make_token

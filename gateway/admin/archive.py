@@ -1,24 +1,34 @@
-"""The sessions as an operator handles them: looked at, taken out, brought in and removed, whatever their scope."""
+"""Session archives for the command line: list, read, export, import, delete and verify the sessions of all scopes.
+
+`LocalArchive` works on the files, and `RemoteArchive` asks the running daemon. `open_archive` picks the right one.
+"""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import TypeAlias
+from urllib.parse import quote, urlencode
 
+import msgspec
+from aiohttp import ClientWebSocketResponse, WSMsgType
+
+from config import Settings
+from gateway.admin.client import ControlClient, is_running
+from gateway.backup.restore import require_complete_restore
+from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.sessions.keys import parse_key
+from gateway.spool import Spool
 
-__all__ = ["BLOCK_BYTES", "Archive", "ListedSession", "LocalArchive", "closing", "join_into_blocks", "split_lines"]
+FRAME_TIMEOUT = 60.0
+"""Seconds that the client and the daemon each wait for the other's next WebSocket frame."""
 
-_T = TypeVar("_T")
-
-BLOCK_BYTES = 128 * 1024
-"""About how many bytes travel at once."""
-
-_LISTED_AT_ONCE = 50
-"""Scopes that are listed before others get their turn on the event loop."""
+_SCOPES_AT_ONCE = 50
+"""Scopes that `LocalArchive.sessions` lists before it lets other tasks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,112 +37,200 @@ class ListedSession:
     is_active: bool
 
 
-class Archive(Protocol):
-    """`Refused`, with a sentence, is all that its methods raise on purpose."""
-
-    def sessions(self, scope: str | None = None) -> AsyncIterator[ListedSession]:
-        """Yield the sessions of one scope, or of all; those of a scope come together, newest first."""
-
-    async def lines(self, key: str, limit: int) -> list[VisibleLine]:
-        """Return the last `limit` lines that a person sees, oldest first."""
-
-    def export(self, key: str) -> AsyncIterator[bytes]:
-        """Yield the transcript as it is, in blocks that end anywhere."""
-
-    async def bring_in(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
-        """Take in what `export` gave, byte for byte."""
-
-    async def delete(self, key: str) -> None: ...
-
-    async def verify(self) -> VerifyReport: ...
+_LISTED_DECODER = msgspec.json.Decoder(ListedSession)
+_LINE_DECODER = msgspec.json.Decoder(VisibleLine)
 
 
 class LocalArchive:
-    """The archive of whoever has the `SessionManager`."""
+    """The sessions in the files, for the process that holds the data directory's lock.
+
+    All methods raise `Refused`, with a message for the operator, if they cannot do their work.
+    """
 
     def __init__(self, manager: SessionManager) -> None:
         self._manager = manager
 
-    async def sessions(self, scope: str | None = None) -> AsyncIterator[ListedSession]:
+    async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
+        """Yield the sessions of one scope, or of all. The sessions of a scope come together, newest first."""
         names = self._manager.scopes() if scope is None else iter([scope])
-        for at, name in enumerate(names):
-            if at % _LISTED_AT_ONCE == 0:
+        for number, name in enumerate(names):
+            if number % _SCOPES_AT_ONCE == 0:
                 await asyncio.sleep(0)
             active = self._manager.active(name)
             for meta in self._manager.list(name):
                 yield ListedSession(meta=meta, is_active=active is not None and meta.key == active.key)
 
     async def lines(self, key: str, limit: int) -> list[VisibleLine]:
-        self._insist_on(key)
+        """Return the last `limit` messages that a person sees, oldest first."""
+        self._require_session(key)
         return await self._manager.lines(key, limit)
 
-    async def export(self, key: str) -> AsyncIterator[bytes]:
-        self._insist_on(key)
-        with _refusing_trouble("The transcript cannot be read"):
-            async with closing(self._manager.export_lines(key)) as lines:
-                async for block in join_into_blocks(lines):
-                    yield block
+    async def export(self, key: str) -> AsyncGenerator[bytes, None]:
+        """Yield the transcript byte for byte, in pieces that end anywhere."""
+        self._require_session(key)
+        with _refuse_os_errors("Can't read the transcript"):
+            async with aclosing(self._manager.export_lines(key)) as lines:
+                async for line in lines:
+                    yield line
 
-    async def bring_in(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
-        with _refusing_trouble("The session could not be stored"):
+    async def import_session(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
+        """Store a transcript that `export` has written, byte for byte."""
+        with _refuse_os_errors("Can't store the session"):
             return await self._manager.import_lines(None, blocks)
 
     async def delete(self, key: str) -> None:
-        self._insist_on(key)
+        self._require_session(key)
         await self._manager.delete(key)
 
     async def verify(self) -> VerifyReport:
-        with _refusing_trouble("The sessions folder cannot be read"):
+        with _refuse_os_errors("Can't read the sessions folder"):
             return await self._manager.verify()
 
-    def _insist_on(self, key: str) -> None:
-        """Refuse a key that nothing is known of; it may be anything that somebody has typed."""
+    def _require_session(self, key: str) -> None:
         try:
             scope, _ = parse_key(key)
-        except ValueError as nonsense:
-            raise Refused("That is no session key; `gatehouse sessions list` shows what there is.") from nonsense
+        except ValueError as error:
+            raise Refused("This is not a session key. `gatehouse sessions list` shows the keys.") from error
         if not any(meta.key == key for meta in self._manager.list(scope)):
-            raise Refused("There is no such session; `gatehouse sessions list` shows what there is.")
+            raise Refused("This session doesn't exist. `gatehouse sessions list` shows all sessions.")
 
 
-async def join_into_blocks(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Put short pieces together and cut long ones, so that each block but the last has about the same size."""
-    waiting = bytearray()
-    async for piece in pieces:
-        waiting += piece
-        while len(waiting) >= BLOCK_BYTES:
-            yield bytes(waiting[:BLOCK_BYTES])
-            del waiting[:BLOCK_BYTES]
-    if waiting:
-        yield bytes(waiting)
+class RemoteArchive:
+    """The sessions of a running daemon, with the same methods as `LocalArchive`.
+
+    `gateway.admin.session_routes` is the daemon's side.
+    """
+
+    def __init__(self, control: ControlClient) -> None:
+        self._control = control
+
+    async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
+        async with aclosing(self._stream("list", {} if scope is None else {"scope": scope})) as blocks:
+            async for line in split_lines(blocks):
+                yield _LISTED_DECODER.decode(line)
+
+    async def lines(self, key: str, limit: int) -> list[VisibleLine]:
+        async with aclosing(self._stream("lines", {"key": key, "limit": str(limit)})) as blocks:
+            return [_LINE_DECODER.decode(line) async for line in split_lines(blocks)]
+
+    def export(self, key: str) -> AsyncGenerator[bytes, None]:
+        return self._stream("transcript", {"key": key})
+
+    async def import_session(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
+        async with await self._control.websocket("/sessions/import") as socket:
+            try:
+                async for block in blocks:
+                    await socket.send_bytes(block)
+                await socket.send_str(json.dumps({"end": True}))
+            except ConnectionError:
+                pass  # The daemon has refused the session. The reason is in its last frame.
+            outcome = await _receive_outcome(socket)
+        return msgspec.convert(outcome["session"], SessionMeta)
+
+    async def delete(self, key: str) -> None:
+        await self._control.post("/sessions/delete", {"key": key})
+
+    async def verify(self) -> VerifyReport:
+        async with await self._control.websocket("/sessions/verify") as socket:
+            outcome = await _receive_outcome(socket)
+        return msgspec.convert(outcome["report"], VerifyReport)
+
+    def _stream(self, resource: str, query: dict[str, str]) -> AsyncGenerator[bytes, None]:
+        return receive_stream(self._control, f"/sessions/{resource}?{urlencode(query, quote_via=quote)}")
 
 
-async def split_lines(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Put blocks that end anywhere together to lines, newlines included; the last may lack it."""
-    begun: list[bytes] = []
-    async for block in blocks:
-        first, *others = block.split(b"\n")
-        begun.append(first)
-        for piece in others:
-            yield b"".join(begun) + b"\n"
-            begun = [piece]
-    if last := b"".join(begun):
-        yield last
+Archive: TypeAlias = LocalArchive | RemoteArchive
 
 
 @asynccontextmanager
-async def closing(source: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """Let go what a generator holds open as soon as nobody reads it any more, and not when it is cleared away."""
+async def open_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[Archive]:
+    """Ask the daemon if it runs, otherwise open its files. `as_found` is for `open_local_archive`.
+
+    Raises `CannotStart` if another process holds the files and does not answer.
+    """
+    directory = settings.gateway.data_dir
+    if await asyncio.to_thread(is_running, directory):
+        async with ControlClient(directory) as control:
+            yield RemoteArchive(control)
+    else:
+        async with open_local_archive(settings, as_found=as_found) as archive:
+            yield archive
+
+
+@asynccontextmanager
+async def open_local_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[LocalArchive]:
+    """Open the files under the lock. With `as_found` nothing is repaired, and only `verify` works."""
+    async with open_stores(settings, as_found=as_found) as (manager, _):
+        yield LocalArchive(manager)
+
+
+@asynccontextmanager
+async def open_stores(
+    settings: Settings, *, as_found: bool = False
+) -> AsyncIterator[tuple[SessionManager, Spool | None]]:
+    """Open sessions and spool under the lock. With `as_found` nothing is repaired, and the spool is None."""
+    directory = settings.gateway.data_dir
+    prepare_data_dir(directory)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(DataDirLock(directory))
+        require_complete_restore(directory)
+        # After a crash, the spool's journal holds entries that are missing in the transcripts.
+        spool = None if as_found else await stack.enter_async_context(await Spool.open(directory))
+        manager = await SessionManager.open(
+            directory / "sessions", settings.session, lambda: datetime.now(UTC), journal=spool
+        )
+        stack.push_async_callback(manager.close)
+        if not as_found:
+            await manager.recover()
+        yield manager, spool
+
+
+async def receive_stream(control: ControlClient, path: str) -> AsyncGenerator[bytes, None]:
+    """Yield the binary frames of a WebSocket of the daemon. Raises `Refused` if it ends with an error."""
+    async with await control.websocket(path) as socket:
+        while isinstance(frame := await _receive_frame(socket), bytes):
+            yield frame
+
+
+async def _receive_outcome(socket: ClientWebSocketResponse) -> dict[str, object]:
+    """Skip keepalive frames, and return the outcome, which the last frame holds."""
+    while isinstance(frame := await _receive_frame(socket), bytes):
+        pass
+    return frame
+
+
+async def _receive_frame(socket: ClientWebSocketResponse) -> bytes | dict[str, object]:
+    """Return the bytes of a binary frame, or the outcome in a text frame. Raises `Refused` if that is an error."""
     try:
-        yield source
-    finally:
-        if isinstance(source, AsyncGenerator):
-            await source.aclose()
+        message = await socket.receive(timeout=FRAME_TIMEOUT)
+    except TimeoutError as error:
+        raise Refused("The daemon didn't answer in time. Check its log.") from error
+    if message.type is WSMsgType.BINARY:
+        return bytes(message.data)
+    if message.type is not WSMsgType.TEXT:
+        raise Refused("The daemon closed the connection too early. Try again, or check its log.")
+    outcome: dict[str, object] = json.loads(message.data)
+    if "error" in outcome:
+        raise Refused(str(outcome["error"]))
+    return outcome
+
+
+async def split_lines(blocks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Turn blocks that end anywhere into lines with their newlines. The last line may lack its newline."""
+    unfinished: list[bytes] = []
+    async for block in blocks:
+        first, *others = block.split(b"\n")
+        unfinished.append(first)
+        for piece in others:
+            yield b"".join(unfinished) + b"\n"
+            unfinished = [piece]
+    if last := b"".join(unfinished):
+        yield last
 
 
 @contextmanager
-def _refusing_trouble(what: str) -> Iterator[None]:
+def _refuse_os_errors(failure: str) -> Iterator[None]:
     try:
         yield
-    except OSError as trouble:
-        raise Refused(f"{what}: {trouble.strerror or trouble}.") from trouble
+    except OSError as error:
+        raise Refused(f"{failure}: {error.strerror or error}.") from error

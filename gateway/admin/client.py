@@ -1,4 +1,4 @@
-"""The command line's way to a running daemon: HTTP over the Unix socket in the data directory."""
+"""Client of the daemon's control socket: HTTP over the Unix socket in the data directory."""
 
 import contextlib
 import json
@@ -13,12 +13,10 @@ from gateway.conversation import Json
 from gateway.errors import GatehouseError, Refused
 from gateway.http.server import CONTROL_NAME, short_socket_path
 
-__all__ = ["ControlClient", "NotRunning", "is_running"]
-
 REQUEST_TIMEOUT = 35.0
-"""A little more than the daemon gives its own handlers."""
+"""Slightly more than the daemon allows its own handlers, so that its error message arrives."""
 ORIGIN = "http://gatehouse"
-"""The socket leads to one daemon only, so the name in the URL says nothing."""
+"""Any name would do: the socket leads to one daemon only."""
 
 
 class NotRunning(GatehouseError):
@@ -26,9 +24,10 @@ class NotRunning(GatehouseError):
 
 
 class ControlClient:
-    """One client of the daemon that works on `data_dir`; use it as an async context manager.
+    """A client of the daemon that works on `data_dir`. Use it as an async context manager.
 
-    An error that the daemon answers with is raised as `Refused`, with its sentence.
+    Raises `Refused` with the daemon's message if the daemon answers with an error, and `NotRunning` if it does not
+    answer at all.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -37,9 +36,9 @@ class ControlClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        async with contextlib.AsyncExitStack() as opening:
+        async with contextlib.AsyncExitStack() as stack:
             try:
-                path = opening.enter_context(short_socket_path(self._data_dir / CONTROL_NAME))
+                path = stack.enter_context(short_socket_path(self._data_dir / CONTROL_NAME))
             except OSError as error:
                 raise self._not_running() from error
             session = aiohttp.ClientSession(
@@ -47,8 +46,8 @@ class ControlClient:
                 connector=aiohttp.UnixConnector(path),
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT),
             )
-            self._session = await opening.enter_async_context(session)
-            self._open = opening.pop_all()
+            self._session = await stack.enter_async_context(session)
+            self._open = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -57,62 +56,59 @@ class ControlClient:
         await self._open.aclose()
 
     async def get(self, path: str) -> dict[str, Json]:
-        return await self._ask("GET", path, None, REQUEST_TIMEOUT)
+        return await self._request("GET", path, None, REQUEST_TIMEOUT)
 
     async def post(
-        self, path: str, body: dict[str, Json] | None = None, *, patience: float = REQUEST_TIMEOUT
+        self, path: str, body: dict[str, Json] | None = None, *, limit: float = REQUEST_TIMEOUT
     ) -> dict[str, Json]:
-        return await self._ask("POST", path, body or {}, patience)
+        return await self._request("POST", path, body or {}, limit)
 
     async def websocket(self, path: str) -> aiohttp.ClientWebSocketResponse:
-        """Open a WebSocket, which the caller closes. What it carries has no deadline."""
+        """Open a WebSocket, which the caller closes. Its frames have no deadline."""
         try:
             return await self._opened().ws_connect(path)
         except aiohttp.WSServerHandshakeError as error:
-            raise Refused(f"The daemon refused {path} ({error.status}); is it of the same version?") from error
+            raise Refused(
+                f"The daemon refused {path} (HTTP status {error.status}). Is it the same version as this command?"
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_running() from error
 
-    async def _ask(self, method: str, path: str, body: dict[str, Json] | None, patience: float) -> dict[str, Json]:
-        timeout = aiohttp.ClientTimeout(total=patience)
+    async def _request(self, method: str, path: str, body: dict[str, Json] | None, limit: float) -> dict[str, Json]:
+        timeout = aiohttp.ClientTimeout(total=limit)
         try:
             async with self._opened().request(method, path, json=body, timeout=timeout) as response:
-                answer = await response.read()
+                content = await response.read()
         except TimeoutError as error:
-            raise Refused("The daemon did not answer in time; see its log.") from error
+            raise Refused("The daemon didn't answer in time. Check its log.") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_running() from error
-        return _understand(answer)
+        try:
+            answer = json.loads(content)
+        except ValueError as error:
+            raise Refused("The daemon's answer is not JSON. Is it the same version as this command?") from error
+        if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+            raise Refused(answer["error"])
+        return cast("dict[str, Json]", answer)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise RuntimeError("Control is used outside of its context.")
+            raise RuntimeError("ControlClient is used outside of its context.")
         return self._session
 
     def _not_running(self) -> NotRunning:
-        return NotRunning(f"Gatehouse is not running on {self._data_dir}; start it with `gatehouse run`.")
+        return NotRunning(f"Gatehouse is not running on {self._data_dir}. Start it with `gatehouse run`.")
 
 
 def is_running(data_dir: Path) -> bool:
-    """Tell whether a daemon is listening there. A socket left by a killed one refuses connections."""
+    """Return True if a daemon listens on the control socket. The socket of a killed daemon refuses connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:
             with short_socket_path(data_dir / CONTROL_NAME) as path:
                 probe.connect(path)
         except BlockingIOError:
-            # Somebody listens, and is busy.
-            return True
+            return True  # The daemon listens, and its backlog is full.
         except OSError:
             return False
     return True
-
-
-def _understand(answer: bytes) -> dict[str, Json]:
-    try:
-        found = json.loads(answer)
-    except ValueError as error:
-        raise Refused("The daemon's answer is not JSON; is it of the same version?") from error
-    if isinstance(found, dict) and isinstance(found.get("error"), str):
-        raise Refused(found["error"])
-    return cast("dict[str, Json]", found)

@@ -1,107 +1,116 @@
-"""The archive over the control socket, for the command line.
+"""The session archive over the control socket, for the command line. `RemoteArchive` is the client.
 
-All but deleting is a WebSocket: it has no deadline and no limit to what it carries. Binary frames are JSON lines cut
-anywhere, or empty, as a sign of life; a text frame ends them, with the outcome or an `error`.
+All routes but delete are WebSockets, because these have no deadline and no size limit. Binary frames carry JSON lines
+or a file, cut anywhere; an empty frame is a keepalive. A text frame comes last, with the outcome or an `error`.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import WSMsgType, web
 
-from gateway.admin.archive import Archive, LocalArchive, closing, join_into_blocks
+from gateway.admin.archive import FRAME_TIMEOUT, LocalArchive
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
+from gateway.sessions.transfer import join_into_blocks
 
-__all__ = ["FRAME_TIMEOUT", "MAX_LINES", "session_routes", "stream_route"]
-
-FRAME_TIMEOUT = 60.0
-"""How long either side waits for the other's next frame."""
 KEEPALIVE_INTERVAL = 10.0
 MAX_LINES = 100_000
 
 _T = TypeVar("_T")
 
-Pieces = AsyncIterator[bytes]
-Query = dict[str, str]
-
 
 def session_routes(sessions: SessionManager) -> list[Route]:
     archive = LocalArchive(sessions)
 
-    async def delete(request: web.Request, _: Caller) -> web.StreamResponse:
-        await archive.delete(_text(await request.json(), "key"))
-        return web.json_response({"status": "deleted"})
+    async def list_sessions(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        async for listed in archive.sessions(query.get("scope")):
+            yield msgspec.json.encode(listed) + b"\n"
+
+    async def read_lines(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        limit = required_text(query, "limit")
+        # A number of more digits than `int` accepts must not crash us.
+        if not limit.isdecimal() or not 0 < int(limit[:9]) <= MAX_LINES:
+            raise Refused(f"The number of lines must be from 1 to {MAX_LINES}.")
+        for line in await archive.lines(required_text(query, "key"), int(limit)):
+            yield msgspec.json.encode(line) + b"\n"
 
     async def verify(request: web.Request, _: Caller) -> web.StreamResponse:
-        return await _converse(request, lambda socket: _verify(archive, socket))
+        async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
+            report = await _with_keepalive(socket, archive.verify())
+            return {"report": msgspec.to_builtins(report)}
 
-    async def bring_in(request: web.Request, _: Caller) -> web.StreamResponse:
-        return await _converse(request, lambda socket: _import(archive, socket))
+        return await _run_websocket(request, talk)
+
+    async def import_session(request: web.Request, _: Caller) -> web.StreamResponse:
+        async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
+            async with aclosing(_receive_blocks(socket)) as blocks:
+                meta = await _with_keepalive(socket, archive.import_session(blocks))
+            return {"session": msgspec.to_builtins(meta)}
+
+        return await _run_websocket(request, talk)
+
+    async def delete(request: web.Request, _: Caller) -> web.StreamResponse:
+        await archive.delete(required_text(await request.json(), "key"))
+        return web.json_response({"status": "deleted"})
 
     return [
-        stream_route("/sessions/list", lambda query: _listed(archive, query.get("scope"))),
-        stream_route("/sessions/lines", lambda query: _lines(archive, query)),
-        stream_route("/sessions/transcript", lambda query: archive.export(_text(query, "key"))),
+        stream_route("/sessions/list", list_sessions),
+        stream_route("/sessions/lines", read_lines),
+        stream_route("/sessions/transcript", lambda query: archive.export(required_text(query, "key"))),
         Route(method="GET", path="/sessions/verify", access=Access.CONTROL, handle=verify),
-        Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=bring_in),
+        Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=import_session),
         Route(method="POST", path="/sessions/delete", access=Access.CONTROL, handle=delete),
     ]
 
 
-def stream_route(path: str, pieces: Callable[[Query], Pieces]) -> Route:
-    """Return a route that sends all that `pieces` yields."""
+def stream_route(path: str, produce: Callable[[Mapping[str, str]], AsyncGenerator[bytes, None]]) -> Route:
+    """Return a route that sends everything that `produce` yields for a query."""
 
     async def handle(request: web.Request, _: Caller) -> web.StreamResponse:
-        query = dict(request.query)
-        return await _converse(request, lambda socket: _send_all(socket, lambda: pieces(query)))
+        async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
+            async with aclosing(produce(request.query)) as pieces:
+                async for block in join_into_blocks(pieces):
+                    await socket.send_bytes(block)
+            return {}
+
+        return await _run_websocket(request, talk)
 
     return Route(method="GET", path=path, access=Access.CONTROL, handle=handle)
 
 
-async def _converse(
+def required_text(given: Mapping[str, object], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refused(f"`{name}` is missing.")
+    return value
+
+
+async def _run_websocket(
     request: web.Request, talk: Callable[[web.WebSocketResponse], Awaitable[dict[str, object]]]
 ) -> web.StreamResponse:
-    """Open the socket, and end it with what `talk` returns, or the sentence of its refusal."""
+    """Open a WebSocket, run `talk`, and send its result or the message of its `Refused` as the last frame."""
     socket = web.WebSocketResponse(compress=False)
     await socket.prepare(request)
     try:
-        last = await talk(socket)
+        outcome = await talk(socket)
     except Refused as refusal:
-        last = {"error": str(refusal)}
+        outcome = {"error": str(refusal)}
     except ConnectionError:
-        # Whoever asked has gone, or we are shutting down: nobody is left to hear the rest.
-        return socket
+        return socket  # The client has gone, or the daemon is shutting down.
     if not socket.closed:
-        await socket.send_str(json.dumps(last))
+        await socket.send_str(json.dumps(outcome))
         await socket.close()
     return socket
 
 
-async def _send_all(socket: web.WebSocketResponse, pieces: Callable[[], Pieces]) -> dict[str, object]:
-    async with closing(pieces()) as source:
-        async for piece in source:
-            await socket.send_bytes(piece)
-    return {}
-
-
-async def _verify(archive: Archive, socket: web.WebSocketResponse) -> dict[str, object]:
-    report = await _patiently(socket, archive.verify())
-    return {"report": msgspec.to_builtins(report)}
-
-
-async def _import(archive: Archive, socket: web.WebSocketResponse) -> dict[str, object]:
-    async with closing(_arriving(socket)) as blocks:
-        meta = await _patiently(socket, archive.bring_in(blocks))
-    return {"session": msgspec.to_builtins(meta)}
-
-
-async def _patiently(socket: web.WebSocketResponse, work: Coroutine[Any, Any, _T]) -> _T:
-    """Wait for what reads whole transcripts, and show meanwhile that we are alive."""
+async def _with_keepalive(socket: web.WebSocketResponse, work: Coroutine[Any, Any, _T]) -> _T:
+    """Wait for `work`, which may read many transcripts, and send empty frames so that the client goes on waiting."""
     working = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({working}, timeout=KEEPALIVE_INTERVAL))[0]:
@@ -112,48 +121,15 @@ async def _patiently(socket: web.WebSocketResponse, work: Coroutine[Any, Any, _T
         await asyncio.wait({working})
 
 
-async def _arriving(socket: web.WebSocketResponse) -> Pieces:
-    """Yield what the other side sends up to its text frame; a transcript of which the end is missing is refused."""
+async def _receive_blocks(socket: web.WebSocketResponse) -> AsyncGenerator[bytes, None]:
+    """Yield binary frames up to the text frame at the end. Raises `Refused` if that never comes."""
     while True:
         try:
             message = await socket.receive(timeout=FRAME_TIMEOUT)
-        except TimeoutError as late:
-            raise Refused("The session stopped arriving before its end; nothing was imported.") from late
+        except TimeoutError as error:
+            raise Refused("The session stopped arriving before its end. Nothing was imported.") from error
         if message.type is WSMsgType.TEXT:
             return
         if message.type is not WSMsgType.BINARY:
-            raise Refused("The connection was lost before the session's end; nothing was imported.")
+            raise Refused("The connection was lost before the session's end. Nothing was imported.")
         yield message.data
-
-
-async def _listed(archive: Archive, scope: str | None) -> Pieces:
-    async def encoded() -> Pieces:
-        async for listed in archive.sessions(scope):
-            yield _line(listed)
-
-    async for block in join_into_blocks(encoded()):
-        yield block
-
-
-async def _lines(archive: Archive, query: Query) -> Pieces:
-    limit = _text(query, "limit")
-    if not limit.isdecimal() or not 0 < int(limit[:9]) <= MAX_LINES:
-        raise Refused(f"The number of lines has to be from 1 to {MAX_LINES}.")
-
-    async def encoded() -> Pieces:
-        for spoken in await archive.lines(_text(query, "key"), int(limit)):
-            yield _line(spoken)
-
-    async for block in join_into_blocks(encoded()):
-        yield block
-
-
-def _line(value: object) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
-
-
-def _text(given: Query, name: str) -> str:
-    value = given.get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(f"`{name}` is missing.")
-    return value

@@ -11,7 +11,7 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -190,7 +190,7 @@ class Backup:
         self._now = now
         self._lock = asyncio.Lock()
 
-    async def blocks(self, *, has_secrets: bool = False) -> AsyncIterator[bytes]:
+    async def blocks(self, *, has_secrets: bool = False) -> AsyncGenerator[bytes, None]:
         """Yield a tar archive in blocks. Raises `Refused` if it cannot be made."""
         if self._lock.locked():
             raise Refused("Another backup is running. Wait until it has finished.")

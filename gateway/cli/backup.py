@@ -5,17 +5,16 @@ import gzip
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from config import Loaded, LogFormat, LogLevel
-from gateway.admin.archive import closing
+from gateway.admin.archive import open_stores, receive_stream
 from gateway.admin.client import ControlClient, is_running
 from gateway.backup.create import CONFIG, Backup
 from gateway.backup.restore import restore_backup
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir, load_settings, output_file
-from gateway.cli.sessions_archives import open_stores, receive_stream
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.observability.logging import configure, secrets_in
 from gateway.text import printable
@@ -66,14 +65,14 @@ async def _open_source(loaded: Loaded, *, has_secrets: bool) -> AsyncIterator[As
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
             path = f"/backup?secrets={'yes' if has_secrets else 'no'}"
-            async with closing(receive_stream(control, path)) as blocks:
+            async with aclosing(receive_stream(control, path)) as blocks:
                 yield blocks
         return
     async with open_stores(loaded.settings) as (sessions, spool):
         if spool is None:
-            raise RuntimeError("opened_stores() opens the spool unless as_found is set.")
+            raise RuntimeError("open_stores() opens the spool unless as_found is set.")
         local = Backup(directory, spool=spool, sessions=sessions, now=lambda: datetime.now(UTC), config=loaded.path)
-        async with closing(local.blocks(has_secrets=has_secrets)) as blocks:
+        async with aclosing(local.blocks(has_secrets=has_secrets)) as blocks:
             yield blocks
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from config import ConfigError, Loaded, LogFormat, LogLevel, Settings
 from gateway import __version__
+from gateway.admin.archive import open_archive, open_local_archive
 from gateway.admin.client import ControlClient, NotRunning, is_running
+from gateway.admin.routes import DOCTOR_TIMEOUT
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
-from gateway.cli.sessions_archives import open_archive, open_local_archive
 from gateway.cli.spool import list_spool
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
 from gateway.doctor.installation import check_permissions, check_port, check_units, find_startup_errors
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
 from gateway.doctor.peers import DEADLINE, check_peers
-from gateway.doctor.routes import DOCTOR_TIMEOUT
 from gateway.doctor.stores import check_leftovers, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
@@ -150,7 +150,7 @@ async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
     try:
         async with ControlClient(directory) as control:
             status = await control.get("/status")
-            answer = {} if is_local else await control.post("/doctor", patience=DOCTOR_TIMEOUT)
+            answer = {} if is_local else await control.post("/doctor", limit=DOCTOR_TIMEOUT)
     except (NotRunning, Refused) as failure:
         return [error("daemon", str(failure), "Check its log, and restart it.")]
     running = str(status["version"])

@@ -6,15 +6,14 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from config import LogFormat, LogLevel, Settings
-from gateway.admin.archive import Archive, closing
+from gateway.admin.archive import Archive, open_archive
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
-from gateway.cli.sessions_archives import open_archive
 from gateway.errors import Refused
 from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
@@ -119,11 +118,11 @@ async def _import(
     else:
         destination = find_destination(settings, session, control_users()[os.getuid()])
     present: dict[int, str] = {}
-    async with closing(archive.sessions(destination.scope)) as sessions:
+    async with aclosing(archive.sessions(destination.scope)) as sessions:
         keys = [listed.meta.key async for listed in sessions]
     # Only the header of a session tells its id, so read the first line of each transcript.
     for key in keys:
-        async with closing(archive.export(key)) as blocks:
+        async with aclosing(archive.export(key)) as blocks:
             first_line = (await anext(blocks, b"")).split(b"\n")[0]
         with suppress(DamagedEntry):
             header = decode(first_line)
@@ -145,5 +144,5 @@ async def _import(
         for line in lines:
             yield line
 
-    await archive.bring_in(transcript())
+    await archive.import_session(transcript())
     outcome.outcome = "imported"

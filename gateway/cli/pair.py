@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.access.guests import FACTS, GuestBook
 from gateway.access.pairing import Pairing
 from gateway.admin.client import ControlClient, is_running
-from gateway.admin.routes import PAIRING_ACTIONS, describe_pairing
+from gateway.admin.routes import PAIRING_ACTIONS, decide_pairing, describe_pairing
 from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
@@ -71,11 +71,9 @@ async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
             book = GuestBook()
             book.read(await spool.facts(FACTS))
             pairing = Pairing(book, spool, now=lambda: datetime.now(UTC))
-            return (
-                describe_pairing(pairing)
-                if options.action == "list"
-                else await PAIRING_ACTIONS[options.action](pairing, wanted)
-            )
+            if options.action == "list":
+                return describe_pairing(pairing)
+            return await decide_pairing(pairing, options.action, wanted)
 
 
 def _field(row: Json, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
@@ -392,7 +392,7 @@ class SessionManager:
             work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, is_over=patience.is_over)
             return await self._reader.do(work)
 
-    def export_lines(self, key: str) -> AsyncIterator[bytes]:
+    def export_lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a transcript as they are, newlines included, damaged and unknown ones too.
 
         What is appended meanwhile is not among them.

@@ -1,6 +1,6 @@
 """Sessions on their way out of here, or in from elsewhere: whole transcripts, line by line, as they are."""
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from gateway.errors import Refused
 from gateway.sessions import entries as e
@@ -11,7 +11,7 @@ from gateway.sessions.storage.threads import Reader
 from gateway.sessions.storage.transfer_files import BLOCK, ExportFile, ImportFile
 from gateway.sessions.store import SessionStore
 
-__all__ = ["Transfer"]
+__all__ = ["Transfer", "join_into_blocks"]
 
 
 class Transfer:
@@ -19,7 +19,7 @@ class Transfer:
         self._ledger = ledger
         self._reader = reader
 
-    async def lines_out(self, key: str) -> AsyncIterator[bytes]:
+    async def lines_out(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield what the transcript holds and what waits to be appended to it, as of the first line."""
         self._ledger.books.state(key)
         try:
@@ -48,7 +48,7 @@ class Transfer:
         self._ledger.insist_on_recovery()
         arrival = await self._reader.do(ImportFile, self._ledger.disk.transcripts)
         try:
-            async for data in _in_blocks(lines):
+            async for data in join_into_blocks(lines):
                 await self._reader.do(arrival.write, data)
             header, state = await self._reader.do(arrival.finish)
             self._insist_on_place(scope, header)
@@ -79,14 +79,13 @@ class Transfer:
             await self._ledger.append(active, [step])
 
 
-async def _in_blocks(lines: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Put many short lines together to fewer long pieces."""
-    block: list[bytes] = []
-    size = 0
-    async for line in lines:
-        block.append(line)
-        size += len(line)
-        if size >= BLOCK:
-            yield b"".join(block)
-            block, size = [], 0
-    yield b"".join(block)
+async def join_into_blocks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Join short pieces and cut long ones into blocks of `BLOCK` bytes. The last block may be shorter."""
+    waiting = bytearray()
+    async for piece in pieces:
+        waiting += piece
+        while len(waiting) >= BLOCK:
+            yield bytes(waiting[:BLOCK])
+            del waiting[:BLOCK]
+    if waiting:
+        yield bytes(waiting)

@@ -9,15 +9,22 @@ import pytest
 from aiohttp import WSMsgType
 
 from config import SessionSettings, Settings
-from gateway.admin.archive import BLOCK_BYTES, Archive, join_into_blocks, split_lines
+from gateway.admin.archive import (
+    Archive,
+    RemoteArchive,
+    open_archive,
+    open_local_archive,
+    split_lines,
+)
 from gateway.admin.client import ControlClient
-from gateway.cli.sessions_archives import RemoteArchive, open_archive, open_local_archive
 from gateway.daemon import opened
 from gateway.data_dir import DataDirLock
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
+from gateway.sessions.storage.transfer_files import BLOCK
+from gateway.sessions.transfer import join_into_blocks
 from tests.sessions.conftest import ANN, SCOPE, Clock
 from tests.sessions.samples import dialogue, encoded, header
 
@@ -103,7 +110,7 @@ async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
         await archive.delete(SCOPE)
         assert not transcript(settings).exists()
         assert await keys(archive, SCOPE) == [f"{SCOPE}#2"]
-        meta = await archive.bring_in(given(whole))
+        meta = await archive.import_session(given(whole))
         assert (meta.key, meta.messages) == (SCOPE, 2)
         assert await exported(archive, SCOPE) == whole
     assert transcript(settings).read_bytes() == whole
@@ -113,9 +120,9 @@ async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
 async def test_what_cannot_be_imported_is_refused_with_its_reason(settings: Settings, connect: OpenArchive) -> None:
     async with connect(settings) as archive:
         with pytest.raises(Refused, match="no header"):
-            await archive.bring_in(given(b"nonsense\n"))
+            await archive.import_session(given(b"nonsense\n"))
         with pytest.raises(Refused, match="session 1 there already"):
-            await archive.bring_in(given(await exported(archive, SCOPE)))
+            await archive.import_session(given(await exported(archive, SCOPE)))
 
 
 async def test_half_a_session_is_not_imported(settings: Settings, connect: OpenArchive) -> None:
@@ -127,7 +134,7 @@ async def test_half_a_session_is_not_imported(settings: Settings, connect: OpenA
 
     async with connect(settings) as archive:
         with pytest.raises(Refused, match="cannot be read"):
-            await archive.bring_in(breaking_off())
+            await archive.import_session(breaking_off())
         assert key not in await keys(archive)
     assert not list(settings.gateway.data_dir.rglob(".arriving*"))
     assert not transcript(settings, key).exists()
@@ -233,8 +240,8 @@ async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> Non
             await daemon.aclose()
             yield b"more"
 
-        with pytest.raises(Refused, match="broke off"):
-            await RemoteArchive(control).bring_in(slowly())
+        with pytest.raises(Refused, match="closed the connection too early"):
+            await RemoteArchive(control).import_session(slowly())
     assert not transcript(settings, f"{SCOPE}#7").exists()
 
 
@@ -244,4 +251,4 @@ async def test_lines_and_blocks_are_the_same_bytes() -> None:
     assert lines == data.splitlines(keepends=True)
     blocks = [block async for block in join_into_blocks(split_lines(given(data)))]
     assert b"".join(blocks) == data
-    assert {len(block) for block in blocks[:-1]} == {BLOCK_BYTES}
+    assert {len(block) for block in blocks[:-1]} == {BLOCK}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.archive import open_local_archive
 from gateway.cli import main
-from gateway.cli.sessions_archives import open_local_archive
 from gateway.install.units import ServiceScope, service_paths, shipped_units
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY

@@ -49,4 +49,4 @@ def test_retrying_an_unknown_key_fails(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     refused = gatehouse("spool", "retry", "nothing", home=tmp_path)
     assert refused.returncode == 1
-    assert "No reply of that key" in refused.stderr
+    assert "No failed reply has this key" in refused.stderr

@@ -9,10 +9,9 @@ from collections import defaultdict
 import msgspec
 
 from config import Settings
-from gateway.admin.archive import ListedSession
+from gateway.admin.archive import ListedSession, open_archive
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, fail
 from gateway.cli.sessions.names import find_session
-from gateway.cli.sessions_archives import open_archive
 from gateway.doctor.stores import ADVICE
 from gateway.sessions import Problem
 from gateway.text import excerpt, printable

@@ -7,6 +7,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import indent
@@ -15,10 +16,9 @@ from typing import BinaryIO
 import msgspec
 
 from config import Settings
-from gateway.admin.archive import ListedSession, closing
+from gateway.admin.archive import ListedSession, open_archive
 from gateway.cli.common import EXIT_OK
 from gateway.cli.sessions.names import find_session, unknown_scope
-from gateway.cli.sessions_archives import open_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import VisibleLine, entries, visible_text
@@ -41,7 +41,7 @@ _TAIL_BYTES = 256 * 1024
 async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
     scope = None if options.scope is None else clean(options.scope)
     printer = _JsonPrinter() if options.json else _TablePrinter(datetime.now(UTC))
-    async with open_archive(settings) as archive, closing(archive.sessions(scope)) as found:
+    async with open_archive(settings) as archive, aclosing(archive.sessions(scope)) as found:
         async for listed in found:
             printer.add(listed)
         if scope is not None and printer.is_empty:

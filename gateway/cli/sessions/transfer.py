@@ -4,15 +4,14 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from config import Settings
-from gateway.admin.archive import BLOCK_BYTES, Archive, closing, split_lines
+from gateway.admin.archive import Archive, open_archive, split_lines
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, fail, output_file
 from gateway.cli.sessions.names import find_session
-from gateway.cli.sessions_archives import open_archive
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import Entry, SessionMeta
@@ -23,6 +22,7 @@ from gateway.text import printable
 from gateway.text.plain import count
 
 LOSSLESS = "jsonl"
+_READ_BYTES = 128 * 1024
 _EXPORTS: dict[str, Callable[[SessionMeta, set[str]], Export]] = {"md": MarkdownExport, "json": JsonExport}
 FORMATS = (LOSSLESS, *_EXPORTS)
 
@@ -33,7 +33,7 @@ async def export(settings: Settings, options: argparse.Namespace) -> int:
         meta = (await find_session(archive, options.name, options.number)).meta
         is_lossless = options.format == LOSSLESS
         document = archive.export(meta.key) if is_lossless else _document(archive, meta, options.format)
-        async with closing(document) as pieces:
+        async with aclosing(document) as pieces:
             if options.output is not None:
                 await _save(pieces, options.output, overwrite=options.force)
             elif sys.stdout.isatty():
@@ -45,15 +45,15 @@ async def export(settings: Settings, options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _document(archive: Archive, meta: SessionMeta, layout: str) -> AsyncIterator[bytes]:
+async def _document(archive: Archive, meta: SessionMeta, layout: str) -> AsyncGenerator[bytes, None]:
     undone = await undone_turns(_entries(archive, meta.key))
-    async with closing(_entries(archive, meta.key)) as source:
+    async with aclosing(_entries(archive, meta.key)) as source:
         async for piece in export_pieces(_EXPORTS[layout](meta, undone), source):
             yield piece.encode()
 
 
-async def _entries(archive: Archive, key: str) -> AsyncIterator[Entry]:
-    async with closing(archive.export(key)) as blocks:
+async def _entries(archive: Archive, key: str) -> AsyncGenerator[Entry, None]:
+    async with aclosing(archive.export(key)) as blocks:
         async for line in split_lines(blocks):
             with suppress(DamagedEntry):
                 yield decode(line)
@@ -67,7 +67,7 @@ async def export_all(settings: Settings, options: argparse.Namespace) -> int:
     except OSError as error:
         raise Refused(f"Can't create the folder {printable(str(folder))}: {error.strerror}.") from error
     saved, failed = 0, 0
-    async with open_archive(settings) as archive, closing(archive.sessions()) as found:
+    async with open_archive(settings) as archive, aclosing(archive.sessions()) as found:
         async for listed in found:
             path = folder / file_name(listed.meta.key)
             try:
@@ -93,8 +93,8 @@ async def import_files(settings: Settings, options: argparse.Namespace) -> int:
     async with open_archive(settings) as archive:
         for path in options.files:
             try:
-                async with closing(_read_blocks(path)) as blocks:
-                    meta = await archive.bring_in(blocks)
+                async with aclosing(_read_blocks(path)) as blocks:
+                    meta = await archive.import_session(blocks)
             except Refused as error:
                 failed += 1
                 fail(f"{printable(str(path))}: {error}", EXIT_FAILED)
@@ -109,10 +109,10 @@ async def import_files(settings: Settings, options: argparse.Namespace) -> int:
     return EXIT_FAILED if failed else EXIT_OK
 
 
-async def _read_blocks(path: Path) -> AsyncIterator[bytes]:
+async def _read_blocks(path: Path) -> AsyncGenerator[bytes, None]:
     try:
         with await asyncio.to_thread(path.open, "rb") as file:
-            while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
+            while block := await asyncio.to_thread(file.read, _READ_BYTES):
                 yield block
     except OSError as error:
         raise Refused(f"Can't read it: {error.strerror}.") from error
