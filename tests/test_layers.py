@@ -50,12 +50,12 @@ PACKAGES = (
     "inbound",
     "adapters",
     # What looks at the rest.
-    "admin",
     "observability",
     "install",
     "importing",
     "backup",
     "doctor",
+    "admin",
     "testing",
     # What puts it together and runs it.
     "build",
