@@ -39,8 +39,8 @@ from gateway.turns.agents import AgentRegistry
 log = structlog.get_logger()
 
 
-def with_what_is_fixed(old: Settings, new: Settings) -> Settings:
-    """Return `new` with what stays in force of `old`, and log where the two differ in that."""
+def keep_fixed_settings(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
+    """Return `new` with the settings of `old` that need a restart, and the keys of those that differ. Logs them."""
     kept = {"data_dir": old.gateway.data_dir, "max_parallel_turns": old.gateway.max_parallel_turns}
     if new.gateway.data_dir != old.gateway.data_dir and new.gateway.workspace_root.is_relative_to(new.gateway.data_dir):
         kept["workspace_root"] = old.gateway.workspace_root
@@ -48,7 +48,7 @@ def with_what_is_fixed(old: Settings, new: Settings) -> Settings:
     changed = [key for key, is_changed in {**wanted, "http": new.http != old.http}.items() if is_changed]
     if changed:
         log.warning("restart_needed", keys=changed)
-    return new.model_copy(update={"gateway": new.gateway.model_copy(update=kept), "http": old.http})
+    return new.model_copy(update={"gateway": new.gateway.model_copy(update=kept), "http": old.http}), changed
 
 
 LAST_WORDS = 5.0
@@ -255,12 +255,12 @@ class Daemon:
         """Close what holds connections of its own, after `run`."""
         await self.roster.aclose()
 
-    async def reload(self, settings: Settings) -> None:
-        """Put new settings in force; raises with nothing changed when they cannot work."""
-        settings = with_what_is_fixed(self._live.settings, settings)
+    async def reload(self, settings: Settings) -> list[str]:
+        """Apply new settings, and return the keys that need a restart. Raises, with nothing changed, on a mistake."""
+        settings, restart_needed = keep_fixed_settings(self._live.settings, settings)
         roster = await asyncio.to_thread(AgentRegistry, settings, self._agents.mcp)
         await roster.warm_up()
-        await self.channels.reload(settings)
+        restart_needed += await self.channels.reload(settings)
         old, self._agents.roster = self.roster, roster
         self._live.settings = settings
         self._ground.store.budget = settings.files.max_stored_bytes
@@ -272,6 +272,7 @@ class Daemon:
         self.alarm.recompute()
         await self._agents.mcp.follow(settings.mcp)
         await old.aclose()
+        return restart_needed
 
     async def _end_when_broken(self) -> None:
         """Nothing can be accepted any more: the service manager shall start us anew, to look at the disk afresh."""

@@ -1,1 +1,1 @@
-"""Hosts the channels: finds, starts, supervises and serves them."""
+"""Hosts the channels: finds, opens and supervises them, and gives them their services."""

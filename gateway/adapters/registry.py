@@ -1,8 +1,7 @@
-"""The channels that are open now: opened by their settings, kept running, and changed when the settings change."""
+"""The channel registry: finds, opens, starts, reloads and closes the channels that the settings enable."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -32,54 +31,51 @@ ENTRY_POINT_GROUP = "gatehouse.channels"
 
 
 def find_channel(name: str) -> OpenChannel:
-    """Import the channel called `name`; `CannotStart` says what is missing and how to get it."""
+    """Import the channel called `name`. Raises `CannotStart`, which says how to fix it, if that is impossible."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
         raise CannotStart(
             f"channels.{name} is enabled, but no channel of that name is installed. "
-            f"Installed are: {', '.join(sorted(found))}. "
-            f"Install the package that brings it, or set channels.{name}.enabled to false.",
+            f"Installed channels: {', '.join(sorted(found))}. "
+            f"Install the package that contains it, or set channels.{name}.enabled to false.",
         )
-    return _load(found[name])
-
-
-def _load(point: EntryPoint) -> OpenChannel:
+    point = found[name]
     try:
         opener: OpenChannel = point.load()
     except ModuleNotFoundError as missing:
         raise CannotStart(
-            f"channels.{point.name} is enabled, but it needs the module `{missing.name}`, which is not installed. "
-            f"Install the package that has it, or install `{_owner(point)}`, which brings the channel, again; "
-            f"or set channels.{point.name}.enabled to false.",
+            f"channels.{name} is enabled, but it needs the module `{missing.name}`, which is not installed. "
+            f"Install the package that contains it, or reinstall the channel's package `{_distribution(point)}`, "
+            f"or set channels.{name}.enabled to false.",
         ) from missing
-    except (Exception, SystemExit) as broken:  # What a stranger's module does on import is not ours to foresee.
-        raise _broken(point, f"importing it gives {type(broken).__name__}: {broken}") from broken
+    except (Exception, SystemExit) as error:  # A third party's module may do anything when it is imported.
+        raise _broken(point, f"importing it raises {type(error).__name__}: {error}") from error
     if not callable(opener):
-        raise _broken(point, f"`{point.value}` cannot be called")
+        raise _broken(point, f"`{point.value}` is not callable")
     return opener
 
 
 def _broken(point: EntryPoint, fault: str) -> CannotStart:
     return CannotStart(
-        f"channels.{point.name} is enabled, but the package `{_owner(point)}`, which brings it, is broken: {fault}. "
-        f"Install another version of it, or set channels.{point.name}.enabled to false.",
+        f"channels.{point.name} is enabled, but its package `{_distribution(point)}` is broken: {fault}. "
+        f"Install another version of the package, or set channels.{point.name}.enabled to false.",
     )
 
 
-def _owner(point: EntryPoint) -> str:
+def _distribution(point: EntryPoint) -> str:
     """Return the name of the distribution, as pip knows it."""
     return point.dist.name if point.dist else point.module.partition(".")[0]
 
 
-CLOSE_DEADLINE = 10.0
-"""How long a channel may take to end; one that takes longer is left to itself."""
+CLOSE_TIMEOUT = 10.0
+"""Seconds that a channel gets to end after it was cancelled. Then we go on without it."""
 
 Identity = tuple[str, str]
-"""Channel and account: one bot identity."""
+"""Channel name and account name: one bot identity."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Open:
+class _Entry:
     settings: ChannelSettings
     channel: Channel
     pulse: ChannelPulse
@@ -87,6 +83,12 @@ class _Open:
 
 
 class ChannelRegistry:
+    """The open channels, by identity.
+
+    Open them first, so that their routes can be served; then `start` them. A channel that a reload opens starts at
+    once.
+    """
+
     def __init__(
         self,
         browser: Browser,
@@ -96,42 +98,50 @@ class ChannelRegistry:
         self._browser = browser
         self._notebooks = notebooks
         self._relocate = relocate
-        self._open: dict[Identity, _Open] = {}
+        self._open: dict[Identity, _Entry] = {}
         self._by_identity: dict[Identity, Channel] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._deliver: Deliver | None = None
 
     @property
     def by_identity(self) -> Mapping[Identity, Channel]:
-        """A view that stays current."""
+        """A read-only view that follows later changes."""
         return MappingProxyType(self._by_identity)
 
     def open(self, settings: Settings) -> None:
-        """Open what `settings` enable; raises with nothing changed."""
-        for identity, options in _wanted(settings).items():
+        """Open the channels that `settings` enable."""
+        for identity, options in _enabled_accounts(settings).items():
             self._add(identity, self._make(identity, options))
 
-    async def reload(self, settings: Settings) -> None:
-        """Open what `settings` newly enable, close what they no longer do; raises with nothing changed.
+    async def reload(self, settings: Settings) -> list[str]:
+        """Open, close and replace channels to match `settings`. Return the settings keys that need a restart.
 
-        A channel that has changed is closed before its successor starts: two of them at once would be two bots.
+        Raises, with nothing changed, if a channel cannot be opened.
         """
-        wanted = _wanted(settings)
-        changed = {
+        enabled = _enabled_accounts(settings)
+        gone = self._open.keys() - enabled.keys()
+        fresh = {
             identity: self._make(identity, options)
-            for identity, options in wanted.items()
+            for identity, options in enabled.items()
             if identity not in self._open or self._open[identity].settings != options
         }
-        gone, changed = self._without_routes(self._open.keys() - wanted.keys(), changed)
-        await self._close([*changed, *gone])
-        for identity, fresh in changed.items():
-            self._add(identity, fresh)
+        # The routes of a running server cannot change, so channels with routes need a restart.
+        fixed = {identity for identity in gone if isinstance(self._open[identity].channel, HasRoutes)}
+        fixed |= {identity for identity, entry in fresh.items() if isinstance(entry.channel, HasRoutes)}
+        for name, account in sorted(fixed):
+            log.warning("restart_needed", keys=[f"channels.{name}"], account=account)
+        fresh = {identity: entry for identity, entry in fresh.items() if identity not in fixed}
+        # Close the old channel before its successor starts: both at once would read the same bot's messages.
+        await self._close([*fresh, *(gone - fixed)])
+        for identity, entry in fresh.items():
+            self._add(identity, entry)
+        return sorted({f"channels.{name}" for name, _ in fixed})
 
     def start(self, tasks: asyncio.TaskGroup, deliver: Deliver) -> None:
-        """Let the channels read, each under supervision, in tasks of `tasks`."""
+        """Run each channel under supervision, in a task of `tasks`."""
         self._tasks, self._deliver = tasks, deliver
-        for each in self._open.values():
-            self._start(each)
+        for entry in self._open.values():
+            self._start(entry)
 
     async def stop(self) -> None:
         """Close every channel."""
@@ -141,36 +151,26 @@ class ChannelRegistry:
     def routes(self) -> list[Route]:
         return [
             route
-            for each in self._open.values()
-            if isinstance(each.channel, HasRoutes)
-            for route in each.channel.routes()
+            for entry in self._open.values()
+            if isinstance(entry.channel, HasRoutes)
+            for route in entry.channel.routes()
         ]
 
     def health(self) -> tuple[ChannelHealth, ...]:
         return tuple(
             ChannelHealth(
-                name=each.pulse.name,
-                account=each.pulse.account,
-                state=each.pulse.state,
-                reason=each.pulse.reason,
-                since=each.pulse.since,
-                last_error=each.pulse.last_error,
-                last_error_at=each.pulse.last_error_at,
+                name=entry.pulse.name,
+                account=entry.pulse.account,
+                state=entry.pulse.state,
+                reason=entry.pulse.reason,
+                since=entry.pulse.since,
+                last_error=entry.pulse.last_error,
+                last_error_at=entry.pulse.last_error_at,
             )
-            for each in self._open.values()
+            for entry in self._open.values()
         )
 
-    def _without_routes(
-        self, gone: AbstractSet[Identity], changed: dict[Identity, _Open]
-    ) -> tuple[AbstractSet[Identity], dict[Identity, _Open]]:
-        """Leave out the channels that live on HTTP: the routes of a running server are fixed."""
-        fixed = {identity for identity in gone if isinstance(self._open[identity].channel, HasRoutes)}
-        fixed |= {identity for identity, fresh in changed.items() if isinstance(fresh.channel, HasRoutes)}
-        for name, account in sorted(fixed):
-            log.warning("restart_needed", keys=[f"channels.{name}"], account=account)
-        return gone - fixed, {identity: fresh for identity, fresh in changed.items() if identity not in fixed}
-
-    def _make(self, identity: Identity, settings: ChannelSettings) -> _Open:
+    def _make(self, identity: Identity, settings: ChannelSettings) -> _Entry:
         name, account = identity
         pulse = ChannelPulse(name, account)
         context = ChannelContext(
@@ -188,36 +188,36 @@ class ChannelRegistry:
             channel = opener(context)
         except GatehouseError:
             raise
-        except Exception as bug:  # A third party's code: its bug is a sentence about that channel, not ours.
+        except Exception as bug:  # This may be a third party's code, so name the channel.
             log.exception("channel_not_opened", channel=name, account=account)
             raise CannotStart(
-                f"channels.{name} cannot be opened: it failed with {type(bug).__name__}. "
+                f"Can't open channels.{name}: it failed with {type(bug).__name__}. "
                 f"Repair its package, or set channels.{name}.enabled to false."
             ) from bug
-        return _Open(settings=settings, channel=channel, pulse=pulse)
+        return _Entry(settings=settings, channel=channel, pulse=pulse)
 
-    def _add(self, identity: Identity, fresh: _Open) -> None:
-        self._open[identity] = fresh
-        self._by_identity[identity] = fresh.channel
-        self._start(fresh)
+    def _add(self, identity: Identity, entry: _Entry) -> None:
+        self._open[identity] = entry
+        self._by_identity[identity] = entry.channel
+        self._start(entry)
 
-    def _start(self, each: _Open) -> None:
+    def _start(self, entry: _Entry) -> None:
         if self._tasks is not None and self._deliver is not None:
-            name = f"channel:{each.channel.name}:{each.channel.account}"
-            each.task = self._tasks.create_task(supervise(each.channel, self._deliver, each.pulse), name=name)
+            name = f"channel:{entry.channel.name}:{entry.channel.account}"
+            entry.task = self._tasks.create_task(supervise(entry.channel, self._deliver, entry.pulse), name=name)
 
     async def _close(self, identities: Sequence[Identity]) -> None:
         closing = [self._open.pop(identity) for identity in identities if identity in self._open]
-        tasks = {each.task for each in closing if each.task is not None}
+        tasks = {entry.task for entry in closing if entry.task is not None}
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_DEADLINE)
-        for each in closing:
-            self._by_identity.pop((each.channel.name, each.channel.account), None)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
+        for entry in closing:
+            self._by_identity.pop((entry.channel.name, entry.channel.account), None)
 
 
-def _wanted(settings: Settings) -> dict[Identity, ChannelSettings]:
+def _enabled_accounts(settings: Settings) -> dict[Identity, ChannelSettings]:
     return {
         (name, account): options
         for name, channel in settings.channels.items()

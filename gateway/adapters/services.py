@@ -1,4 +1,4 @@
-"""What a channel may show of the sessions of the chat it is talking to."""
+"""Services that a channel gets from the gateway: a session browser, and a small key-value store."""
 
 from collections.abc import Mapping
 
@@ -15,9 +15,10 @@ from gateway.turns.approvals import Approvals
 
 
 class SessionBrowser:
-    """Every question is judged and routed as a message from there would be.
+    """Shows a chat its own sessions. Implements `gateway.contract.Browser`.
 
-    So a stranger sees nothing, and no chat sees another scope's sessions.
+    Each call is authorized and routed like a message from the same chat. So strangers see nothing, and no chat sees
+    the sessions of another scope.
     """
 
     def __init__(self, live: Live, sessions: SessionManager, approvals: Approvals) -> None:
@@ -72,10 +73,11 @@ class SessionBrowser:
 
 
 class ChannelStore:
-    """A page for each bot identity; names are slugs, so no channel can write on another's."""
+    """A channel's own facts in the spool, which survive a restart. Implements `gateway.contract.Notebook`."""
 
     def __init__(self, spool: Spool, channel: str, account: str) -> None:
         self._spool = spool
+        # Both names are slugs without colons, so no channel can reach another's facts.
         self._prefix = f"channel:{channel}:{account}:"
 
     async def read(self) -> dict[str, str]:
@@ -95,7 +97,7 @@ class ChannelStore:
 
 
 class InMemoryStore:
-    """A notebook that lasts as long as the process."""
+    """A `gateway.contract.Notebook` without the spool, for tests and for `gatehouse doctor`."""
 
     def __init__(self, _channel: str = "", _account: str = "") -> None:
         self._facts: dict[str, str] = {}

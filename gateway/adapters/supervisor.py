@@ -1,4 +1,4 @@
-"""Supervision of one channel: keep it running, know how it is doing, retire it when its token is refused."""
+"""Supervises one channel: restarts it with backoff, tracks its state, and retires it when its token is rejected."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,12 +11,10 @@ from gateway.aio import backoff_delays
 from gateway.contract import Channel, Deliver
 from gateway.errors import AuthRejected, NotAccepted, Transient
 
-__all__ = ["ChannelPulse", "ChannelState", "supervise"]
-
 log = structlog.get_logger()
 
 BACKOFF_RESET_AFTER = 60.0
-"""A channel that was up this long starts its backoff anew."""
+"""Seconds. The backoff of a channel that ran for longer starts again with the shortest delay."""
 
 
 class ChannelState(StrEnum):
@@ -27,7 +25,7 @@ class ChannelState(StrEnum):
 
 
 class ChannelPulse:
-    """The last thing known about a channel; a change is logged once, not each retry."""
+    """The current state of a channel. Logs a change of state once, and not each retry."""
 
     def __init__(self, name: str, account: str) -> None:
         self.name = name
@@ -39,18 +37,18 @@ class ChannelPulse:
         self.last_error_at: datetime | None = None
 
     def up(self) -> None:
-        if self._turn(ChannelState.UP, ""):
+        if self._change(ChannelState.UP, ""):
             log.info("channel_up", channel=self.name, account=self.account)
 
     def down(self, reason: str) -> None:
-        if self._turn(ChannelState.DOWN, reason):
+        if self._change(ChannelState.DOWN, reason):
             log.warning("channel_lost", channel=self.name, account=self.account, reason=reason)
 
     def retire(self, reason: str) -> None:
-        self._turn(ChannelState.RETIRED, reason)
+        self._change(ChannelState.RETIRED, reason)
         log.error("channel_retired", channel=self.name, account=self.account, reason=reason)
 
-    def _turn(self, state: ChannelState, reason: str) -> bool:
+    def _change(self, state: ChannelState, reason: str) -> bool:
         if reason:
             self.last_error, self.last_error_at = reason, datetime.now(UTC)
         changed = state is not self.state
@@ -68,36 +66,40 @@ async def supervise(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] | None = None,
 ) -> None:
-    """Run `channel` until cancelled, starting it anew with growing pauses; return only when it is retired."""
+    """Run `channel` until cancelled, and restart it with backoff. Returns only if the channel is retired."""
     clock = clock or asyncio.get_running_loop().time
-    waits = backoff_delays()
+    delays = backoff_delays()
     while True:
         started = clock()
-        asked: float | None = None
+        retry_after: float | None = None
         try:
-            await _run_apart(channel, deliver)
-            pulse.down("it ended by itself")
-        except AuthRejected as refusal:
-            pulse.retire(str(refusal))
+            await _run(channel, deliver)
+            pulse.down("the channel stopped unexpectedly")
+        except AuthRejected as rejected:
+            pulse.retire(str(rejected))
             return
         except NotAccepted as refusal:  # The platform is fine: the gateway is shutting down, or its disk is full.
             log.warning("message_not_accepted", channel=channel.name, account=channel.account, reason=str(refusal))
-            asked = refusal.retry_after
-        except Transient as trouble:
-            pulse.down(str(trouble))
-            asked = trouble.retry_after
+            retry_after = refusal.retry_after
+        except Transient as failure:
+            pulse.down(str(failure))
+            retry_after = failure.retry_after
         except Exception as bug:  # One adapter's bug must not silence the others.
-            pulse.down(f"it crashed ({type(bug).__name__})")
+            pulse.down(f"the channel crashed ({type(bug).__name__})")
             log.exception("channel_crashed", channel=channel.name, account=channel.account)
         if clock() - started > BACKOFF_RESET_AFTER:
-            waits = backoff_delays()
-        await sleep(asked if asked is not None else next(waits))
+            delays = backoff_delays()
+        await sleep(retry_after if retry_after is not None else next(delays))
 
 
-async def _run_apart(channel: Channel, deliver: Deliver) -> None:
-    """Run `channel` as a task of its own, so that a cancellation ends us however the channel ends then.
+async def _run(channel: Channel, deliver: Deliver) -> None:
+    """Run `channel` in its own task, so that cancelling us always ends `supervise`.
 
-    Whether we were cancelled cannot be told afterwards: before Python 3.13, a task group that fails leaves its mark.
+    1. We are cancelled, and the channel fails while it ends. Its error must not start the loop of `supervise` again.
+    2. Asking the current task whether it was cancelled does not help: before Python 3.13, a task group that fails
+       inside the channel leaves `cancelling()` raised.
+    3. So the channel runs in another task. A cancellation of ours comes out of `asyncio.wait` here, no matter what the
+       channel raises.
     """
     name = f"run:{channel.name}:{channel.account}"
     running = asyncio.get_running_loop().create_task(channel.run(deliver), name=name)

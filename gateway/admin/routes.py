@@ -34,16 +34,15 @@ _EXCERPT_WIDTH = 60
 class Operator:
     """Changes to the running gateway. `gatehouse run` sets both callbacks; in `gatehouse chat` they stay None."""
 
-    reload: Callable[[], Awaitable[None]] | None = None
-    """Reloads the configuration. Raises `Refused` if that cannot work."""
+    reload: Callable[[], Awaitable[list[str]]] | None = None
+    """Reloads the configuration, and returns the changed keys that need a restart. Raises `Refused`."""
     set_log_level: Callable[[LogLevel], None] | None = None
 
     def routes(self) -> list[Route]:
         async def reload(_request: web.Request, _: Caller) -> web.StreamResponse:
             if self.reload is None:
                 raise Refused("This gateway belongs to `gatehouse chat` and can't reload. Restart the chat instead.")
-            await self.reload()
-            return web.json_response({})
+            return web.json_response({"restart_needed": await self.reload()})
 
         async def change_log_level(request: web.Request, _: Caller) -> web.StreamResponse:
             level = (await request.json()).get("level")

@@ -36,8 +36,10 @@ def reload(arguments: Sequence[str], *, config: Path | None) -> int:
     options = command_parser("reload", description, config).parse_args(arguments)
 
     async def request_reload(control: ControlClient) -> int:
-        await control.post("/reload")
-        print("Configuration reloaded. If a changed setting needs a restart, the log names it (`restart_needed`).")
+        keys = (await control.post("/reload")).get("restart_needed")
+        print("Configuration reloaded.")
+        if isinstance(keys, list) and keys:
+            print(f"Restart to apply: {', '.join(map(str, keys))}.")
         return EXIT_OK
 
     return ask_daemon(options.config, request_reload)

@@ -167,14 +167,14 @@ class _Reloader:
             except Exception:  # A bug in reloading must not stop a working daemon.
                 log.exception("reload_crashed")
 
-    async def reload(self) -> None:
-        """Load and apply the settings. Raises `Refused`, with the reasons, if they cannot work."""
+    async def reload(self) -> list[str]:
+        """Load and apply the settings, and return the keys that need a restart. Raises `Refused` with the reasons."""
         await self.started.wait()
         async with self._lock:
             _notify_systemd(reloading())
             try:
                 loaded = await asyncio.to_thread(load_settings, self._config)
-                await self._daemon.reload(loaded.settings)
+                restart_needed = await self._daemon.reload(loaded.settings)
                 self._logs.apply(loaded)
             except (ConfigError, CannotStart) as error:
                 log.error("reload_refused", reason=str(error))  # noqa: TRY400 - the message is enough.
@@ -182,6 +182,7 @@ class _Reloader:
             finally:
                 _notify_systemd("READY=1")
             log.info("config_reloaded")
+            return restart_needed
 
 
 def _notify_systemd(state: str) -> None:

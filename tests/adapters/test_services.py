@@ -7,17 +7,17 @@ from gateway.contract import Notebook
 from gateway.spool import Spool
 
 
-async def write_and_read(notebook: Notebook) -> dict[str, str]:
-    await notebook.write({"a": "1", "b": "2"})
-    await notebook.write({"a": None, "b": "3", "c": "4"})
-    return await notebook.read()
+async def write_and_read(store: Notebook) -> dict[str, str]:
+    await store.write({"a": "1", "b": "2"})
+    await store.write({"a": None, "b": "3", "c": "4"})
+    return await store.read()
 
 
-async def test_what_was_written_last_is_read() -> None:
+async def test_the_last_value_written_is_read() -> None:
     assert await write_and_read(InMemoryStore()) == {"b": "3", "c": "4"}
 
 
-async def test_facts_outlive_the_process(tmp_path: Path) -> None:
+async def test_facts_survive_a_restart(tmp_path: Path) -> None:
     async with await Spool.open(tmp_path) as spool:
         assert await write_and_read(ChannelStore(spool, "pigeon", "default")) == {"b": "3", "c": "4"}
     async with await Spool.open(tmp_path) as spool:
@@ -25,7 +25,7 @@ async def test_facts_outlive_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("channel", "account"), [("pigeon", "work"), ("pigeon-b", "default"), ("pig", "default")])
-async def test_no_other_channel_or_account_reads_them(tmp_path: Path, channel: str, account: str) -> None:
+async def test_other_channels_and_accounts_cannot_read_them(tmp_path: Path, channel: str, account: str) -> None:
     async with await Spool.open(tmp_path) as spool:
         await write_and_read(ChannelStore(spool, "pigeon", "default"))
         assert await ChannelStore(spool, channel, account).read() == {}

@@ -61,7 +61,7 @@ async def until_settled(channel: Scripted, pulse: ChannelPulse, clock: Clock) ->
         task.cancel()
 
 
-async def test_a_failed_channel_is_started_again_with_growing_pauses() -> None:
+async def test_a_failed_channel_is_restarted_with_growing_delays() -> None:
     pulse, clock = ChannelPulse("scripted", "default"), Clock()
     channel = Scripted(pulse, *[Transient("network is down")] * 5)
     await until_settled(channel, pulse, clock)
@@ -86,14 +86,14 @@ async def test_a_message_that_the_core_cannot_accept_is_no_failure_of_the_channe
     assert [entry["event"] for entry in logs] == ["message_not_accepted", "channel_up"]
 
 
-async def test_a_crash_and_a_quiet_end_are_survived_too() -> None:
+async def test_a_channel_that_crashes_or_returns_is_restarted_too() -> None:
     pulse, clock = ChannelPulse("scripted", "default"), Clock()
     channel = Scripted(pulse, ZeroDivisionError(), None)
     await until_settled(channel, pulse, clock)
     assert channel.runs == 3
 
 
-async def test_a_channel_whose_tasks_fail_is_started_anew() -> None:
+async def test_a_channel_whose_task_group_fails_is_restarted() -> None:
     """Before Python 3.13 a task group that fails leaves the task around it looking as if it were cancelled."""
 
     class Grouped(Scripted):
@@ -107,7 +107,7 @@ async def test_a_channel_whose_tasks_fail_is_started_anew() -> None:
     assert channel.runs == 3
 
 
-async def test_a_channel_whose_token_is_refused_is_retired() -> None:
+async def test_a_channel_whose_token_is_rejected_is_retired() -> None:
     pulse, clock = ChannelPulse("scripted", "default"), Clock()
     channel = Scripted(pulse, AuthRejected("the token was revoked"))
     async with asyncio.timeout(60):
@@ -117,7 +117,7 @@ async def test_a_channel_whose_token_is_refused_is_retired() -> None:
     assert pulse.reason == "the token was revoked"
 
 
-async def test_a_channel_that_was_up_for_long_starts_its_backoff_anew() -> None:
+async def test_a_channel_that_ran_for_long_starts_its_backoff_again() -> None:
     pulse, clock = ChannelPulse("scripted", "default"), Clock()
 
     class LongLived(Scripted):
@@ -130,7 +130,7 @@ async def test_a_channel_that_was_up_for_long_starts_its_backoff_anew() -> None:
     assert clock.naps[5] <= 0.5 < clock.naps[4]
 
 
-async def test_a_channel_that_fails_while_it_ends_is_not_started_anew() -> None:
+async def test_a_channel_that_fails_during_its_cancellation_is_not_restarted() -> None:
     class Clumsy(Scripted):
         async def run(self, deliver: Deliver) -> None:
             try:

@@ -12,23 +12,26 @@ from gateway.http.auth import Auth
 from gateway.http.server import HttpServer
 from tests.running import gatehouse, write_config
 
-RELOADED = "Configuration reloaded. If a changed setting needs a restart, the log names it (`restart_needed`).\n"
+Reload = Callable[[], Awaitable[list[str]]]
 
 
-async def accept() -> None:
-    pass
+async def apply() -> list[str]:
+    return []
 
 
-async def refuse() -> None:
+async def apply_in_part() -> list[str]:
+    return ["http", "channels.web"]
+
+
+async def refuse() -> list[str]:
     raise Refused("providers.gpt.kind: 'openai' is not part of this version.")
 
 
-def daemon(home: Path, reload: Callable[[], Awaitable[None]]) -> HttpServer:
+def daemon(home: Path, reload: Reload) -> HttpServer:
     """Return all of a daemon that this command sees."""
 
     async def handle(_request: web.Request, _: Caller) -> web.StreamResponse:
-        await reload()
-        return web.json_response({})
+        return web.json_response({"restart_needed": await reload()})
 
     (home / "data").mkdir()
     return HttpServer(
@@ -43,13 +46,12 @@ def daemon(home: Path, reload: Callable[[], Awaitable[None]]) -> HttpServer:
 @pytest.mark.parametrize(
     ("reload", "code", "said"),
     [
-        (accept, 0, RELOADED),
+        (apply, 0, "Configuration reloaded.\n"),
+        (apply_in_part, 0, "Configuration reloaded.\nRestart to apply: http, channels.web.\n"),
         (refuse, 1, "gatehouse: providers.gpt.kind: 'openai' is not part of this version.\n"),
     ],
 )
-async def test_prints_whether_the_reload_succeeded(
-    tmp_path: Path, reload: Callable[[], Awaitable[None]], code: int, said: str
-) -> None:
+async def test_prints_the_outcome_of_the_reload(tmp_path: Path, reload: Reload, code: int, said: str) -> None:
     write_config(tmp_path)
     async with daemon(tmp_path, reload):
         asked = await asyncio.to_thread(gatehouse, "reload", home=tmp_path)

@@ -158,7 +158,14 @@ def test_the_reload_command_asks_the_running_daemon(tmp_path: Path) -> None:
         assert daemon.wait_for("channel_up", channel="loopback")
 
 
-def test_what_only_a_restart_can_change_is_said(tmp_path: Path) -> None:
+def test_the_reload_command_names_settings_that_need_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path):
+        write_config(tmp_path, DEFAULTS.replace("port = 0", "port = 1234") + "\n[channels.web]\nenabled = false\n")
+        done = gatehouse("reload", home=tmp_path)
+    assert done.stdout == "Configuration reloaded.\nRestart to apply: http, channels.web.\n"
+
+
+def test_a_reload_logs_settings_that_need_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         write_config(tmp_path, DEFAULTS.replace("port = 0", "port = 1234") + "\n[channels.web]\nenabled = false\n")
         daemon.signal(signal.SIGHUP)
