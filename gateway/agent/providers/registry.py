@@ -1,4 +1,4 @@
-"""The providers that the settings name: each is opened once, however many agents use it."""
+"""Opens the configured model providers, each one once, and finds models by name."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -10,30 +10,27 @@ import structlog
 from config import ProviderSettings
 from gateway.agent.models import describe
 from gateway.agent.protocol import Closable, Provider
-from gateway.agent.providers.fallback import Candidate, ResilientProvider
-from gateway.agent.providers.retry import Retrying
-
-__all__ = ["ProviderRegistry", "open_provider"]
+from gateway.agent.providers.retry_and_fallback import Candidate, ResilientProvider
 
 log = structlog.get_logger()
 
-_KINDS = {
+_OPENERS = {
     "offline": "gateway.agent.providers.offline:open_offline",
     "openai": "gateway.agent.providers.openai:open_openai",
     "anthropic": "gateway.agent.providers.anthropic:open_anthropic",
 }
-"""Import paths, so that an adapter costs something only where it is used."""
+"""Import paths by kind, so that only the kinds in use are imported."""
 
 
 def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider:
-    """Open the provider that `providers.<name>` describes. It does no I/O, and loads no SDK, until it is used."""
-    module, _, function = _KINDS[settings.kind.value].partition(":")
-    opened = cast("Callable[[ProviderSettings, str], Provider]", getattr(import_module(module), function))
-    return opened(settings, name)
+    """Open the provider `providers.<name>`. It does no I/O and imports no SDK before its first request."""
+    module, _, function = _OPENERS[settings.kind.value].partition(":")
+    opener = cast("Callable[[ProviderSettings, str], Provider]", getattr(import_module(module), function))
+    return opener(settings, name)
 
 
 class ProviderRegistry:
-    """Finds every model by its name: `provider/model`, or a model of an agent's own provider."""
+    """All providers of the settings. A model is named `provider/model`, or by its name at the agent's own provider."""
 
     def __init__(
         self,
@@ -42,46 +39,50 @@ class ProviderRegistry:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._settings = settings
-        self._lineups: list[ResilientProvider] = []
+        self._sleep = sleep
+        self._retry_times: dict[str, float] = {}
+        self._agents: list[ResilientProvider] = []
         self._opened = {name: open_provider(each, name=name) for name, each in settings.items()}
-        self._retrying = {
-            name: Retrying(provider, patience=settings[name].patience, sleep=sleep)
-            for name, provider in self._opened.items()
-        }
 
     def for_agent(self, own: str, model: str | None, fallbacks: Iterable[str]) -> ResilientProvider:
-        """Put an agent's models in a row: its own, which is a name at its provider, and others by their full names."""
-        lineup = ResilientProvider(
-            self._candidate(own, model),
-            [self._candidate(*self._split(each, own)) for each in fallbacks],
-            find=lambda wanted: self._candidate(*self._split(wanted, own)),
+        """Return an agent's provider. `model` is a name at the provider `own`; `fallbacks` are full names."""
+
+        def candidate(provider: str, model: str | None) -> Candidate:
+            settings = self._settings[provider]
+            info = describe(provider, settings, model)
+            return Candidate(info=info, provider=self._opened[provider], model=model, patience=settings.patience)
+
+        def find(name: str) -> Candidate:
+            provider, _, rest = name.partition("/")
+            # At some endpoints a model's own name has a slash (`openai/gpt-5` at OpenRouter).
+            is_full_name = rest and provider in self._settings
+            return candidate(provider, rest) if is_full_name else candidate(own, name)
+
+        resilient = ResilientProvider(
+            candidate(own, model),
+            [find(each) for each in fallbacks],
+            find=find,
+            retry_times=self._retry_times,
+            sleep=self._sleep,
         )
-        self._lineups.append(lineup)
-        return lineup
+        self._agents.append(resilient)
+        return resilient
 
     def skipped_models(self) -> list[str]:
-        """Name the models that have failed lately, in whose place others are asked."""
-        return sorted({name for lineup in self._lineups for name in lineup.skipped_models()})
+        """Return the models that failed recently, so that others are asked first."""
+        return sorted({name for each in self._agents for name in each.skipped_models()})
 
     async def warm_up(self, names: Iterable[str]) -> None:
-        """Do beforehand what takes long the first time."""
+        """Import the SDKs of these providers, so that the first request does not wait for that."""
         for name in names:
             if isinstance(provider := self._opened[name], Closable):
                 try:
                     await provider.warm_up()
-                except Exception:  # It will fail the turns that want it; the daemon and the other agents go on.
-                    log.exception("provider_broken", provider=name)
+                except Exception:  # The turns that need this provider will fail; the daemon and other agents go on.
+                    log.exception("provider_unusable", provider=name)
 
     async def aclose(self) -> None:
-        """Close all connections, each as soon as no step runs on it."""
+        """Close all connections, each as soon as no step uses it."""
         for provider in self._opened.values():
             if isinstance(provider, Closable):
                 await provider.aclose()
-
-    def _candidate(self, provider: str, model: str | None) -> Candidate:
-        info = describe(provider, self._settings[provider], model)
-        return Candidate(info=info, provider=self._retrying[provider], model=model)
-
-    def _split(self, model: str | None, own: str) -> tuple[str, str | None]:
-        provider, _, rest = (model or "").partition("/")
-        return (provider, rest) if rest and provider in self._settings else (own, model)

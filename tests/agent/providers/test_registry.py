@@ -22,12 +22,12 @@ def test_providers_with_connections_can_be_closed(kind: ProviderKind) -> None:
 
 def test_a_model_is_found_by_its_full_name_or_at_the_agents_own_provider() -> None:
     local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
-    lineup = ProviderRegistry({"local": local, "other": local}).for_agent("local", "other/llama", ())
-    assert lineup.own.info.name == "local/other/llama"
-    assert lineup.about("other/llama").name == "local/other/llama", "its own model is never taken for another's"
-    assert lineup.about("other/qwen").name == "other/qwen"
-    assert lineup.about("maker/qwen").name == "local/maker/qwen"
-    assert lineup.about("qwen").name == "local/qwen"
+    provider = ProviderRegistry({"local": local, "other": local}).for_agent("local", "other/llama", ())
+    assert provider.own.info.name == "local/other/llama"
+    assert provider.about("other/llama").name == "local/other/llama", "its own model is never taken for another's"
+    assert provider.about("other/qwen").name == "other/qwen"
+    assert provider.about("maker/qwen").name == "local/maker/qwen"
+    assert provider.about("qwen").name == "local/qwen"
 
 
 def test_no_sdk_is_imported_before_it_is_used() -> None:
@@ -47,4 +47,4 @@ async def test_an_sdk_that_cannot_be_loaded_does_not_end_the_daemon(monkeypatch:
     local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
     with capture_logs() as logged:
         await ProviderRegistry({"local": local}).warm_up(["local"])
-    assert [line["event"] for line in logged] == ["provider_broken"]
+    assert [line["event"] for line in logged] == ["provider_unusable"]
