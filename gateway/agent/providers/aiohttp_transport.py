@@ -1,24 +1,22 @@
-"""The wire under the SDKs: their requests go by aiohttp, which takes half of the processor's time of their own way.
+"""Sends the SDKs' requests with aiohttp, which needs half the CPU time of their own HTTP client.
 
-Both SDKs come with such a transport too, but some of aiohttp's errors pass through theirs as they are.
+Both SDKs ship an aiohttp transport as well, but theirs lets some of aiohttp's errors through untranslated.
 """
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from ssl import SSLContext
 
 import aiohttp
 import httpx2
 from yarl import URL
 
-__all__ = ["AiohttpTransport"]
-
 MAX_CONNECTIONS = 1000
-"""More steps than that wait for one another; turns are limited long before."""
-KEPT_OPEN_FOR = 60.0
+"""Further requests wait. The limit on turns is much lower."""
+KEEP_ALIVE = 60.0
 MAX_HEADER_BYTES = 65_536
 
-_KINDS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
+# The first entry that matches counts, so specific errors come before their base classes.
+_TRANSLATIONS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
     (TimeoutError, httpx2.ReadTimeout),
     (aiohttp.ClientConnectorError, httpx2.ConnectError),
@@ -30,23 +28,34 @@ _KINDS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Made anywhere, also in a thread, where the certificates are read; its session belongs to the loop that asks."""
+    """May be created in any thread, which reads the certificates. Its session belongs to the loop of its requests."""
 
     def __init__(self) -> None:
         self._certificates = httpx2.create_ssl_context(trust_env=False)
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Ask once: whoever wants to be redirected or to try again sees to that."""
-        self._session = self._session or _session(self._certificates)
-        with _translated():
+        """Send one request, without redirects and retries."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE, ssl=self._certificates
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,  # httpx2 does that.
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
+            )
+        timeouts = request.extensions.get("timeout", {})
+        with _translate_errors():
             response = await self._session.request(
                 request.method,
                 URL(str(request.url), encoded=True),
                 headers=request.headers,
                 data=await request.aread() or None,
                 allow_redirects=False,
-                timeout=_timeout(request),
+                # aiohttp's `connect` includes the DNS lookup; its `sock_connect` would not.
+                timeout=aiohttp.ClientTimeout(connect=timeouts.get("connect"), sock_read=timeouts.get("read")),
             )
         return httpx2.Response(response.status, headers=response.raw_headers, stream=_Body(response))
 
@@ -60,36 +69,20 @@ class _Body(httpx2.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _translated():
+        with _translate_errors():
             async for chunk in self._response.content.iter_any():
                 yield chunk
 
     async def aclose(self) -> None:
-        """Give the connection back; one whose answer was not read to its end is closed."""
+        """Return the connection to the pool. If the response was not read to its end, aiohttp closes the connection."""
         self._response.release()
 
 
-def _session(certificates: SSLContext) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEPT_OPEN_FOR, ssl=certificates),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # The client above does that.
-        max_line_size=MAX_HEADER_BYTES,
-        max_field_size=MAX_HEADER_BYTES,
-    )
-
-
-def _timeout(request: httpx2.Request) -> aiohttp.ClientTimeout:
-    """Take what the client above has said for each step; looking up the name is part of connecting."""
-    seconds = request.extensions.get("timeout", {})
-    return aiohttp.ClientTimeout(connect=seconds.get("connect"), sock_read=seconds.get("read"))
-
-
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Turn what aiohttp raises into what the SDKs know; each of them makes an error of its own of that."""
+def _translate_errors() -> Iterator[None]:
+    """Turn aiohttp's errors into those of httpx2, which the SDKs translate into their own."""
     try:
         yield
     except (aiohttp.ClientError, OSError) as error:  # A timeout is an OSError.
-        ours = next(ours for theirs, ours in _KINDS if isinstance(error, theirs))
-        raise ours(str(error) or type(error).__name__) from error
+        translation = next(theirs for ours, theirs in _TRANSLATIONS if isinstance(error, ours))
+        raise translation(str(error) or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""A client of an SDK: made when it is first needed, off the event loop, and closed once nobody uses it any more."""
+"""The SDK client of a provider: created off the event loop when it is first needed, shared, and closed after use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from config import ProviderSettings
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-__all__ = ["IsClosable", "SharedClient", "http_client"]
-
 
 class IsClosable(Protocol):
     async def close(self) -> None: ...
@@ -23,7 +21,7 @@ C = TypeVar("C", bound=IsClosable)
 
 
 class SharedClient(Generic[C]):
-    """Holds one client for all steps that run at the same time. `connect` runs in a thread: it imports the SDK."""
+    """Holds one client for all concurrent steps. `connect` imports the SDK, so it runs in a thread."""
 
     def __init__(self, connect: Callable[[], C]) -> None:
         self._connect = connect
@@ -34,7 +32,7 @@ class SharedClient(Generic[C]):
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[C]:
-        """Give the client for the time of a step."""
+        """Lend the client for one step."""
         self._users += 1
         try:
             yield await self._opened()
@@ -48,7 +46,7 @@ class SharedClient(Generic[C]):
             await self._opened()
 
     async def aclose(self) -> None:
-        """Close the client, or let the last step that uses it do so. A later step opens one for itself."""
+        """Close the client, or let the last step that uses it do so. A later step opens a new client."""
         self._is_retired = True
         await self._close_if_unused()
 
@@ -65,13 +63,13 @@ class SharedClient(Generic[C]):
 
 
 def http_client(settings: ProviderSettings) -> AsyncClient:
-    """Make the client under an SDK's own.
+    """Create the HTTP client for an SDK.
 
-    Neither proxies from the environment nor redirects: the key goes where the settings say, and nowhere else.
+    It uses no proxies from the environment and follows no redirects: the key goes only where the settings say.
     """
-    import httpx2  # noqa: PLC0415 - it comes with the SDKs, and is as heavy.
+    import httpx2  # noqa: PLC0415 - as heavy as the SDKs, which depend on it.
 
-    from gateway.agent.providers.aiohttp_transport import AiohttpTransport  # noqa: PLC0415 - as above
+    from gateway.agent.providers.aiohttp_transport import AiohttpTransport  # noqa: PLC0415 - imports httpx2 as well.
 
     return httpx2.AsyncClient(
         transport=AiohttpTransport(),

@@ -31,39 +31,39 @@ def test_every_error_of_the_sdk_becomes_ours(sdk: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("sdk", SDKS)
-def test_errors_without_an_answer_are_out_of_reach(sdk: ModuleType) -> None:
+def test_errors_without_a_response_are_reported_as_unreachable(sdk: ModuleType) -> None:
     request = httpx2.Request("POST", "http://localhost/")
     for error in (sdk.APITimeoutError(request=request), sdk.APIConnectionError(request=request)):
-        with pytest.raises(ProviderBusy, match="cannot be reached"), translate_errors("p", "m", sdk.APIError):
+        with pytest.raises(ProviderBusy, match="can't be reached"), translate_errors("p", "m", sdk.APIError):
             raise error
 
 
-def asked_to_wait(**headers: str) -> float | None:
+def retry_after(**headers: str) -> float | None:
     response = httpx2.Response(429, headers=headers, request=httpx2.Request("POST", "http://localhost/"))
     with pytest.raises(ProviderBusy) as caught, translate_errors("p", "m", openai.APIError):
         raise openai.RateLimitError("x", response=response, body=None)
     return caught.value.retry_after
 
 
-def test_how_long_to_wait_is_read_in_every_form() -> None:
-    assert asked_to_wait() is None
-    assert asked_to_wait(**{"retry-after": "7"}) == 7
-    assert asked_to_wait(**{"retry-after-ms": "1500", "retry-after": "2"}) == 1.5
-    assert asked_to_wait(**{"retry-after": "-3"}) == 0
-    assert asked_to_wait(**{"retry-after": "soon"}) is None
-    assert asked_to_wait(**{"retry-after": "nan"}) is None
+def test_retry_after_is_read_in_every_format() -> None:
+    assert retry_after() is None
+    assert retry_after(**{"retry-after": "7"}) == 7
+    assert retry_after(**{"retry-after-ms": "1500", "retry-after": "2"}) == 1.5
+    assert retry_after(**{"retry-after": "-3"}) == 0
+    assert retry_after(**{"retry-after": "soon"}) is None
+    assert retry_after(**{"retry-after": "nan"}) is None
     later = format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)
-    assert 290 < (asked_to_wait(**{"retry-after": later}) or 0) <= 300
+    assert 290 < (retry_after(**{"retry-after": later}) or 0) <= 300
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.2, "1 second"), (5, "5 seconds"), (60, "1 minute"), (89, "1 minute"), (7200, "2 hours"), (86_400, "1 day")],
 )
-def test_a_span_is_said_in_its_largest_unit(seconds: float, words: str) -> None:
+def test_a_duration_is_spelled_in_its_largest_unit(seconds: float, words: str) -> None:
     assert spell_duration(seconds) == words
 
 
-def test_no_sentence_shows_the_words_of_the_endpoint() -> None:
+def test_no_sentence_contains_the_endpoints_own_words() -> None:
     for status in (0, 200, 301, 400, 401, 402, 403, 404, 413, 418, 422, 429, 500, 501, 503, 529):
         assert "canary" not in str(classify_fault(ProviderFault(status=status, words="canary"), "m"))

@@ -3,11 +3,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.providers.wire import from_anthropic, from_openai, to_anthropic, to_openai
+from gateway.agent.providers.wire import to_anthropic, to_openai
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions.entries import Entry, User
 from gateway.sessions.history import history_for_model
 from tests.agent.wire.legal import anthropic_complaints, openai_complaints
+from tests.agent.wire.parse import from_anthropic, from_openai
 from tests.sessions.samples import conversation, header, marks, sealed
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip)
