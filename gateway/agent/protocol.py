@@ -1,12 +1,21 @@
-"""What a language model is to the loop; each SDK is adapted to this in a module of its own."""
+"""The protocol between the agent loop and model providers: prompts in, chunks out, and the events of the loop."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+from uuid import uuid4
 
 from msgspec import Struct
 
 from gateway.conversation import Json, Message, Thought, ToolCall, ToolOutcome
+
+MAX_TOOL_CALL_BYTES = 256 * 1024
+"""For all tool calls of a step together, as JSON."""
+TOOL_CALL_TOO_LONG = "The model sent too much data to its tools, so I stopped it. Please ask for less."
+
+
+def new_call_id() -> str:
+    return f"call_{uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,44 +28,45 @@ class ToolSpec:
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """All that a model is given. `model` is None for the agent's own; otherwise a name as `Agent.about` takes it."""
+    """Everything that a model is given. `model` is None for the agent's own model."""
 
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     model: str | None = None
+    """A model of the agent's provider, or `provider/model`."""
 
 
 class TextDelta(Struct, frozen=True, kw_only=True):
-    """The next piece of the text that is being written."""
+    """The next piece of the streamed text."""
 
     text: str
 
 
 class TokenUsage(Struct, frozen=True, kw_only=True):
-    """Tokens of one step, as the provider counted them: each 0 where it did not say. The last chunk of a step."""
+    """Tokens of one step as counted by the provider, 0 where it did not report them. The last chunk of a step."""
 
     input_tokens: int
-    """All that the model read, whether it came from a cache or not."""
+    """All tokens that the model read, cached or not."""
     output_tokens: int
-    """All that the model wrote, thoughts too."""
+    """All tokens that the model wrote, including thoughts."""
     cache_read_tokens: int = 0
-    """Of `input_tokens`, those that came from the provider's cache."""
+    """The part of `input_tokens` that came from the provider's cache."""
     cache_write_tokens: int = 0
-    """Of `input_tokens`, those that were put into it."""
+    """The part of `input_tokens` that was written to the provider's cache."""
     model: str = ""
-    """Which model has answered, as `provider/model`: a fallback, perhaps."""
+    """The model that answered, as `provider/model`. It may be a fallback."""
 
 
 Chunk = TextDelta | ToolCall | Thought | TokenUsage
-"""A tool call comes whole: half of one, from a stream that was cut, must never reach the loop."""
+"""A tool call is always complete: half a call of an interrupted stream must never reach the loop."""
 
 
 class Provider(Protocol):
     def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        """Run one step of the model, as an async generator that can be closed at any time.
+        """Run one step of the model. The generator can be closed at any time.
 
-        Raises only `gateway.errors.ProviderFailed` and its kinds, whose text the person may read.
+        Raises only `gateway.errors.ProviderFailed` and its subclasses, whose text the person may read.
         """
 
 
@@ -65,14 +75,14 @@ class Closable(Protocol):
     """A provider that holds connections."""
 
     async def warm_up(self) -> None:
-        """Do beforehand what takes long the first time: importing its SDK, off the event loop."""
+        """Import the SDK, off the event loop, so that the first step does not wait for it."""
 
     async def aclose(self) -> None:
-        """Close the connections, each as soon as no step runs on it. It can be used again, and then opens anew."""
+        """Close the connections, each as soon as no step uses it. A later step opens new ones."""
 
 
 class StepDone(Struct, frozen=True, kw_only=True):
-    """The model has finished a step. Its tools run only after the caller has come back for the next event."""
+    """The model has finished a step. Its tools run only after the caller asks for the next event."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -97,13 +107,13 @@ class PlannedStep(Struct, frozen=True, kw_only=True):
 
 
 class PlanUpdated(Struct, frozen=True, kw_only=True):
-    """The model has told its plan, or how far it is with it: all steps, each time."""
+    """The model has made or updated its plan. It always has all steps."""
 
     steps: tuple[PlannedStep, ...]
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """The last event: the answer, never empty. It is the last step's text, unless the loop had to end by itself."""
+    """The last event: the answer, never empty. It is the text of the last step, or says why the loop stopped."""
 
     text: str
     steps: int

@@ -152,9 +152,11 @@ class TurnRunner:
             remind=partial(self._reminders.make, job),
         )
         async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
-            permit = self._asking(course, allowance, draft).permit
+            approve = self._asking(course, allowance, draft).permit
             if course.calls:
-                waiting = run_tools(tuple(course.calls.values()), toolbox=agent.toolbox, context=context, permit=permit)
+                waiting = run_tools(
+                    tuple(course.calls.values()), toolbox=agent.toolbox, context=context, approve=approve
+                )
                 await self._minutes.follow_all(waiting, course, draft)
             events = run_agent(
                 await self._preparing.brief(job, prepared),
@@ -162,8 +164,8 @@ class TurnRunner:
                 toolbox=agent.toolbox,
                 context=context,
                 max_iterations=agent.max_iterations,
-                permit=permit,
-                listen=lambda: self._listen(course, allowance),
+                approve=approve,
+                new_messages=lambda: self._listen(course, allowance),
             )
             await self._minutes.follow_all(events, course, draft)
 

@@ -48,7 +48,7 @@ async def meet(_context: ToolContext, place: str, guests: int) -> str:
 
 @tool(needs_approval=True)
 async def launch(_context: ToolContext, what: str) -> str:
-    """Do something that somebody has to agree to."""
+    """Do something that needs approval."""
     return f"launched {what}"
 
 
@@ -106,7 +106,7 @@ async def test_tools_run_in_order_and_the_model_sees_their_outcomes(context: Too
     assert (provider.prompts[1].system, provider.prompts[1].model) == ("Be brief.", "m")
 
 
-async def test_tools_that_may_run_side_by_side_do_and_finish_in_call_order(context: ToolContext) -> None:
+async def test_concurrent_tools_run_in_parallel_and_finish_in_call_order(context: ToolContext) -> None:
     step = [calls("meet", f"call_{number}", place="square", guests=3) for number in range(3)]
     async with asyncio.timeout(60):
         events = await run(ScriptedProvider(step, says("Met.")), context)
@@ -139,7 +139,7 @@ async def test_a_tool_that_must_run_alone_waits_for_those_before_it(context: Too
     ]
 
 
-async def test_nothing_runs_before_the_caller_asks_for_it(context: ToolContext) -> None:
+async def test_no_tool_runs_before_the_caller_asks_for_the_next_event(context: ToolContext) -> None:
     """The caller commits the calls between `StepDone` and the next event; a tool must not have run by then."""
     ran: list[str] = []
 
@@ -165,7 +165,7 @@ async def test_nothing_runs_before_the_caller_asks_for_it(context: ToolContext) 
 
 
 @pytest.mark.parametrize("chunks", [[], says("\n"), [TokenUsage(input_tokens=1, output_tokens=0)]])
-async def test_a_silent_model_gets_a_sentence_said_for_it(chunks: Sequence[Chunk], context: ToolContext) -> None:
+async def test_an_empty_answer_is_replaced_by_a_sentence(chunks: Sequence[Chunk], context: ToolContext) -> None:
     done = (await run(ScriptedProvider(chunks), context))[-1]
     assert isinstance(done, Done)
     assert "without an answer" in done.text
@@ -179,7 +179,7 @@ async def test_the_number_of_steps_is_limited(context: ToolContext) -> None:
     assert "after 4 steps" in done.text
 
 
-async def test_the_same_call_with_the_same_result_is_broken_off(context: ToolContext) -> None:
+async def test_a_repeated_call_with_the_same_result_ends_the_turn(context: ToolContext) -> None:
     events = await run(ScriptedProvider([calls("add", first=1, second=1)]), context, max_iterations=200)
     done = events[-1]
     assert isinstance(done, Done)
@@ -187,14 +187,14 @@ async def test_the_same_call_with_the_same_result_is_broken_off(context: ToolCon
     assert "`add`" in done.text
 
 
-async def test_calls_that_differ_are_not_broken_off(context: ToolContext) -> None:
+async def test_different_calls_do_not_end_the_turn(context: ToolContext) -> None:
     steps = [[calls("add", first=number, second=1)] for number in range(8)]
     done = (await run(ScriptedProvider(*steps, says("Fine.")), context, max_iterations=20))[-1]
     assert done == Done(text="Fine.", steps=9)
 
 
 @pytest.mark.parametrize("length", [2, 3])
-async def test_a_few_calls_in_turns_for_ever_are_broken_off(length: int, context: ToolContext) -> None:
+async def test_a_repeated_cycle_of_calls_ends_the_turn(length: int, context: ToolContext) -> None:
     steps = [[calls("add" if number % length else "lost", first=number % length, second=1)] for number in range(100)]
     done = (await run(ScriptedProvider(*steps), context, max_iterations=100))[-1]
     assert isinstance(done, Done)
@@ -202,15 +202,15 @@ async def test_a_few_calls_in_turns_for_ever_are_broken_off(length: int, context
     assert "`lost` and `add`" in done.text
 
 
-async def test_turns_whose_results_change_are_not_broken_off(context: ToolContext) -> None:
+async def test_a_cycle_whose_results_change_does_not_end_the_turn(context: ToolContext) -> None:
     steps = [[calls("add", first=0, second=number if number % 2 else -1)] for number in range(12)]
     done = (await run(ScriptedProvider(*steps, says("Fine.")), context, max_iterations=20))[-1]
     assert done == Done(text="Fine.", steps=13)
 
 
-async def test_a_text_without_end_ends_the_turn(context: ToolContext) -> None:
+async def test_a_text_over_the_limit_ends_the_turn(context: ToolContext) -> None:
     provider = ScriptedProvider([TextDelta(text="x" * 65_536)] * 17)
-    with pytest.raises(ProviderFailed, match="more than one answer can hold"):
+    with pytest.raises(ProviderFailed, match="became too long"):
         await run(provider, context)
     assert provider.is_closed
 
@@ -231,19 +231,19 @@ def _nested(depth: int) -> Json:
     ],
     ids=["long", "many", "deep"],
 )
-async def test_arguments_beyond_measure_end_the_turn(chunks: list[Chunk], context: ToolContext) -> None:
-    with pytest.raises(ProviderFailed, match="more than they can take"):
+async def test_oversized_arguments_end_the_turn(chunks: list[Chunk], context: ToolContext) -> None:
+    with pytest.raises(ProviderFailed, match="too much data"):
         await run(ScriptedProvider(chunks), context)
 
 
-async def test_each_call_of_a_step_has_a_result_even_when_it_is_broken_off(context: ToolContext) -> None:
+async def test_each_call_of_the_last_step_of_a_loop_has_a_result(context: ToolContext) -> None:
     step = [calls("add", f"call_{number}", first=1, second=1) for number in range(5)]
     events = await run(ScriptedProvider(step), context)
     assert sum(isinstance(event, ToolFinished) for event in events) == 5
     assert isinstance(events[-1], Done)
 
 
-async def test_two_calls_never_share_an_id(context: ToolContext) -> None:
+async def test_missing_and_repeated_call_ids_are_replaced(context: ToolContext) -> None:
     step = [
         calls("add", "", first=1, second=1),
         calls("add", "a", first=1, second=2),
@@ -255,7 +255,7 @@ async def test_two_calls_never_share_an_id(context: ToolContext) -> None:
     assert all(ids)
 
 
-async def test_what_the_model_writes_is_made_valid_unicode(context: ToolContext) -> None:
+async def test_model_output_is_made_valid_unicode(context: ToolContext) -> None:
     broken = calls("add", "x\ud800", first={"a\0": ["\ud800", None]})
     events = await run(ScriptedProvider([TextDelta(text="a\ud800"), broken], says("Good.")), context)
     step = events[1]
@@ -272,7 +272,7 @@ async def test_a_failing_provider_ends_the_turn_and_is_closed(context: ToolConte
     assert provider.is_closed
 
 
-async def test_closing_it_in_mid_stream_closes_the_provider(context: ToolContext) -> None:
+async def test_closing_the_loop_during_a_stream_closes_the_provider(context: ToolContext) -> None:
     provider = ScriptedProvider(says("one two three"))
     async with aclosing(
         run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=1)
@@ -281,7 +281,7 @@ async def test_closing_it_in_mid_stream_closes_the_provider(context: ToolContext
     assert provider.is_closed
 
 
-async def test_cancelling_it_while_a_tool_runs_leaves_nothing_running(context: ToolContext) -> None:
+async def test_cancelling_the_loop_during_a_tool_leaves_nothing_running(context: ToolContext) -> None:
     started = asyncio.Event()
 
     async def turn() -> None:
@@ -301,10 +301,10 @@ async def test_cancelling_it_while_a_tool_runs_leaves_nothing_running(context: T
     assert running.cancelled()
 
 
-async def test_everything_is_asked_before_anything_of_the_step_runs(context: ToolContext) -> None:
+async def test_all_approvals_of_a_step_come_before_its_first_tool_runs(context: ToolContext) -> None:
     asked: list[str] = []
 
-    async def permit(call: ToolCall) -> str | None:
+    async def approve(call: ToolCall) -> str | None:
         asked.append(call.id)
         return "No." if call.id == "c3" else None
 
@@ -313,7 +313,7 @@ async def test_everything_is_asked_before_anything_of_the_step_runs(context: Too
     started: list[str] = []
     finished: list[ToolOutcome] = []
     async with aclosing(
-        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
+        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, approve=approve)
     ) as events:
         async for event in events:
             if isinstance(event, ToolStarted):
@@ -329,39 +329,39 @@ async def test_everything_is_asked_before_anything_of_the_step_runs(context: Too
     ]
 
 
-async def test_nobody_is_asked_about_a_call_that_cannot_run(context: ToolContext) -> None:
+async def test_an_invalid_call_needs_no_approval(context: ToolContext) -> None:
     asked: list[str] = []
 
-    async def permit(call: ToolCall) -> str | None:
+    async def approve(call: ToolCall) -> str | None:
         asked.append(call.id)
         return None
 
     broken = ToolCall(id="c1", name="launch", input={}, fault="The arguments were cut off.")
     provider = ScriptedProvider([broken], says("Done."))
-    events = run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, permit=permit)
+    events = run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, approve=approve)
     outcomes = [event.outcome async for event in events if isinstance(event, ToolFinished)]
     assert asked == []
     assert outcomes == [ToolOutcome(id="c1", output="The arguments were cut off.", is_error=True)]
 
 
-async def test_a_tool_that_comes_while_a_person_is_asked_does_not_run_unasked(context: ToolContext) -> None:
+async def test_a_tool_added_during_an_approval_does_not_run_without_one(context: ToolContext) -> None:
     """The tools of a server are not known while it is being started."""
     come: list[Tool] = []
 
-    async def permit(call: ToolCall) -> str | None:
+    async def approve(call: ToolCall) -> str | None:
         assert call.id == "c1"
         come.append(replace(add, needs_approval=True))
         return None
 
     toolbox = Toolbox([launch], more=lambda: come)
     provider = ScriptedProvider([calls("launch", "c1", what="a"), calls("add", "c2", first=1, second=2)], says("Done."))
-    events = run_agent(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3, permit=permit)
+    events = run_agent(PROMPT, provider=provider, toolbox=toolbox, context=context, max_iterations=3, approve=approve)
     outcomes = [event.outcome async for event in events if isinstance(event, ToolFinished)]
     assert [outcome.is_error for outcome in outcomes] == [False, True]
     assert outcomes[1].output == "There is no tool 'add'. There are: launch."
 
 
-async def test_a_plan_is_told_after_the_call_that_made_it(context: ToolContext) -> None:
+async def test_a_plan_update_follows_the_call_that_made_it(context: ToolContext) -> None:
     steps: list[Json] = [{"content": "Look", "status": "completed"}, {"content": "Leap"}]
     toolbox = Toolbox([plan])
     provider = ScriptedProvider([calls("plan", steps=steps), calls("plan", "call_2", steps=[{}])], says("Done."))
@@ -375,23 +375,25 @@ async def test_a_plan_is_told_after_the_call_that_made_it(context: ToolContext) 
     )
 
 
-async def test_a_tool_that_asks_does_not_run_where_there_is_nobody_to_ask(context: ToolContext) -> None:
+async def test_a_tool_that_needs_approval_does_not_run_without_a_person(context: ToolContext) -> None:
     events = await run(ScriptedProvider([calls("launch", what="it")], says("Done.")), context)
     (finished,) = [event for event in events if isinstance(event, ToolFinished)]
     assert finished.outcome.is_error
-    assert "nobody to ask" in finished.outcome.output
+    assert "no one can be asked" in finished.outcome.output
     assert not any(isinstance(event, ToolStarted) for event in events)
 
 
-async def test_what_is_said_meanwhile_is_heard_between_two_steps_and_not_after_the_last(context: ToolContext) -> None:
+async def test_new_messages_are_added_between_steps_but_not_after_the_last(context: ToolContext) -> None:
     said = [[UserMessage(text="Make it three.")], [UserMessage(text="Too late.")]]
 
-    async def listen() -> Sequence[UserMessage]:
+    async def new_messages() -> Sequence[UserMessage]:
         return said.pop(0)
 
     provider = ScriptedProvider([calls("add", first=1, second=2)], says("Done."))
     async with aclosing(
-        run_agent(PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, listen=listen)
+        run_agent(
+            PROMPT, provider=provider, toolbox=TOOLBOX, context=context, max_iterations=3, new_messages=new_messages
+        )
     ) as events:
         _ = [event async for event in events]
     assert [type(message) for message in provider.prompts[1].messages] == [

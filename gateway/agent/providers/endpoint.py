@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from config import ProviderSettings
-from gateway.agent.loop import MAX_TOOL_CALL_BYTES, TOOL_CALL_TOO_LONG, new_call_id
-from gateway.agent.protocol import Chunk, Prompt, TextDelta
+from gateway.agent.protocol import MAX_TOOL_CALL_BYTES, TOOL_CALL_TOO_LONG, Chunk, Prompt, TextDelta, new_call_id
 from gateway.agent.providers.errors import translate_errors
 from gateway.agent.providers.sdk_client import IsClosable, SharedClient
 from gateway.conversation import Json, ToolCall

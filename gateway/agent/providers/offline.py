@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequ
 from dataclasses import dataclass, field
 
 from config import ProviderSettings
-from gateway.agent.loop import new_call_id
-from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, new_call_id
 from gateway.conversation import AssistantMessage, Json, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.text import excerpt
 

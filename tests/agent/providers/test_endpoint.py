@@ -64,7 +64,7 @@ async def test_invalid_json_arguments_become_a_fault_that_the_model_reads(api: D
 async def test_oversized_arguments_end_the_step(api: Dialect) -> None:
     pieces = ['{"at": "', *["x" * 65_536] * 80, '"}']
     async with model(api, api.answer(calls=[Call("look", pieces)])) as (provider, server):
-        with pytest.raises(ProviderFailed, match="more than they can take"):
+        with pytest.raises(ProviderFailed, match="too much data"):
             await step(provider)
     assert len(server.requests) == 1
 
