@@ -19,11 +19,15 @@ from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt
 from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.files.room import Files
+from gateway.files.store import FileStore
 from gateway.job import Job
+from gateway.mcp.registry import McpServers
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Spool
 from gateway.turns.agents import Agent, AgentRegistry
-from gateway.turns.context import brief
+from gateway.turns.compaction import Compactor
+from gateway.turns.context import TurnContext
 from gateway.turns.usage import Meter
 
 __all__ = ["rows"]
@@ -63,26 +67,26 @@ def rows() -> Iterator[Row]:
 
 async def _measured() -> tuple[float, float]:
     with TemporaryDirectory() as folder:
-        async with _session(Path(folder)) as (sessions, meter, agent, job):
-            times = [await _took_ms(sessions, meter, agent, job) for _ in range(TIMES)]
+        async with _session(Path(folder)) as (context, meter, agent, job):
+            times = [await _took_ms(context, meter, agent, job) for _ in range(TIMES)]
     return median(times), times[0]
 
 
-async def _took_ms(sessions: SessionManager, meter: Meter, agent: Agent, job: Job) -> float:
+async def _took_ms(context: TurnContext, meter: Meter, agent: Agent, job: Job) -> float:
     told = Told()
     began = perf_counter()
-    metered = meter.metered(replace(agent, provider=told), meter.bill("ann", agent))
-    briefing = await brief(job, agent, sessions, notes="", today=NOW, is_shared=False)
-    metered.before = briefing.before
-    async for _ in metered.stream(briefing.prompt):
+    provider = meter.open_provider(replace(agent, provider=told), "ann")
+    prompt, provider.history_size = await context.build_prompt(job, agent)
+    async for _ in provider.stream(prompt):
         pass
     return (told.asked_at - began) * 1000
 
 
 @asynccontextmanager
-async def _session(folder: Path) -> AsyncIterator[tuple[SessionManager, Meter, Agent, Job]]:
+async def _session(folder: Path) -> AsyncIterator[tuple[TurnContext, Meter, Agent, Job]]:
     settings = Settings.model_validate({"gateway": {"data_dir": folder}})
-    agent = replace(AgentRegistry(settings)["main"], info=ModelInfo(name="house/model"))
+    live, registry = Live(settings), AgentRegistry(settings)
+    agent = replace(registry["main"], info=ModelInfo(name="house/model"))
     async with await Spool.open(folder) as spool:
         sessions = await SessionManager.open(folder / "sessions", SessionSettings(), lambda: NOW, journal=spool)
         await sessions.recover()
@@ -91,7 +95,18 @@ async def _session(folder: Path) -> AsyncIterator[tuple[SessionManager, Meter, A
             question = entries.User(content=TEXT, turn=f"t{number}")
             await sessions.append(session.key, [question, entries.Assistant(content=TEXT, turn=question.turn)])
         await sessions.append(session.key, [entries.User(content=TEXT, turn="now")])
-        yield sessions, Meter(Live(settings), spool, now=lambda: NOW), agent, _job(session.key)
+        meter = Meter(live, spool, now=lambda: NOW)
+        context = TurnContext(
+            live=live,
+            agents=lambda: registry,
+            mcp=McpServers(),
+            sessions=sessions,
+            meter=meter,
+            compactor=Compactor(sessions=sessions, meter=meter, spool=spool),
+            files=Files(live, FileStore(folder / "files", settings.files.max_stored_bytes), {}),
+            now=lambda: NOW,
+        )
+        yield context, meter, agent, _job(session.key)
         await sessions.close()
 
 

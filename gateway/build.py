@@ -29,10 +29,11 @@ from gateway.reminders import Reminders, ReminderScheduler
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
 from gateway.turns.agents import AgentRegistry
-from gateway.turns.approvals import Approvals
+from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.compaction import Compactor
 from gateway.turns.context import TurnContext
+from gateway.turns.recorder import TurnRecorder
 from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
@@ -123,23 +124,39 @@ def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> 
 
 
 def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> TurnRunner:
-    preparing = TurnContext(
-        live=ground.live,
-        roster=agents.current,
-        sessions=ground.sessions,
+    live, sessions, delivery, lanes = ground.live, ground.sessions, chats.delivery, desk.lanes
+    busy = BusyPolicy(live, lanes)
+    recorder = TurnRecorder(
+        sessions=sessions,
+        spool=ground.spool,
+        delivery=delivery,
+        lanes=lanes,
+        busy=busy,
         meter=agents.meter,
-        compactions=agents.compactions,
-        files=chats.files,
-        now=ground.now,
+        metrics=ground.metrics,
     )
     return TurnRunner(
-        live=ground.live,
-        preparing=preparing,
-        sessions=ground.sessions,
-        delivery=chats.delivery,
-        meanwhile=BusyPolicy(ground.live, desk.lanes, chats.signs),
+        live=live,
+        sessions=sessions,
+        context=TurnContext(
+            live=live,
+            agents=agents.current,
+            mcp=agents.mcp,
+            sessions=sessions,
+            meter=agents.meter,
+            compactor=agents.compactions,
+            files=chats.files,
+            now=ground.now,
+        ),
+        recorder=recorder,
+        busy=busy,
         approvals=chats.approvals,
+        gate=ApprovalGate(live=live, approvals=chats.approvals, recorder=recorder, delivery=delivery, lanes=lanes),
+        delivery=delivery,
+        reactions=chats.signs,
+        files=chats.files,
         reminders=desk.reminders,
+        compactor=agents.compactions,
     )
 
 

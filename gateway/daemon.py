@@ -141,7 +141,7 @@ class Daemon:
             name=name,
             max_waiting=limits.max_queued_per_session,
             max_total=limits.max_queued,
-            on_removed=lambda job: self._chats.signs.over(job.turn),
+            on_removed=lambda job: self._chats.signs.remove(job.turn),
         )
 
     async def _do(self, job: Job) -> None:
@@ -235,7 +235,7 @@ class Daemon:
 
     async def _take_up(self) -> None:
         """Know what the last run has known, and go on with what it has left."""
-        await self._agents.meter.read()
+        await self._agents.meter.load()
         self._live.book.read(await self._spool.facts(FACTS))
         self._chats.moves.read(await self._spool.facts(MOVES))
         taking_up = TakingUp(

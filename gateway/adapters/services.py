@@ -55,7 +55,7 @@ class SessionBrowser:
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
         return [
-            OpenQuestion(key=question.key, message=question.message)
+            OpenQuestion(key=question.message_key, message=question.message)
             for question in self._approvals.of_scope(self._scope(address, sender))
             if question.message.address == address
         ]

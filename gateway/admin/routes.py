@@ -65,7 +65,7 @@ def spool_routes(spool: Spool, delivery: Delivery) -> list[Route]:
     async def retry(request: web.Request, _: Caller) -> web.StreamResponse:
         revived = await retry_dead_replies(spool, (await request.json()).get("key"))
         for row in revived:
-            delivery.resume(row)
+            delivery.enqueue(row)
         return web.json_response({"revived": [row.key for row in revived]})
 
     return [

@@ -88,7 +88,7 @@ async def _plan(call: Call, session: SessionMeta | None) -> list[str]:
 
 async def _usage(call: Call) -> Answer:
     person = person_of(call.desk.live.settings, call.inbound)
-    today = await call.desk.meter.spending.today(person)
+    today = await call.desk.meter.daily.today(person)
     limit = call.desk.live.settings.limits.tokens_per_user_per_day
     left = f"; {max(0, limit - today.tokens):,} of {limit:,} tokens are left" if limit else ""
     session = call.desk.sessions.active(call.routed.scope)
@@ -98,7 +98,7 @@ async def _usage(call: Call) -> Answer:
 
 
 async def _everybody(call: Call) -> list[str]:
-    together, people = await call.desk.meter.spending.everybody(SHOWN_PEOPLE)
+    together, people = await call.desk.meter.daily.everybody(SHOWN_PEOPLE)
     rows = [f"  {person}: {spent_in_words(spent)}" for person, spent in people]
     return [f"Everybody, today: {spent_in_words(together)}{'. Those who used most:' if rows else '.'}", *rows]
 

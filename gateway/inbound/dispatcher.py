@@ -23,7 +23,7 @@ class Work:
         """Do what `job` asks; return the one that has begun with its end, if any."""
         if job.command is None:
             return await self._turns.run(job)  # It may wait for a place among the others.
-        self._signs.over(job.turn)
+        self._signs.remove(job.turn)
         command = next(each for each in COMMANDS if each.name == job.command)
         if command is RETRY:
             return await self._retry(job, command, job.argument)
@@ -34,7 +34,7 @@ class Work:
     async def _retry(self, job: Job, command: Command, argument: str) -> Job | None:
         """Answer the last message anew; where there is none, the command itself says so."""
         try:
-            begins_with = [] if job.is_resumed else await self._turns.again(job)
+            begins_with = [] if job.is_resumed else await self._turns.retry_opening(job)
         except Refused as refusal:
             await self._errands.refused(job, str(refusal))
             return None

@@ -133,7 +133,7 @@ class Queueing:
     def _put(self, job: Job, note: Sequence[AddToOutbox]) -> None:
         inbound = job.inbound
         if self._why_it_waits(inbound, job.session, WaitingSign.REACTION):
-            self._signs.waits(job.turn, inbound)
+            self._signs.add(job.turn, inbound)
         if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
             self._lanes.stop(job.session, INTERRUPTED)
         self._files.start(job)

@@ -48,9 +48,9 @@ class TakingUp:
     async def run(self) -> None:
         """Put everything back where it was, before intake opens. What is given up is told to its sender, once."""
         found = await self.spool.recover()
-        self.delivery.remember_drafts(found.drafts)
+        self.delivery.restore_drafts(found.drafts)
         for reply in found.outbox:
-            self.delivery.take_up(reply)
+            self.delivery.recover(reply)
         if RESTARTED_BY in found.facts:
             await self._greet(found.facts[RESTARTED_BY])
         collected = _collected(found)
@@ -74,7 +74,7 @@ class TakingUp:
         """Let the messages of one turn be answered, or give them up; return how many of them were."""
         first = rows[0]
         if first.state is InboxState.RECEIVED:
-            self.signs.may_stand(first.turn, first.inbound)
+            self.signs.restore(first.turn, first.inbound)
         if first.attempts >= MAX_ATTEMPTS:
             return await self._give_up(rows, InboxState.DEAD, CRASHED.format(times=first.attempts))
         if first.state is InboxState.RECEIVED and first.accepted_at < self.now - self.max_age:
@@ -115,7 +115,7 @@ class TakingUp:
             await self.spool.commit(*settled, *parts)
         self.delivery.post(parts)
         for row in rows:
-            self.signs.over(row.turn)
+            self.signs.remove(row.turn)
             self.delivery.metrics.message_abandoned(row.inbound.address.channel, state)
         return len(rows)
 

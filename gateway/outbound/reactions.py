@@ -1,4 +1,4 @@
-"""Signs: a reaction on a message that has to wait, until it does no more. Nothing depends on it, and nobody waits."""
+"""Waiting reactions: an emoji on a message that has to wait, until its turn starts. No other part depends on them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,23 +11,21 @@ from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient, Undeliverable
 from gateway.lanes import LaneFull, Lanes
 
-__all__ = ["SEEN", "WaitingReactions"]
-
 log = structlog.get_logger()
 
 SEEN = "👀"
-SOON = 0.5
-"""Seconds within which a message is not called waiting."""
-DEADLINE = 10.0
-MAX_WAITING = 3
-"""Signs that wait in one chat; one that comes too late says nothing any more, so more are dropped."""
-MAX_IN_ALL = 500
-AGAIN_AFTER = (1.0, 5.0, 30.0)
-"""Seconds after which a sign is taken off that could not be before, unless the platform has asked for more."""
+SHOW_AFTER = 0.5
+"""Seconds that a message has to wait before it gets a reaction."""
+REQUEST_TIMEOUT = 10.0
+MAX_WAITING_PER_CHAT = 3
+"""Requests that wait in one chat. More are dropped: a reaction that comes late is worth nothing."""
+MAX_REACTIONS = 500
+RETRY_DELAYS = (1.0, 5.0, 30.0)
+"""Seconds between attempts to remove a reaction, unless the platform asks for more."""
 
 
 @dataclass(slots=True)
-class _Sign:
+class _Reaction:
     inbound: Inbound
     timer: asyncio.TimerHandle | None = None
     is_shown: bool = False
@@ -44,82 +42,87 @@ class WaitingReactions:
         self,
         channels: Mapping[tuple[str, str], Channel],
         *,
-        soon: float = SOON,
+        show_after: float = SHOW_AFTER,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channels = channels
-        self._soon = soon
+        self._show_after = show_after
         self._sleep = sleep
-        self._signs: dict[str, _Sign] = {}
-        self.lanes: Lanes[_Sign] = Lanes(self._work, name="sign", max_waiting=MAX_WAITING, max_total=MAX_IN_ALL)
+        self.waiting: dict[str, _Reaction] = {}
+        """By the turn of the message."""
+        self.lanes: Lanes[_Reaction] = Lanes(
+            self._update, name="reaction", max_waiting=MAX_WAITING_PER_CHAT, max_total=MAX_REACTIONS
+        )
 
-    def waits(self, turn: str, inbound: Inbound) -> None:
-        """Show that a message was seen and waits, where the channel can, unless that is over in a moment."""
-        if inbound.message_id is None or self._reacts(inbound) is None or len(self._signs) >= MAX_IN_ALL:
+    def add(self, turn: str, inbound: Inbound) -> None:
+        """Show, if the channel can, that a message waits. Nothing is shown if the wait is short."""
+        if self._can_react(inbound):
+            reaction = self.waiting[turn] = _Reaction(inbound)
+            reaction.timer = asyncio.get_running_loop().call_later(self._show_after, self._show, turn, reaction)
+
+    def restore(self, turn: str, inbound: Inbound) -> None:
+        """Track a message that waited when the daemon stopped: it may have a reaction to be removed."""
+        if self._can_react(inbound):
+            self.waiting[turn] = _Reaction(inbound, is_shown=True)
+
+    def remove(self, turn: str) -> None:
+        """Remove the reaction, if there is one: the turn of the message starts, or never will."""
+        reaction = self.waiting.pop(turn, None)
+        if reaction is None:
             return
-        sign = self._signs[turn] = _Sign(inbound)
-        sign.timer = asyncio.get_running_loop().call_later(self._soon, self._show_soon, turn, sign)
+        reaction.is_over = True
+        if reaction.timer is not None:
+            reaction.timer.cancel()
+        if reaction.is_shown:
+            self.lanes.put(reaction.chat, reaction)
 
-    def may_stand(self, turn: str, inbound: Inbound) -> None:
-        """Know of a message that waited when the daemon ended: its sign, if it had one, is taken off in the end."""
-        if inbound.message_id is not None and self._reacts(inbound) is not None and len(self._signs) < MAX_IN_ALL:
-            self._signs[turn] = _Sign(inbound, is_shown=True)
+    def _can_react(self, inbound: Inbound) -> bool:
+        is_possible = inbound.message_id is not None and self._channel_for(inbound) is not None
+        return is_possible and len(self.waiting) < MAX_REACTIONS
 
-    def over(self, turn: str) -> None:
-        """Take the sign off: the message is being answered, or never will be."""
-        sign = self._signs.pop(turn, None)
-        if sign is None:
-            return
-        sign.is_over = True
-        if sign.timer is not None:
-            sign.timer.cancel()
-        if sign.is_shown:
-            self.lanes.put(sign.chat, sign)
-
-    def _show_soon(self, turn: str, sign: _Sign) -> None:
+    def _show(self, turn: str, reaction: _Reaction) -> None:
         try:
-            self.lanes.check_room(sign.chat)
+            self.lanes.check_room(reaction.chat)
         except LaneFull:
-            self._signs.pop(turn, None)
+            self.waiting.pop(turn, None)
         else:
-            self.lanes.put(sign.chat, sign)
+            self.lanes.put(reaction.chat, reaction)
 
-    async def _work(self, sign: _Sign) -> None:
-        """Show a sign or take it off; one that was over before it was shown is not worth a request."""
-        if not sign.is_over:
-            trouble = await self._try(sign, is_on=True)
-            sign.is_shown = trouble is None or (isinstance(trouble, Transient) and trouble.may_have_arrived)
-        if sign.is_over and sign.is_shown:
-            sign.is_shown = False
-            await self._take_off(sign)
-
-    async def _take_off(self, sign: _Sign) -> None:
-        """Take a sign off, in several tries: one that stays would say for ever that the message waits."""
-        trouble = await self._try(sign, is_on=False)
-        for pause in AGAIN_AFTER:
+    async def _update(self, reaction: _Reaction) -> None:
+        """Show a reaction, or remove it. One that was over before it was shown costs no request."""
+        if not reaction.is_over:
+            trouble = await self._request(reaction, is_on=True)
+            reaction.is_shown = trouble is None or (isinstance(trouble, Transient) and trouble.may_have_arrived)
+        # `remove` may have been called during the request above. It put nothing in the lane then, as the reaction
+        # was not shown yet, so it is removed here.
+        if not (reaction.is_over and reaction.is_shown):
+            return
+        reaction.is_shown = False
+        # Retried, since a reaction that stays would say for ever that the message waits.
+        trouble = await self._request(reaction, is_on=False)
+        for delay in RETRY_DELAYS:
             if not isinstance(trouble, Transient):
                 return
-            await self._sleep(max(pause, trouble.retry_after or 0.0))
-            trouble = await self._try(sign, is_on=False)
+            await self._sleep(max(delay, trouble.retry_after or 0.0))
+            trouble = await self._request(reaction, is_on=False)
 
-    async def _try(self, sign: _Sign, *, is_on: bool) -> Exception | None:
-        """Return why it did not work, if it did not."""
-        inbound, reacts = sign.inbound, self._reacts(sign.inbound)
-        address, message = inbound.address, inbound.message_id or ""
-        if reacts is None:
-            return Undeliverable("There is no such channel any more.")
+    async def _request(self, reaction: _Reaction, *, is_on: bool) -> Exception | None:
+        """Return the error, if there was one."""
+        inbound, channel = reaction.inbound, self._channel_for(reaction.inbound)
+        if channel is None:
+            return Undeliverable("The channel is not enabled any more.")
         try:
-            async with asyncio.timeout(DEADLINE):
-                await (reacts.react if is_on else reacts.unreact)(address, message, SEEN)
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                await (channel.react if is_on else channel.unreact)(inbound.address, inbound.message_id or "", SEEN)
         except (ChannelError, TimeoutError) as trouble:
-            log.debug("sign_lost", channel=address.channel, reason=str(trouble))
+            log.debug("reaction_failed", channel=inbound.address.channel, reason=str(trouble))
             is_late = isinstance(trouble, TimeoutError)
-            return Transient("It took too long.", may_have_arrived=True) if is_late else trouble
+            return Transient("The request timed out.", may_have_arrived=True) if is_late else trouble
         except Exception as bug:  # One adapter's bug must not end the daemon.
-            log.exception("sign_crashed", channel=address.channel)
+            log.exception("reaction_crashed", channel=inbound.address.channel)
             return bug
         return None
 
-    def _reacts(self, inbound: Inbound) -> Reacts | None:
+    def _channel_for(self, inbound: Inbound) -> Reacts | None:
         channel = self._channels.get((inbound.address.channel, inbound.address.account))
         return None if channel is None else abilities_of(channel).reacts

@@ -1,12 +1,12 @@
-"""Drafting: shows an answer while it is being written, and that somebody is at it, where the channel can."""
+"""Draft streaming: shows an answer in its chat while it is being written, and the typing status before that."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
+from typing import Self
 
 import structlog
 from msgspec.structs import replace
@@ -15,257 +15,220 @@ from gateway.aio import finish_before_cancel
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient
-from gateway.spool import DeleteDraft, Operation, OutboxRow, SaveDraft, Spool
+from gateway.spool import DeleteDraft, Operation, SaveDraft, Spool, SpoolFull
 
 log = structlog.get_logger()
 
-LAST_REQUEST = 10.0
-"""Seconds that an answer waits for the last request about its draft."""
+LAST_EDIT_TIMEOUT = 10.0
+"""Seconds that the final text waits for an edit that is still on its way."""
 
-SETTLING = 0.3
-"""Seconds from the first words of an answer to its first draft, where drafts are no more frequent than that."""
+FIRST_DRAFT_DELAY = 0.3
+"""Seconds from the first words to the first draft. Channels that allow faster updates than this skip the delay."""
 
-AT_ONCE = 0.02
-"""Seconds within which an answer needs no sign that somebody is at it."""
-
-IN_LINE = 0.1
-"""Seconds between two looks at whether a chat has heard all that was said before."""
+TYPING_DELAY = 0.02
+"""Seconds before the typing status is shown. A faster answer does not need it."""
 
 TYPING_INTERVAL = 4.0
-"""Platforms show "typing" for about five seconds."""
+"""Seconds between two typing requests. Platforms show the status for about five."""
+
+CLEAR_CHECK_INTERVAL = 0.1
+"""Seconds between two checks whether all earlier messages of the chat have been sent."""
 
 
-class Draft:
-    """The newest state of an answer that is being written; only the newest is worth showing."""
+class DraftStore:
+    """Drafts that are real messages in a chat, by turn. The final text replaces them, even after a crash."""
 
-    def __init__(self, on_begun: Callable[[], object] = lambda: None) -> None:
-        self.text = ""
-        self.is_resting = False
-        """Whether nobody is at it, since it is somebody else's turn to say something."""
-        self._on_begun: Callable[[], object] | None = on_begun
-        self._changed = asyncio.Event()
+    def __init__(self, spool: Spool, now: Callable[[], datetime]) -> None:
+        self._spool = spool
+        self._now = now
+        self.receipts: dict[str, Receipt | None] = {}
+        """None from just before the draft is sent until the platform has returned its id."""
+        self.lost: set[str] = set()
+        """Turns whose draft may be in the chat under an unknown id: after a crash, or if the response was lost."""
 
-    def show(self, text: str) -> None:
-        if self._on_begun is not None:
-            self._on_begun()
-            self._on_begun = None
-        self.text = text
-        self._changed.set()
+    def restore(self, found: Mapping[str, Receipt | None]) -> None:
+        """Load the drafts that were in their chats when the daemon stopped."""
+        self.receipts.update(found)
+        self.lost.update(turn for turn, receipt in found.items() if receipt is None)
 
-    async def begun(self) -> None:
-        """Return once there is something to show that has not been shown."""
-        await self._changed.wait()
+    async def keep(self, turn: str, receipt: Receipt | None) -> None:
+        self.receipts[turn] = receipt
+        await self._spool.commit(SaveDraft(turn=turn, receipt=receipt, at=self._now()))
 
-    async def next(self) -> str:
-        await self._changed.wait()
-        self._changed.clear()
-        return self.text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What is known of a draft that is a message, so that it can be brought to its final text whatever happens.
-
-    `keep` is awaited before that message is sent, and then with its receipt; `receipt` is one kept before a crash.
-    `lose` is called when it may be in the chat, and nobody can name it.
-    """
-
-    keep: Callable[[Receipt | None], Awaitable[None]]
-    lose: Callable[[], None]
-    receipt: Receipt | None
+    def drop(self, turn: str) -> list[Operation]:
+        """Forget the draft of a turn whose final text was sent or given up. Return the operations for that."""
+        if turn not in self.receipts:
+            return []
+        del self.receipts[turn]
+        self.lost.discard(turn)
+        return [DeleteDraft(turn=turn)]
 
 
 class DraftStream:
-    """Where one answer is drafted: while inside, the draft is shown, and a sign of life; leaving stops both.
+    """Streams one answer while inside the `async with`. Leaving it stops the drafts and the typing status.
 
-    A draft that is a message which gets edited keeps its place in the chat, so it is sent only when that `is_clear` of
-    what is still to be sent before.
+    A channel without drafts gets a message that is edited. That message keeps its place in the chat, so it is sent
+    only once the chat `is_clear`: all earlier messages have been sent.
     """
 
     def __init__(
         self,
         *,
-        channel: Channel,
+        channel: Channel | None,
         template: Outbound,
-        key: str,
-        memory: Memory,
+        turn: str,
+        store: DraftStore,
         is_clear: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        self.channel = channel
-        self.abilities = abilities_of(channel)
-        self.template = template
-        self.key = key
-        self.memory = memory
-        self.is_clear = is_clear
-        self.sleep = sleep
-        self._receipt = memory.receipt
+        self._channel = channel
+        self._template = template
+        self._turn = turn
+        self._store = store
+        self._is_clear = is_clear
+        self._sleep = sleep
+        self.is_paused = False
+        """True while the turn waits for a person. The typing status is not shown then."""
+        self._paragraphs: Sequence[str] = ()
+        self._deltas: Sequence[str] | None = None
+        self._changed = asyncio.Event()
+        self._receipt = store.receipts.get(turn)
         self._is_lost = False
-        self._draft = Draft(self._begin)
-        self._later: list[asyncio.Handle] = []
-        self._signs: list[asyncio.Task[None]] = []
-        """In no group, which would have to be entered for each answer: most that come at once need no sign."""
+        self._handles: list[asyncio.Handle] = []
+        # Not in a task group: entering one for each answer costs more than most answers need.
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Draft:
-        if (typing := self.abilities.typing) is not None:
-            self._later.append(asyncio.get_running_loop().call_later(AT_ONCE, self._start_typing, typing))
-        return self._draft
+    async def __aenter__(self) -> Self:
+        typing = abilities_of(self._channel).typing if self._channel is not None else None
+        if typing is not None:
+            start = partial(self._start, "typing", partial(self._keep_typing, typing))
+            self._handles.append(asyncio.get_running_loop().call_later(TYPING_DELAY, start))
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for start in self._later:
-            start.cancel()
-        for sign in self._signs:
-            sign.cancel()
-        if self._signs:
-            await finish_before_cancel(_ended(self._signs))
+        # Where drafts and the final send meet:
+        # 1. No new draft starts from here on.
+        # 2. A draft or an edit on its way is waited for (see `_edit_message`). Otherwise it could reach the platform
+        #    after the final text and overwrite it.
+        # 3. Only then does the turn commit its answer. Delivery edits the draft if `DraftStore` has its receipt,
+        #    and marks the answer as possibly repeated if the draft is lost.
+        for handle in self._handles:
+            handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await finish_before_cancel(asyncio.wait(self._tasks))
 
-    def _begin(self) -> None:
-        """Draft once the loop comes round: an answer that is whole before that needs no draft."""
-        self._later.append(asyncio.get_running_loop().call_soon(self._start_drafting))
+    def show(self, paragraphs: Sequence[str], deltas: Sequence[str] = ()) -> None:
+        """Show an answer of finished `paragraphs` and the `deltas` of the one that is being written.
 
-    def _start_drafting(self) -> None:
-        can = self.abilities
-        if can.drafts is not None and can.drafts.can_draft(self.template.address):
-            self._start("draft", partial(self._show, can.drafts, self._draft))
+        Both are read when the next draft is sent, so the caller may keep adding to them.
+        """
+        is_first = self._deltas is None
+        self._paragraphs, self._deltas = paragraphs, deltas
+        self._changed.set()
+        if not is_first or self._channel is None:
+            return
+        can = abilities_of(self._channel)
+        if can.drafts is not None and can.drafts.can_draft(self._template.address):
+            start = partial(self._start, "draft", partial(self._send_drafts, can.drafts))
         elif can.edits is not None:
-            self._start("draft", partial(self._edit, can.edits, self._draft))
+            start = partial(self._start, "draft", partial(self._edit_message, self._channel, can.edits))
+        else:
+            return
+        # In the next iteration of the loop: an answer that is complete by then needs no draft.
+        self._handles.append(asyncio.get_running_loop().call_soon(start))
 
-    def _start_typing(self, typing: ShowsTyping) -> None:
-        self._start("typing", partial(self._type, typing, self._draft))
+    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await work()
+            except Exception:  # A bug in a draft must not cost the person the answer, which follows anyway.
+                log.exception("draft_crashed", channel=self._template.address.channel)
 
-    def _start(self, name: str, sign: Callable[[], Awaitable[None]]) -> None:
-        self._signs.append(asyncio.create_task(self._safely(sign), name=f"{name}:{self.key}"))
+        self._tasks.append(asyncio.create_task(run(), name=f"{name}:{self._turn}"))
 
-    async def _safely(self, sign: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await sign()
-        except Exception:  # A bug in showing a draft must not cost the person the answer, which follows anyway.
-            log.exception("drafting_crashed", channel=self.channel.name)
+    async def _next_text(self) -> str:
+        await self._changed.wait()
+        self._changed.clear()
+        return join_paragraphs([*self._paragraphs, "".join(self._deltas or ())])
 
-    async def _show(self, drafts: Drafts, draft: Draft) -> None:
-        await self._settled(draft, drafts.draft_pace)
+    async def _send_drafts(self, drafts: Drafts) -> None:
+        if drafts.draft_pace >= FIRST_DRAFT_DELAY:
+            await self._sleep(FIRST_DRAFT_DELAY)
         while True:
-            text = await draft.next()
-            with contextlib.suppress(ChannelError):  # A draft may be lost; the whole answer follows.
-                await drafts.draft(replace(self.template, text=text), key=self.key)
-            await self.sleep(drafts.draft_pace)
+            text = await self._next_text()
+            with suppress(ChannelError):  # A lost draft does no harm: the whole answer follows.
+                await drafts.draft(replace(self._template, text=text), key=self._turn)
+            await self._sleep(drafts.draft_pace)
 
-    async def _settled(self, draft: Draft, pace: float) -> None:
-        """Where requests are counted, spend none on an answer that is whole in a moment."""
-        await draft.begun()
-        if pace >= SETTLING:
-            await self.sleep(SETTLING)
-
-    async def _edit(self, edits: Edits, draft: Draft) -> None:
-        shown, limit = "", self.channel.text_limit
-        await self._settled(draft, edits.edit_pace)
+    async def _edit_message(self, channel: Channel, edits: Edits) -> None:
+        shown, limit = "", channel.text_limit
+        if edits.edit_pace >= FIRST_DRAFT_DELAY:
+            await self._sleep(FIRST_DRAFT_DELAY)
         while True:
-            await draft.begun()
-            while self._receipt is None and not self.is_clear():
-                await self.sleep(IN_LINE)
-            text = (await draft.next()).rstrip()
+            await self._changed.wait()
+            while self._receipt is None and not self._is_clear():
+                await self._sleep(CLEAR_CHECK_INTERVAL)
+            text = (await self._next_text()).rstrip()
             if text == shown or limit.measure(text) > limit.size:
                 continue
             pause = edits.edit_pace
-            # A request that is cut short may still arrive, behind the final text.
+            message = replace(self._template, text=text)
             try:
-                message = replace(self.template, text=text)
-                request = self._first(message) if self._receipt is None else edits.edit(self._receipt, message)
-                await finish_before_cancel(request, grace=LAST_REQUEST)
+                if self._receipt is None:
+                    request = self._send_first(channel, message)
+                else:
+                    request = edits.edit(self._receipt, message)
+                # Run to its end even if the turn ends now: a cancelled request may still arrive, after the final text.
+                await finish_before_cancel(request, grace=LAST_EDIT_TIMEOUT)
                 shown = text
+            except SpoolFull:
+                log.debug("draft_not_stored", channel=channel.name)  # Its receipt, if there is one, is in memory.
             except Transient as trouble:
                 if self._is_lost:
-                    return  # Another might stand in the chat beside it.
+                    return  # Another draft could appear in the chat beside the lost one.
                 pause = max(pause, trouble.retry_after or 0.0)
-            except ChannelError as refusal:  # As above.
-                log.debug("draft_lost", channel=self.channel.name, reason=str(refusal))
-            await self.sleep(pause)
+            except ChannelError as refusal:  # A lost draft does no harm: the whole answer follows.
+                log.debug("draft_failed", channel=channel.name, reason=str(refusal))
+            await self._sleep(pause)
 
-    async def _first(self, message: Outbound) -> None:
-        """Send the message that will be edited, and have its receipt kept.
-
-        Where repeats are dropped, the answer's own key finds the message again when its receipt is lost in a crash;
-        elsewhere it is noted before that there may be one.
-        """
-        if self.abilities.repeats_dropped_for:
-            self._receipt = await self.channel.send(message, key=self.key)
+    async def _send_first(self, channel: Channel, message: Outbound) -> None:
+        """Send the message that is edited from then on, and store its receipt."""
+        if abilities_of(channel).repeats_dropped_for:
+            # The final send has the same key. It finds this message even if a crash loses the receipt.
+            self._receipt = await channel.send(message, key=self._turn)
         else:
-            await self.memory.keep(None)
-            self._receipt = await self._send_once(message)
-        await self.memory.keep(self._receipt)
+            # 1. Store that a draft may exist. 2. Send it. 3. Store its receipt.
+            # After a crash between 2 and 3, the store says that a draft of unknown id may be in the chat.
+            await self._store.keep(self._turn, None)
+            self._is_lost = True
+            try:
+                self._receipt = await channel.send(message, key=f"{self._turn}.draft")
+                self._is_lost = False
+            except ChannelError as trouble:
+                self._is_lost = isinstance(trouble, Transient) and trouble.may_have_arrived
+                raise
+            finally:  # Also when `LAST_EDIT_TIMEOUT` has cancelled the request.
+                if self._is_lost:
+                    self._store.lost.add(self._turn)
+        await self._store.keep(self._turn, self._receipt)
 
-    async def _send_once(self, message: Outbound) -> Receipt:
-        """Send what must not be sent again unless it has certainly not arrived."""
-        self._is_lost = True
-        try:
-            receipt = await self.channel.send(message, key=f"{self.key}.draft")
-            self._is_lost = False
-        except ChannelError as trouble:
-            self._is_lost = isinstance(trouble, Transient) and trouble.may_have_arrived
-            raise
-        finally:  # It may also have been given up, by whoever waits for it.
-            if self._is_lost:
-                self.memory.lose()
-        return receipt
-
-    async def _type(self, typing: ShowsTyping, draft: Draft) -> None:
+    async def _keep_typing(self, typing: ShowsTyping) -> None:
         while True:
             pause = TYPING_INTERVAL
-            if not draft.is_resting:
+            if not self.is_paused:
                 try:
-                    await typing.show_typing(self.template.address)
+                    await typing.show_typing(self._template.address)
                 except Transient as trouble:
                     pause = max(pause, trouble.retry_after or 0.0)
-                except ChannelError as refusal:  # As above.
-                    log.debug("sign_lost", channel=self.channel.name, reason=str(refusal))
-            await self.sleep(pause)
+                except ChannelError as refusal:
+                    log.debug("typing_failed", channel=self._template.address.channel, reason=str(refusal))
+            await self._sleep(pause)
 
 
-async def _ended(signs: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.wait(signs)
-
-
-class DraftStore:
-    """By turn. The part of an answer that takes the place of its draft has the turn as its key."""
-
-    def __init__(self, spool: Spool, now: Callable[[], datetime]) -> None:
-        self._spool = spool
-        self._now = now
-        self._receipts: dict[str, Receipt | None] = {}
-        """None until the platform has named the message."""
-        self._lost: set[str] = set()
-        """Turns whose draft may be in the chat, and cannot be named: after a crash, or when its outcome was lost."""
-
-    def remember(self, found: Mapping[str, Receipt | None]) -> None:
-        """Take over what was half streamed when the daemon ended."""
-        self._receipts.update(found)
-        self._lost.update(turn for turn, receipt in found.items() if receipt is None)
-
-    async def keep(self, turn: str, receipt: Receipt | None) -> None:
-        self._receipts[turn] = receipt
-        await self._spool.commit(SaveDraft(turn=turn, receipt=receipt, at=self._now()))
-
-    def lose(self, turn: str) -> None:
-        """Note that a message may be in the chat which nobody can name."""
-        self._lost.add(turn)
-
-    def of_turn(self, turn: str) -> Receipt | None:
-        return self._receipts.get(turn)
-
-    def under(self, row: OutboxRow) -> Receipt | None:
-        """Return the draft that `row` is the final text of."""
-        return self._receipts.get(row.key) if row.key == row.turn else None
-
-    def is_lost(self, row: OutboxRow) -> bool:
-        """Tell whether a draft of `row` may stand in the chat for ever."""
-        return row.key in self._lost
-
-    def done(self, row: OutboxRow) -> list[Operation]:
-        """Forget the draft of `row`, which has come to its end; return what is to be committed with that."""
-        if row.key != row.turn or row.key not in self._receipts:
-            return []
-        del self._receipts[row.key]
-        self._lost.discard(row.key)
-        return [DeleteDraft(turn=row.key)]
+def join_paragraphs(texts: Iterable[str]) -> str:
+    """Join texts with blank lines between them, leaving out those that are blank."""
+    return "\n\n".join(text for text in texts if text.strip())

@@ -1,7 +1,8 @@
-"""A turn: one agent run that answers accepted messages, within its limits, and comes to an end whatever happens."""
+"""The turn runner: one agent run that answers accepted messages, from waiting for a slot to its recorded end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 
 import structlog
@@ -10,65 +11,222 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 from gateway.access.live import Live
 from gateway.access.rules import check_still_welcome
 from gateway.agent.loop import run_agent, run_tools
+from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.conversation import Message
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
+from gateway.files.room import Files
 from gateway.job import Job
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.streaming import Draft
+from gateway.outbound.reactions import WaitingReactions
+from gateway.outbound.streaming import DraftStream
 from gateway.reminders.reminders import Reminders
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.history import to_messages
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
+from gateway.turns.compaction import CONVERSATION, CompactionRequest, Compactor
 from gateway.turns.context import TurnContext
-from gateway.turns.recorder import Ending, TurnRecorder
+from gateway.turns.recorder import TurnRecorder
 from gateway.turns.state import TurnState
-
-__all__ = ["TurnRunner"]
 
 log = structlog.get_logger()
 
-KNOWN_SESSIONS = 10_000
-"""Whose first answer since the start has been given; one that is forgotten is greeted again."""
+MAX_GREETED = 10_000
+"""Sessions that have had an answer since the start. One that is forgotten is told again that it was restored."""
 
 
 class TurnRunner:
-    """`run` raises nothing but cancellation: whatever goes wrong becomes the visible end of that one turn."""
-
     def __init__(
         self,
         *,
         live: Live,
-        preparing: TurnContext,
         sessions: SessionManager,
-        delivery: Delivery,
-        meanwhile: BusyPolicy,
+        context: TurnContext,
+        recorder: TurnRecorder,
+        busy: BusyPolicy,
         approvals: Approvals,
+        gate: ApprovalGate,
+        delivery: Delivery,
+        reactions: WaitingReactions,
+        files: Files,
         reminders: Reminders,
+        compactor: Compactor,
     ) -> None:
         self._live = live
-        self._preparing = preparing
         self._sessions = sessions
-        self._delivery = delivery
-        self._meanwhile = meanwhile
+        self._context = context
+        self._recorder = recorder
+        self._busy = busy
         self._approvals = approvals
+        self._gate = gate
+        self._delivery = delivery
+        self._reactions = reactions
+        self._files = files
         self._reminders = reminders
-        self._minutes = TurnRecorder(sessions, preparing)
-        self._ending = Ending(preparing=preparing, delivery=delivery, meanwhile=meanwhile, minutes=self._minutes)
-        # Waiters are served first come, first served, and each turn asks anew: a long queue delays others by one slot.
+        self._compactor = compactor
+        # First come, first served. A session has one turn in the line, so a long lane delays others by one slot only.
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
-        self._suspects = asyncio.Semaphore(1)
-        self._started = preparing.now()
-        self._known = BoundedDict[str, None](KNOWN_SESSIONS)
-        self._running: set[str] = set()
-        self._finishing: dict[str, TurnState] = {}
-        self._is_suspending = False
+        self._suspect_slot = asyncio.Semaphore(1)
+        self._started = context.now()
+        self._greeted = BoundedDict[str, None](MAX_GREETED)
+        self._running: dict[str, TurnState] = {}
+        self.is_suspending = False
+        """Whether turns that are cancelled now continue after the next start."""
 
-    async def again(self, job: Job) -> list[Entry]:
-        """Return what a `/retry` begins with: the last turn undone, and its message again; empty if there is none."""
+    async def run(self, job: Job, opening: Sequence[Entry] = ()) -> Job | None:
+        """Run the turn of `job`. Raises nothing but cancellation: every failure becomes the answer of this turn.
+
+        `opening` replaces its message in the transcript. Returns the next message of the session, if its turn has
+        begun with the end of this one.
+        """
+        state = TurnState(jobs=[job, *job.collected], opening=list(opening), has_begun=job.has_begun or job.is_resumed)
+        limit = self._live.settings.gateway.turn_timeout
+        # Of the messages that may have crashed the daemon, one runs at a time, so that a crash shows which it was.
+        slots = [self._suspect_slot, self._slots] if job.is_suspect else [self._slots]
+        # Access was checked just before the turn began. It is checked again only if the message has waited since.
+        has_waited = not job.has_begun or any(slot.locked() for slot in slots)
+        address = job.inbound.address
+        bound = bind_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn)
+        self._running[job.turn] = state
+        try:
+            try:
+                async with TurnSlot(limit, *slots) as slot:
+                    if job.turn in self._reactions.waiting:
+                        self._reactions.remove(job.turn)
+                    if has_waited:
+                        check_still_welcome(self._live, job.inbound)
+                    await self._answer(state, slot)
+                state.outcome = TurnOutcome.ANSWERED
+            except asyncio.CancelledError as stop:
+                if not self.is_suspending:
+                    state.end(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                    await finish_before_cancel(self._end(state))
+                raise
+            except TimeoutError:
+                state.end(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds, so I stopped.")
+            except (ProviderFailed, Refused) as failure:
+                state.end(TurnOutcome.FAILED, str(failure))
+            except Exception:  # One turn's bug must not end the others, nor leave its sender without an answer.
+                log.exception("turn_crashed")
+                state.end(TurnOutcome.FAILED, OUR_FAULT)
+            finally:
+                if job.turn in self._reactions.waiting:  # It was cancelled before it had a slot.
+                    self._reactions.remove(job.turn)
+                if job.is_waiting:  # It may have ended before it came to the question that a restart has reopened.
+                    self._approvals.close_all(job.turn)
+            try:
+                await finish_before_cancel(self._end(state, may_continue=not self.is_suspending))
+            except asyncio.CancelledError as stop:
+                # This turn has ended. The `/stop` is meant for the one that has begun with its end, and is not
+                # running yet.
+                if state.following is not None and not self.is_suspending:
+                    following = TurnState(jobs=[state.following], has_begun=state.following.has_begun)
+                    following.end(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                    await finish_before_cancel(self._end(following))
+                raise
+        finally:
+            del self._running[job.turn]
+            reset_contextvars(**bound)
+        return state.following
+
+    async def _answer(self, state: TurnState, slot: TurnSlot) -> None:
+        """Choose the agent, receive the files, record the start, and run the agent loop."""
+        job = state.jobs[0]
+        if job.session not in self._greeted:
+            self._greeted[job.session] = None
+            session = self._sessions.find(job.session)
+            if session is not None and session.created_at < self._started:
+                state.restored = session.turns
+        agent, provider = await self._context.choose_agent(job)
+        state.agent, state.usage = agent, provider.usage
+        if not state.has_begun:
+            state.jobs += self._busy.take_collected(job)
+            await self._receive_files(state, state.jobs, slot)
+        if not job.has_begun:
+            await finish_before_cancel(self._recorder.start(state))
+        outgoing = state.outgoing = self._files.outgoing(job, state.sent)
+        tools = ToolContext(
+            workspace=agent.workspace,
+            notes=self._context.notes_path(job),
+            now=self._context.now,
+            send_file=outgoing.add,
+            remind=partial(self._reminders.make, job),
+        )
+        async with self._delivery.stream_draft(state.replies("")[0], turn=job.turn) as draft:
+            approve = partial(self._gate.approve, state, slot, draft)
+            if state.calls:  # The turn was waiting for an approval when the daemon stopped, and continues there.
+                calls = tuple(state.calls.values())
+                await self._follow(
+                    run_tools(calls, toolbox=agent.toolbox, context=tools, approve=approve), state, draft
+                )
+            prompt, provider.history_size = await self._context.build_prompt(job, agent)
+            events = run_agent(
+                prompt,
+                provider=provider,
+                toolbox=agent.toolbox,
+                context=tools,
+                max_iterations=agent.max_iterations,
+                approve=approve,
+                new_messages=partial(self._new_messages, state, slot),
+            )
+            await self._follow(events, state, draft)
+
+    async def _follow(self, events: AsyncGenerator[Event, None], state: TurnState, draft: DraftStream) -> None:
+        """Show the text as it comes, and record every other event before the agent loop goes on."""
+        async with aclosing(events):
+            async for event in events:
+                match event:
+                    case TextDelta(text=delta):
+                        if state.first_token_ms is None:
+                            state.first_token_ms = state.elapsed_ms
+                        state.streaming.append(delta)
+                        draft.show(state.written, state.streaming)
+                    case Done(text=text):
+                        state.streaming[:] = [text]
+                    case StepDone(tool_calls=()):
+                        pass  # The last step is recorded with the end of the turn.
+                    case _:
+                        if isinstance(event, ToolFinished):  # It may have written a note.
+                            self._context.notes.forget(self._context.notes_path(state.jobs[0]))
+                        await finish_before_cancel(self._recorder.record(state, event))
+
+    async def _new_messages(self, state: TurnState, slot: TurnSlot) -> Sequence[Message]:
+        """Take new messages into the running turn, between two steps. After the last step they get their own turn."""
+        others = self._busy.take_steering(state.jobs[0].session)
+        if not others:
+            return []
+        state.jobs += others
+        await self._receive_files(state, others, slot)
+        said = await finish_before_cancel(self._recorder.join(state, others))
+        sees_images = state.agent is not None and state.agent.info.sees_images
+        return await self._files.with_pictures(to_messages(said), sees=sees_images)
+
+    async def _receive_files(self, state: TurnState, jobs: Sequence[Job], slot: TurnSlot) -> None:
+        """Wait for the files of messages, before the messages are recorded. The turn's slot is free during that."""
+        if state.agent is None or not any(job.inbound.attachments for job in jobs):
+            return
+        async with slot.paused():
+            for job in jobs:
+                state.received[job.turn] = await self._files.downloads.collect(job, state.agent.workspace)
+
+    async def _end(self, state: TurnState, *, may_continue: bool = False) -> None:
+        """Record the end, and start to summarise the session if the turn has made it long."""
+        await self._recorder.finish(state, may_continue=may_continue)
+        agent, usage = state.agent, state.usage
+        if agent is not None and usage is not None and agent.info.sums_up:
+            key = state.jobs[0].session
+            request = CompactionRequest(session=key, agent=agent, person=usage.person, keep=CONVERSATION)
+            with suppress(Refused):  # The session has been deleted.
+                await self._compactor.consider(request, tokens=usage.context_tokens)
+
+    async def retry_opening(self, job: Job) -> list[Entry]:
+        """Return the entries that a `/retry` starts with: the last turn undone, and its messages again.
+
+        Empty if the session has no turn to retry.
+        """
         check_still_welcome(self._live, job.inbound)
         session = await self._sessions.load(job.session)
         undo = undo_last_turn(session.entries)
@@ -77,152 +235,13 @@ class TurnRunner:
         asked = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
         return [undo, *asked]
 
-    async def run(self, job: Job, begins_with: Sequence[Entry] = ()) -> Job | None:
-        """Answer `job`. What it asks is `begins_with`, or else its own text.
-
-        Return the message that is next in its lane, if its turn has begun with the end of this one.
-        """
-        address = job.inbound.address
-        bound = bind_contextvars(channel=address.channel, chat=address.peer, session=job.session, turn=job.turn)
-        try:
-            return await self._run(TurnState.of(job, begins_with))
-        finally:
-            reset_contextvars(**bound)
-
-    async def _run(self, course: TurnState) -> Job | None:
-        job = course.jobs[0]
-        self._running.add(job.turn)
-        limit = self._live.settings.gateway.turn_timeout
-        try:
-            async with TurnSlot(limit, *self._places(job)) as allowance:
-                self._meanwhile.begun(job)
-                await self._answer(course, allowance)
-        except asyncio.CancelledError as stop:
-            if not self._is_suspending:
-                self._running.discard(job.turn)
-                course.ended(TurnOutcome.STOPPED, str(stop) or "Stopped.")
-                await finish_before_cancel(self._ending.finish(course, may_go_on=False))
-            raise
-        except TimeoutError:
-            course.ended(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds and was stopped.")
-        except (ProviderFailed, Refused) as failure:
-            course.ended(TurnOutcome.FAILED, str(failure))
-        except Exception:  # One turn's bug must not end the others, nor leave its sender in silence.
-            log.exception("turn_crashed")
-            course.ended(TurnOutcome.FAILED, OUR_FAULT)
-        finally:
-            self._running.discard(job.turn)
-            self._meanwhile.begun(job)
-            if job.is_waiting:  # It may have been stopped before it came to its question.
-                self._approvals.close_all(job.turn)
-        await self._end(course)
-        return course.following
-
-    def _places(self, job: Job) -> list[asyncio.Semaphore]:
-        return [self._suspects, self._slots] if job.is_suspect else [self._slots]
-
-    @property
-    def is_suspending(self) -> bool:
-        """Whether what is cancelled now goes on at the next start."""
-        return self._is_suspending
-
     def suspend(self) -> list[str]:
-        """Let turns that are cancelled now end without a word, and go on at the next start; return their ids."""
-        self._is_suspending = True
-        following = (course.following for course in self._finishing.values())
-        return [*self._running, *(job.turn for job in following if job is not None and job.has_begun)]
-
-    async def _answer(self, course: TurnState, allowance: TurnSlot) -> None:
-        job = course.jobs[0]
-        check_still_welcome(self._live, job.inbound)
-        course.restored = self._restored(job)
-        prepared = course.prepared = await self._preparing.prepare(job)
-        agent = prepared.agent
-        if not course.has_begun:
-            course.jobs += self._meanwhile.collected(job)
-            await self._receive(course, course.jobs, allowance)
-        if not job.has_begun:
-            await finish_before_cancel(self._minutes.begin(course))
-        course.outgoing = self._preparing.files.outgoing(job, course.sent)
-        context = ToolContext(
-            workspace=agent.workspace,
-            notes=prepared.notes,
-            now=self._preparing.now,
-            send_file=course.outgoing.add,
-            remind=partial(self._reminders.make, job),
-        )
-        async with self._delivery.drafting(course.reply(""), turn=job.turn) as draft:
-            approve = self._asking(course, allowance, draft).permit
-            if course.calls:
-                waiting = run_tools(
-                    tuple(course.calls.values()), toolbox=agent.toolbox, context=context, approve=approve
-                )
-                await self._minutes.follow_all(waiting, course, draft)
-            events = run_agent(
-                await self._preparing.brief(job, prepared),
-                provider=prepared.provider,
-                toolbox=agent.toolbox,
-                context=context,
-                max_iterations=agent.max_iterations,
-                approve=approve,
-                new_messages=lambda: self._listen(course, allowance),
-            )
-            await self._minutes.follow_all(events, course, draft)
-
-    def _asking(self, course: TurnState, allowance: TurnSlot, draft: Draft) -> ApprovalGate:
-        return ApprovalGate(
-            course=course,
-            allowance=allowance,
-            draft=draft,
-            approvals=self._approvals,
-            delivery=self._delivery,
-            meanwhile=self._meanwhile,
-            write=partial(self._minutes.write, course),
-            timeout=self._live.settings.gateway.approval_timeout,
-        )
-
-    def _restored(self, job: Job) -> int:
-        """Return how many turns the session has from before our start, the first time that it is used since."""
-        if job.session in self._known:
-            return 0
-        self._known[job.session] = None
-        session = self._sessions.find(job.session)
-        return session.turns if session and session.created_at < self._started else 0
-
-    async def _listen(self, course: TurnState, allowance: TurnSlot) -> Sequence[Message]:
-        """Take into the turn what was said since, in one commit; what comes after the last step waits for its own."""
-        job = course.jobs[0]
-        others = self._meanwhile.steering(job.session)
-        if not others:
-            return []
-        course.jobs += others
-        await self._receive(course, others, allowance)
-        said = await finish_before_cancel(self._minutes.join(course, others))
-        return await self._preparing.files.with_pictures(to_messages(said), sees=course.sees)
-
-    async def _receive(self, course: TurnState, jobs: Sequence[Job], allowance: TurnSlot) -> None:
-        """Have the files that messages came with, before anything is written down of them."""
-        if course.prepared is None or not any(job.inbound.attachments for job in jobs):
-            return
-        async with allowance.paused():
-            for job in jobs:
-                workspace = course.prepared.agent.workspace
-                course.received[job.turn] = await self._preparing.files.downloads.collect(job, workspace)
-
-    async def _end(self, course: TurnState) -> None:
-        """Finish a turn. A `/stop` that comes meanwhile is meant for the one that begins with that."""
-        turn = course.jobs[0].turn
-        self._finishing[turn] = course
-        try:
-            await finish_before_cancel(self._ending.finish(course, may_go_on=not self._is_suspending))
-        except asyncio.CancelledError as stop:
-            if course.following is not None and not self._is_suspending:
-                await self._stop(course.following, str(stop))
-            raise
-        finally:
-            del self._finishing[turn]
-
-    async def _stop(self, job: Job, reason: str) -> None:
-        course = TurnState.of(job)
-        course.ended(TurnOutcome.STOPPED, reason or "Stopped.")
-        await finish_before_cancel(self._ending.finish(course, may_go_on=False))
+        """Let turns that are cancelled from now on continue after the next start. Return the ids of those turns."""
+        self.is_suspending = True
+        suspended = []
+        for turn, state in self._running.items():
+            if state.outcome is None:
+                suspended.append(turn)
+            elif state.following is not None and state.following.has_begun:
+                suspended.append(state.following.turn)
+        return suspended

@@ -1,13 +1,11 @@
-"""What people use of the models: what each has used today, and what a turn owes."""
+"""Token usage: fits requests into a model's context, counts and charges their tokens, and enforces the limits."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from functools import partial, reduce
+from functools import partial
 from time import monotonic
-from types import TracebackType
-from typing import Self
 
 import structlog
 from msgspec import Struct, field
@@ -31,7 +29,8 @@ from gateway.turns.agents import Agent
 
 log = structlog.get_logger()
 
-_REMEMBERED = 10_000
+_MAX_PEOPLE = 10_000
+"""People whose usage of today is kept in memory."""
 _MICROS = 1_000_000
 
 
@@ -40,173 +39,175 @@ def utc_day(now: datetime) -> str:
 
 
 def person_of(settings: Settings, inbound: Inbound) -> str:
-    """Name who pays: the same person on several platforms is one, where the owner has linked the ids."""
-    known_as = f"{inbound.address.channel}:{inbound.sender.id or inbound.address.peer}"
-    linked = (name for name, ids in settings.session.identity_links.items() if known_as in ids)
-    name = next(linked, None)
-    return known_as if name is None else f"~{name}"
+    """Return the id of the person who is charged. Ids that the owner has linked are one person."""
+    sender = f"{inbound.address.channel}:{inbound.sender.id or inbound.address.peer}"
+    for name, ids in settings.session.identity_links.items():
+        if sender in ids:
+            return f"~{name}"
+    return sender
 
 
 class DailyUsage:
-    """What each person has used today. The spool has it; whoever was looked at lately is known without asking it."""
+    """Tokens that each person has used today. The spool stores them; this is a cache of it."""
 
     def __init__(self, spool: Spool, now: Callable[[], datetime], metrics: Metrics | None = None) -> None:
         self._spool = spool
         self._metrics = metrics or Metrics()
         self._now = now
-        self._known = BoundedDict[tuple[str, str], UsageTotal](_REMEMBERED, on_drop=self._forgot)
-        self._whole = ""
-        """The day of which everybody is known who has used anything, as long as nobody was forgotten."""
+        self._cache = BoundedDict[tuple[str, str], UsageTotal](_MAX_PEOPLE, on_drop=self._evicted)
+        self._complete_day = ""
+        """The day for which the cache has everyone with any usage. Empty once someone has been evicted."""
 
     async def today(self, person: str) -> UsageTotal:
         key = (utc_day(self._now()), person)
-        if key not in self._known:
-            # On a full disk even reading fails, together with what others could not write.
-            await retry_while_full(partial(self._look_up, *key))
-        self._known.move_to_end(key)
-        return self._known[key]
+        if key not in self._cache:
+            # Even a read fails while the disk is full, if it shares its batch with a write.
+            await retry_while_full(partial(self._load, *key))
+        self._cache.move_to_end(key)
+        return self._cache[key]
 
-    def _forgot(self, *_: object) -> None:
-        self._whole = ""
+    def _evicted(self, *_: object) -> None:
+        self._complete_day = ""
 
-    async def _look_up(self, day: str, person: str) -> None:
-        """Ask the spool, the first time on a day about everybody: most who come later have used nothing yet."""
-        if self._whole != day:
-            found = await self._spool.top_usage(day, limit=_REMEMBERED)
-            self._whole = day if len(found) < _REMEMBERED else ""
+    async def _load(self, day: str, person: str) -> None:
+        # The first load of a day reads everyone: most people who come later have used nothing yet.
+        if self._complete_day != day:
+            found = await self._spool.top_usage(day, limit=_MAX_PEOPLE)
+            self._complete_day = day if len(found) < _MAX_PEOPLE else ""
             for name, spent in found:
-                self._known.setdefault((day, name), spent)
-        if not self._whole and (day, person) not in self._known:
-            self._known.setdefault((day, person), await self._spool.usage(day, person))
-        self._known.setdefault((day, person), UsageTotal())
+                self._cache.setdefault((day, name), spent)
+        if not self._complete_day and (day, person) not in self._cache:
+            self._cache.setdefault((day, person), await self._spool.usage(day, person))
+        self._cache.setdefault((day, person), UsageTotal())
 
     def add(self, spend: AddUsage) -> None:
-        """Take in what will be committed; of one who is not known here, the spool will tell."""
+        """Count usage that will be committed. A person who is not cached is read from the spool later."""
         self._metrics.usage_added(spend)
         key = (spend.day, spend.person)
-        if key in self._known or self._whole == spend.day:
-            self._known[key] = self._known.get(key, UsageTotal()) + _spent(spend)
+        if key in self._cache or self._complete_day == spend.day:
+            self._cache[key] = self._cache.get(key, UsageTotal()) + UsageTotal(
+                input_tokens=spend.input_tokens,
+                cached_tokens=spend.cached_tokens,
+                output_tokens=spend.output_tokens,
+                cost_micros=spend.cost_micros,
+            )
 
     async def everybody(self, limit: int) -> tuple[UsageTotal, list[tuple[str, UsageTotal]]]:
-        """Return what all have used today together, and who has used most."""
+        """Return the total of today, and the people who have used most."""
         day = utc_day(self._now())
         return await self._spool.usage(day), await self._spool.top_usage(day, limit=limit)
 
 
 class TurnUsage:
-    """What one turn owes. It is written down with the turn's entries: what `due` says, in the same commit."""
+    """Tokens that one turn has used. They are committed together with the turn's entries."""
 
     def __init__(
         self,
         person: str,
         *,
-        spending: DailyUsage,
+        daily: DailyUsage,
         limits: LimitSettings,
         about: Callable[[str], ModelInfo],
         now: Callable[[], datetime],
     ) -> None:
-        self._person = person
-        self._spending = spending
+        self.person = person
+        self._daily = daily
         self._limits = limits
         self._about = about
         self._now = now
-        self._due: list[tuple[AddUsage, entries.Usage]] = []
-        self._tokens = 0
+        self._total = 0
+        self.uncommitted: list[AddUsage] = []
+        """The charges that are not in the spool yet."""
+        self._unrecorded: list[entries.Usage] = []
         self.model = ""
-        """Which model was charged last: a fallback, perhaps."""
+        """The model that was charged last. It may be a fallback."""
+        self.context_tokens = 0
+        """Tokens of the last request and its answer: how full the context is."""
 
-    async def check(self) -> None:
-        """Refuse another step to one who has used up what there is."""
+    async def check_limits(self) -> None:
+        """Raise `Refused` if the turn or the person has no tokens left for another request."""
         limit = self._limits.tokens_per_turn
-        if limit and self._tokens >= limit:
+        if limit and self._total >= limit:
             raise Refused(
-                f"I stopped: this answer has used {self._tokens:,} tokens, and one may use {limit:,}. "
-                "Ask for less at once; the owner can raise limits.tokens_per_turn."
+                f"I stopped: this answer has used {self._total:,} of {limit:,} tokens. "
+                "Try asking for less at once. The owner can raise limits.tokens_per_turn."
             )
         limit = self._limits.tokens_per_user_per_day
-        used = (await self._spending.today(self._person)).tokens if limit else 0
+        used = (await self._daily.today(self.person)).tokens if limit else 0
         if limit and used >= limit:
             raise Refused(
-                f"You have used {used:,} tokens today, and {limit:,} are allowed. There are new ones after 00:00 UTC; "
-                "the owner can raise limits.tokens_per_user_per_day."
+                f"You've reached today's limit ({used:,} of {limit:,} tokens). It resets at 00:00 UTC. "
+                "The owner can raise limits.tokens_per_user_per_day."
             )
 
     def charge(self, usage: TokenUsage, *, model: str) -> None:
-        """Add a step of `model`, or of the fallback that the usage names."""
+        """Add a request to `model`, or to the fallback that `usage` names."""
         model = usage.model or model
         cost = round((self._about(model).cost(usage) or 0) * _MICROS)
         spend = AddUsage(
             day=utc_day(self._now()),
-            person=self._person,
+            person=self.person,
             model=model,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cache_read_tokens,
             output_tokens=usage.output_tokens,
             cost_micros=cost,
         )
-        self._due.append((spend, _noted(usage, cost)))
-        self._spending.add(spend)
+        recorded = entries.Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cost_micros=cost,
+        )
+        self.uncommitted.append(spend)
+        self._unrecorded.append(recorded)
+        self._daily.add(spend)
         self.model = model
-        self._tokens += usage.input_tokens + usage.output_tokens
+        self._total += usage.input_tokens + usage.output_tokens
 
-    @property
-    def due(self) -> list[AddUsage]:
-        """What has not been written down yet."""
-        return [spend for spend, _ in self._due]
+    def entry(self) -> entries.Usage | None:
+        """Return the uncommitted charges as a transcript entry has them."""
+        if not self._unrecorded:
+            return None
+        return entries.Usage(
+            input_tokens=sum(each.input_tokens for each in self._unrecorded),
+            output_tokens=sum(each.output_tokens for each in self._unrecorded),
+            cached_tokens=sum(each.cached_tokens for each in self._unrecorded),
+            cache_write_tokens=sum(each.cache_write_tokens for each in self._unrecorded),
+            cost_micros=sum(each.cost_micros for each in self._unrecorded),
+        )
 
-    @property
-    def noted(self) -> entries.Usage | None:
-        """The same, as the transcript keeps it."""
-        return reduce(_added, (usage for _, usage in self._due)) if self._due else None
-
-    def settled(self, paid: Sequence[AddUsage]) -> None:
-        """Take out what was written down."""
-        del self._due[: len(paid)]
-
-
-def _noted(usage: TokenUsage, cost_micros: int) -> entries.Usage:
-    return entries.Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        cost_micros=cost_micros,
-    )
+    def mark_committed(self, spends: Sequence[AddUsage]) -> None:
+        """Forget the first `spends` of `uncommitted`. More may have been charged during the commit."""
+        del self.uncommitted[: len(spends)]
+        del self._unrecorded[: len(spends)]
 
 
-def _added(one: entries.Usage, other: entries.Usage) -> entries.Usage:
-    return entries.Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        cached_tokens=one.cached_tokens + other.cached_tokens,
-        cache_write_tokens=one.cache_write_tokens + other.cache_write_tokens,
-        cost_micros=one.cost_micros + other.cost_micros,
-    )
-
-
-def _spent(spend: AddUsage) -> UsageTotal:
-    return UsageTotal(
-        input_tokens=spend.input_tokens,
-        cached_tokens=spend.cached_tokens,
-        output_tokens=spend.output_tokens,
-        cost_micros=spend.cost_micros,
-    )
-
-
-Shorten = Callable[[], Awaitable[Sequence[Message]]]
-"""Summarises the session as far as possible, and returns the messages that now stand before the turn."""
+Summarize = Callable[[], Awaitable[Sequence[Message]]]
+"""Summarises as much of the session as it can, and returns the messages that now come before the turn."""
 
 _MARGIN = 0.95
-"""How much of the room is used, since the estimate may be too low."""
+"""Share of the available context that a request may use, since the estimate may be too low."""
 _AFTER_OVERFLOW = 0.7
-"""How much of a refused request's size later turns may use."""
+"""Share of a rejected request's size that later turns may use."""
 _RETRY_SHARE = 0.5
-"""How much of a refused request's messages the retry may use."""
+"""Share of a rejected request's messages that the retry may use."""
 _MIN_BUDGET_SHARE = 0.2
 _MAX_OUTPUT_SHARE = 0.25
-"""How much of its context a model keeps for its answer, at most."""
+"""Share of its context that a model keeps for its answer, at most."""
 _MEASURED_INLINE = 50_000
-"""Characters that are measured on the event loop, in about a millisecond at worst; more go to a thread."""
+"""Characters that are measured on the event loop, in a millisecond at worst. More are measured in a thread."""
+
+
+def token_budget(info: ModelInfo, calibration: Calibration) -> int:
+    """Return how many estimated tokens a request may have."""
+    room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MAX_OUTPUT_SHARE))
+    budget = round(room * _MARGIN)
+    if calibration.ceiling is None:
+        return budget
+    # One wrong rejection must not leave a model without any context.
+    return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _MIN_BUDGET_SHARE)))
 
 
 class _Request(Struct, frozen=True, kw_only=True):
@@ -217,59 +218,20 @@ class _Request(Struct, frozen=True, kw_only=True):
     """Tokens of the system prompt and the tools, which cannot be shortened."""
 
 
-def token_budget(info: ModelInfo, calibration: Calibration) -> int:
-    """Return how many estimated tokens a request may have."""
-    room = info.context_tokens - min(info.max_output_tokens, round(info.context_tokens * _MAX_OUTPUT_SHARE))
-    budget = round(room * _MARGIN)
-    if calibration.ceiling is None:
-        return budget
-    # One wrong refusal must not leave a model without any context.
-    return min(budget, max(round(calibration.ceiling * _AFTER_OVERFLOW), round(budget * _MIN_BUDGET_SHARE)))
+class _Response(Struct):
+    """What has come back of a request so far."""
 
-
-class _Heard(Struct):
-    """What has come back of one request so far. Inside it something may come; after it, all is accounted for.
-
-    Also a step that was stopped has been read by the model, so it is paid for; one that failed before its first word
-    is not.
-    """
-
-    on_end: Callable[["_Heard"], None]
-    asked_at: float = field(default_factory=monotonic)
-    first_word: float | None = None
-    """Seconds until something came."""
+    asked_at: float
+    first_token_after: float | None = None
     usage: TokenUsage | None = None
     written: list[str] = field(default_factory=list)
-    outcome: str = "answered"
-    is_owed: bool = True
-    """Whether it has to be paid for."""
-
-    def take(self, chunk: Chunk) -> None:
-        if self.first_word is None:
-            self.first_word = monotonic() - self.asked_at
-        if isinstance(chunk, TokenUsage):
-            self.usage = chunk
-        elif isinstance(chunk, TextDelta):
-            self.written.append(chunk.text)
-        elif isinstance(chunk, ToolCall):
-            self.written.append(f"{chunk.name} {chunk.input}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self.outcome = "stopped"
-        elif error is not None:
-            self.outcome = "failed"
-            self.is_owed = self.first_word is not None or not isinstance(error, ProviderFailed)
-        self.on_end(self)
 
 
 class MeteredProvider:
-    """Make one for each turn. When a request is too long all the same, `shorten` is asked; then it is tried again."""
+    """The provider that one turn uses. Every request fits the context, respects the limits, and is charged.
+
+    If the provider rejects a request as too long, the session is summarised and the request sent once more.
+    """
 
     def __init__(
         self,
@@ -277,58 +239,78 @@ class MeteredProvider:
         *,
         info: ModelInfo,
         calibrations: Calibrations,
-        bill: TurnUsage,
+        usage: TurnUsage,
         names_senders: bool = False,
-        shorten: Shorten | None = None,
+        summarize: Summarize | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._provider = provider
         self._info = info
         self._calibrations = calibrations
-        self._bill = bill
+        self.usage = usage
         self._names_senders = names_senders
-        self.before = 0
-        """How many messages of a prompt are from before the turn, and may be left out."""
-        self._instead: Sequence[Message] | None = None
-        self._room: int | None = None
-        """Tokens that messages may have, once a request was too long."""
-        self._shorten = shorten
+        self._summarize = summarize
         self._metrics = metrics or Metrics()
-        self.tokens = 0
-        """What the last request and its answer came to: how full the context is."""
+        self.history_size = 0
+        """How many messages of a prompt are older than the turn, and may be left out to make it fit."""
+        self._summarized: Sequence[Message] | None = None
+        """Replaces those messages once the session was summarised."""
+        self._max_tokens: int | None = None
+        """Tokens that the messages may have, once a request was too long."""
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        await self._bill.check()
-        for may_shorten in (True, False):
-            request = await self._request(prompt)
+        await self.usage.check_limits()
+        for may_retry in (True, False):
+            request = await self._fit(prompt)
+            response = _Response(monotonic())
+            error: BaseException | None = None
             try:
-                with _Heard(partial(self._close, request)) as heard:
-                    async with aclosing(self._provider.stream(request.prompt)) as chunks:
-                        async for chunk in chunks:
-                            heard.take(chunk)
-                            if not isinstance(chunk, TokenUsage):
-                                yield chunk
-            except ContextTooLong:
-                if not may_shorten:
+                async with aclosing(self._provider.stream(request.prompt)) as chunks:
+                    async for chunk in chunks:
+                        if response.first_token_after is None:
+                            response.first_token_after = monotonic() - response.asked_at
+                        if isinstance(chunk, TokenUsage):
+                            response.usage = chunk
+                            continue
+                        if isinstance(chunk, TextDelta):
+                            response.written.append(chunk.text)
+                        elif isinstance(chunk, ToolCall):
+                            response.written.append(f"{chunk.name} {chunk.input}")
+                        yield chunk
+            except ContextTooLong as rejection:
+                error = rejection
+                if not may_retry:
                     raise
-                log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
-                self._calibrations[self._info.name].too_long(request.tokens)
-                self._room = round((request.tokens - request.fixed) * _RETRY_SHARE)
-                if self._shorten is not None:
-                    self._instead = await self._shorten()
-            else:
-                if heard.usage is not None:
-                    yield heard.usage
+            except BaseException as failure:  # Cancelled, closed or failed: in every case it is accounted for.
+                error = failure
+                raise
+            finally:
+                self._account(request, response, error)
+            if error is None:
+                if response.usage is not None:
+                    yield response.usage
                 return
+            log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
+            self._calibrations[self._info.name].too_long(request.tokens)
+            self._max_tokens = round((request.tokens - request.fixed) * _RETRY_SHARE)
+            if self._summarize is not None:
+                self._summarized = await self._summarize()
 
-    async def _request(self, prompt: Prompt) -> _Request:
-        """Make `prompt` fit. If the session was summed up in this turn, the summary replaces the messages before it."""
-        messages, before = list(prompt.messages), self.before
-        if self._instead is not None:
-            messages, before = [*self._instead, *messages[self.before :]], len(self._instead)
-        if not self._names_senders:
-            messages = list(map(_without_sender, messages))
-        if sum(map(_length, messages)) > _MEASURED_INLINE:
+    async def _fit(self, prompt: Prompt) -> _Request:
+        """Shorten the prompt's messages until they fit the model's context."""
+        messages, history_size = list(prompt.messages), self.history_size
+        if self._summarized is not None:
+            messages, history_size = [*self._summarized, *messages[history_size:]], len(self._summarized)
+        chars = 0
+        for at, message in enumerate(messages):
+            if isinstance(message, ToolMessage):
+                chars += sum(len(outcome.output) for outcome in message.outcomes)
+                continue
+            chars += len(message.text)
+            # Where only one person writes, the model is not told who it is.
+            if not self._names_senders and isinstance(message, UserMessage) and (message.sender or message.sender_id):
+                messages[at] = UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
+        if chars > _MEASURED_INLINE:
             sizes = await asyncio.to_thread(lambda: list(map(measure_message, messages)))
         else:
             sizes = list(map(measure_message, messages))
@@ -336,53 +318,44 @@ class MeteredProvider:
         frame = measure_frame(prompt.system, prompt.tools)
         fixed, budget = calibration.estimate(frame), token_budget(self._info, calibration)
         measured = frame + sum(sizes)
-        room = min(budget - fixed, self._room or budget)
+        room = min(budget - fixed, self._max_tokens or budget)
         if calibration.estimate(measured) > fixed + room:
-            # Fitting asks for the size of each message several times. The identities are safe: `messages` holds them.
+            # `fit` asks for each size several times. The ids are safe as keys: `messages` keeps the objects alive.
             known = dict(zip(map(id, messages), sizes, strict=True))
 
             def size(message: Message) -> int:
                 return calibration.estimate(known.get(id(message)) or measure_message(message))
 
-            shown = fit(messages[:before], messages[before:], size=size, budget=room)
+            shown = fit(messages[:history_size], messages[history_size:], size=size, budget=room)
             measured = frame + sum(known.get(id(message)) or measure_message(message) for message in shown)
         else:
             shown = messages
         tokens = calibration.estimate(measured)
         return _Request(prompt=replace(prompt, messages=shown), measured=measured, tokens=tokens, fixed=fixed)
 
-    def _close(self, request: _Request, heard: _Heard) -> None:
-        """Count the request, learn from its usage, and charge it: by the provider's count, or else by the estimate."""
-        name, usage = self._info.name, heard.usage
-        seconds = monotonic() - heard.asked_at
-        self._metrics.model_called(
-            (usage and usage.model) or name, heard.outcome, seconds=seconds, first_word=heard.first_word
-        )
-        if not heard.is_owed:
+    def _account(self, request: _Request, response: _Response, error: BaseException | None) -> None:
+        """Count a request that has ended, learn from its usage, and charge it.
+
+        A request that was stopped is charged: the model has read it. One that failed before its first token is not.
+        """
+        name, usage = self._info.name, response.usage
+        is_stopped = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        outcome = "answered" if error is None else "stopped" if is_stopped else "failed"
+        seconds = monotonic() - response.asked_at
+        model = (usage and usage.model) or name
+        self._metrics.model_called(model, outcome, seconds=seconds, first_word=response.first_token_after)
+        if isinstance(error, ProviderFailed) and response.first_token_after is None:
             return
         if usage is not None and usage.input_tokens:
             self._calibrations[usage.model or name].learn(request.measured, usage.input_tokens)
         elif self._info.is_free:
-            self.tokens = request.tokens
+            self.usage.context_tokens = request.tokens
             return
-        else:
-            output = self._calibrations[name].estimate(measure("".join(heard.written)))
-            usage = heard.usage = TokenUsage(input_tokens=request.tokens, output_tokens=output)
-        self._bill.charge(usage, model=name)
-        self.tokens = usage.input_tokens + usage.output_tokens
-
-
-def _without_sender(message: Message) -> Message:
-    """Return the message as a model gets it where only one person talks."""
-    if isinstance(message, UserMessage) and (message.sender or message.sender_id):
-        return UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
-    return message
-
-
-def _length(message: Message) -> int:
-    if isinstance(message, ToolMessage):
-        return sum(len(outcome.output) for outcome in message.outcomes)
-    return len(message.text)
+        else:  # The provider has not counted, so the estimate is charged.
+            output = self._calibrations[name].estimate(measure("".join(response.written)))
+            usage = response.usage = TokenUsage(input_tokens=request.tokens, output_tokens=output)
+        self.usage.charge(usage, model=name)
+        self.usage.context_tokens = usage.input_tokens + usage.output_tokens
 
 
 _CALIBRATION_FACT = "token_weights"
@@ -390,6 +363,8 @@ _CALIBRATION_FACT = "token_weights"
 
 
 class Meter:
+    """What all turns share: today's usage, and the learned factors of the token estimates."""
+
     def __init__(
         self, live: Live, spool: Spool, *, now: Callable[[], datetime], metrics: Metrics | None = None
     ) -> None:
@@ -397,33 +372,26 @@ class Meter:
         self._now = now
         self._spool = spool
         self._metrics = metrics or Metrics()
-        self.spending = DailyUsage(spool, now, self._metrics)
+        self.daily = DailyUsage(spool, now, self._metrics)
         self.calibrations = Calibrations()
 
-    async def read(self) -> None:
-        """Go on with what was learned before the last restart."""
+    async def load(self) -> None:
+        """Load the factors that were learned before the last restart."""
         facts = await self._spool.facts(_CALIBRATION_FACT)
         self.calibrations = Calibrations(facts.get(_CALIBRATION_FACT))
 
-    def bill(self, person: str, agent: Agent) -> TurnUsage:
-        limits = self._live.settings.limits
-        return TurnUsage(person, spending=self.spending, limits=limits, about=agent.about, now=self._now)
-
-    def metered(
-        self,
-        agent: Agent,
-        bill: TurnUsage,
-        *,
-        names_senders: bool = False,
-        shorten: Shorten | None = None,
+    def open_provider(
+        self, agent: Agent, person: str, *, names_senders: bool = False, summarize: Summarize | None = None
     ) -> MeteredProvider:
+        """Return the agent's provider for one turn, charged to `person`."""
+        limits = self._live.settings.limits
         return MeteredProvider(
             agent.provider,
             info=agent.info,
             calibrations=self.calibrations,
-            bill=bill,
+            usage=TurnUsage(person, daily=self.daily, limits=limits, about=agent.about, now=self._now),
             names_senders=names_senders,
-            shorten=shorten,
+            summarize=summarize,
             metrics=self._metrics,
         )
 
@@ -432,11 +400,11 @@ class Meter:
         return token_budget(agent.info, self.calibrations[agent.info.name])
 
     def size(self, agent: Agent, messages: Iterable[Message]) -> int:
-        """Return about how many tokens the agent's next request has before anything is added."""
+        """Return the estimated tokens of a request with only these messages."""
         measured = measure_frame(agent.system, agent.toolbox.specs()) + sum(map(measure_message, messages))
         return self.calibrations[agent.info.name].estimate(measured)
 
-    def news(self) -> list[Operation]:
-        """Return what there is to be kept of what was learned since the last time."""
+    def learned(self) -> list[Operation]:
+        """Return the operations that store what was learned since the last call."""
         news = self.calibrations.news()
         return [] if news is None else [SetFact(name=_CALIBRATION_FACT, value=news)]

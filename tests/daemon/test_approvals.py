@@ -78,11 +78,11 @@ async def test_buttons_answer_the_question_they_hang_on(tmp_path: Path) -> None:
         (second,) = [message for message in heard if message.buttons]
         assert rocket.launched == [], "everything is asked before anything runs"
         await chat.say(first.buttons[0].command, sender=ADA, peer="ada")
-        assert (await chat.hear_message()).text == "That was answered already, with yes."
+        assert (await chat.hear_message()).text == "This was already approved."
         await chat.say(second.buttons[1].command, sender=ADA, peer="ada")
         assert {(await chat.hear_message()).text for _ in range(2)} == {"No: launch will not run.", "Done."}
         await chat.say(second.buttons[0].command, sender=ADA, peer="ada")
-        assert (await chat.hear_message()).text == "That was answered already, with no."
+        assert (await chat.hear_message()).text == "This was already denied."
     assert rocket.launched == ["Mars"]
 
 
@@ -94,11 +94,11 @@ async def test_no_answer_in_time_is_no_and_the_model_is_told(tmp_path: Path) -> 
         question = await asked(chat)
         assert (await chat.hear_message()).text == "Done."
         await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
-        assert "nobody answered in time" in (await chat.hear_message()).text
+        assert "has expired" in (await chat.hear_message()).text
     assert rocket.launched == []
     outcome = provider.prompts[1].messages[-1]
     assert isinstance(outcome, ToolMessage)
-    assert outcome.outcomes[0].output == "Nobody answered within 3 s whether this may be run, so it was not run."
+    assert outcome.outcomes[0].output == "The person was asked and did not answer within 3 s, so it was not run."
 
 
 async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_stop_ends_a_turn_that_waits_with_a_result_for_every_call(tmp_pa
         await chat.say("/stop", sender=ADA, peer="ada")
         assert {(await chat.hear_message()).text for _ in range(2)} == {"Stopped.", "*Stopped.*"}
         await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
-        assert (await chat.hear_message()).text == "That question is not open any more."
+        assert (await chat.hear_message()).text == "This question is no longer open."
         await chat.say("yes", sender=ADA, peer="ada")
         assert (await chat.hear_message()).text == "Done."
     entries = transcript_entries(tmp_path)
@@ -181,7 +181,7 @@ async def test_in_a_group_only_the_asker_or_an_owner_can_answer(tmp_path: Path) 
     async with gateway(house(tmp_path), agent(scripted([launch("Mars")], [launch("Io")]), rocket)) as (_, chat):
         await say("go", ADA)
         question = await asked(chat)
-        assert "Ada or an owner, answer yes or no." in question.text
+        assert "Ada or an owner, reply yes or no." in question.text
         assert await say(question.buttons[0].command, BOB) is Verdict.REFUSED
         assert (await chat.hear_message()).text.startswith("Only the person whose message this is about, or an owner")
         await say("yes", BOB)  # Is for the agent, and waits behind the turn.
@@ -202,9 +202,9 @@ async def test_a_question_is_unknown_outside_its_own_chat(tmp_path: Path) -> Non
         await chat.say("go", sender=ADA, peer="ada")
         question = await asked(chat)
         await chat.say(question.buttons[0].command, sender=OWNER, peer="olga")
-        assert (await chat.hear_message()).text == "That question is not open any more."
+        assert (await chat.hear_message()).text == "This question is no longer open."
         await chat.say("/approve", sender=OWNER, peer="olga")
-        assert (await chat.hear_message()).text == "No question is open here."
+        assert (await chat.hear_message()).text == "There is no open question here."
     assert rocket.launched == []
 
 
@@ -231,7 +231,7 @@ async def test_many_answers_at_once_are_one_answer(tmp_path: Path) -> None:
         await asyncio.gather(*(chat.say(press, sender=ADA, peer="ada") for press in presses))
         texts = [(await chat.hear_message()).text for _ in range(9)]
     assert texts.count("Yes: launch may run.") == 1
-    assert texts.count("That was answered already, with yes.") == 7
+    assert texts.count("This was already approved.") == 7
     assert rocket.launched == ["Mars"]
     assert decisions(tmp_path) == [None, "approved"]
 

@@ -241,7 +241,7 @@ async def test_a_stop_while_files_are_fetched_leaves_a_valid_transcript(tmp_path
         texts = [(await chat.hear_message()).text for _ in range(2)]
     assert any("Stopped" in text for text in texts)
     (user,) = users(tmp_path)
-    assert user.attachments[0].note == "[image: cat.jpg; it is not available: it was not fetched]"
+    assert user.attachments[0].note == "[image: cat.jpg; it is not available: it was not downloaded]"
 
 
 def sending(path: str) -> Sequence[Chunk]:
@@ -293,7 +293,7 @@ async def test_a_file_that_is_too_large_for_the_chat_is_told_in_words(tmp_path: 
         (tmp_path / "data/workspace/main/a.txt").write_text("long")
         await chat.say("send it")
         text = (await chat.hear_message()).text
-    assert text == "ok\n\n(There is a file for you, a.txt, 4 bytes, but this chat cannot take it.)"
+    assert text == "ok\n\n(I have a file for you, but can't send it here: a.txt, 4 bytes)"
 
 
 async def test_a_file_that_was_sent_before_a_crash_still_goes_with_the_answer_once(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ async def test_a_message_to_an_agent_that_was_removed_meanwhile_is_told_so(tmp_p
     async with gateway(settings(tmp_path)) as (_, chat):
         reply = await chat.hear_message()
     assert reply.is_failure
-    assert reply.text == "*The agent coder is not configured any more. Send it again, and another one will answer.*"
+    assert reply.text == "*The agent coder no longer exists. Send it again, and another agent will answer.*"
 
 
 async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> None:

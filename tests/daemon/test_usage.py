@@ -55,7 +55,7 @@ async def test_who_has_used_up_the_day_is_told_and_a_restart_changes_nothing(tmp
             refusal = await ask(chat, "three", sender=ADA)
             assert await ask(chat, "one", sender=BOB) == "Hello."
         assert len(server.requests) == 3
-    assert "You have used 2,400 tokens today, and 2,000 are allowed." in refusal
+    assert "reached today's limit (2,400 of 2,000 tokens)" in refusal
     assert "limits.tokens_per_user_per_day" in refusal
 
 
@@ -63,14 +63,14 @@ async def test_one_person_on_two_platforms_has_one_allowance(tmp_path: Path) -> 
     links = {"identity_links": {"ada": ["loopback:ada", "loopback:lovelace"]}}
     async with talking(tmp_path, ANSWER, session=links, limits={"tokens_per_user_per_day": 100}) as (_, chat, _daemon):
         assert await ask(chat, "hello", sender=ADA) == "Hello."
-        assert "You have used 1,200 tokens" in await ask(chat, "hello", sender=replace(ADA, id="lovelace"))
+        assert "reached today's limit (1,200 of" in await ask(chat, "hello", sender=replace(ADA, id="lovelace"))
 
 
 async def test_an_answer_that_takes_too_much_is_ended_with_a_sentence(tmp_path: Path) -> None:
     step = OPENAI.answer(calls=[Call("current_time", ["{}"])], tokens=(1_000, 10))
     tables = {"agents": {"main": {"provider": "house", "model": "small", "tools": ["current_time"]}}}
     async with talking(tmp_path, step, limits={"tokens_per_turn": 1_500}, **tables) as (server, chat, _daemon):
-        assert "this answer has used 2,020 tokens, and one may use 1,500" in await ask(chat, "hello")
+        assert "this answer has used 2,020 of 1,500 tokens" in await ask(chat, "hello")
         assert len(server.requests) == 2
 
 

@@ -99,7 +99,7 @@ async def test_a_send_that_a_crash_cut_is_marked_when_sent_again(tmp_path: Path)
         await post.spool.commit(*post.delivery.compose(HELLO, key="k"), MarkSending(key="k", at=time()))
     async with posting(tmp_path, wire, time=time) as post:
         for row in (await post.spool.recover()).outbox:
-            post.delivery.resume(row)
+            post.delivery.enqueue(row)
         await post.arrived()
     assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
 
@@ -198,11 +198,11 @@ class Easel(Wire):
 
 async def test_drafts_show_the_newest_text_and_end_with_the_turn(tmp_path: Path) -> None:
     easel = Easel()
-    async with posting(tmp_path, easel) as post, post.delivery.drafting(HELLO, turn="t") as draft:
-        draft.show("a")
-        draft.show("ab")
+    async with posting(tmp_path, easel) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+        draft.show(["a"])
+        draft.show(["ab"])
         assert await easel.drafts.get() == "t:ab"
-        draft.show("abc")
+        draft.show(["abc"])
         assert await easel.drafts.get() == "t:abc"
 
 
@@ -229,13 +229,13 @@ async def test_where_no_draft_can_be_shown_a_message_is_edited(tmp_path: Path) -
     both = Both()
     group = replace(HELLO, address=replace(ADDRESS, kind=PeerKind.GROUP))
     async with posting(tmp_path, both) as post:
-        async with post.delivery.drafting(HELLO, turn="t1") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(HELLO, turn="t1") as draft:
+            draft.show(["he"])
             assert await both.drafts.get() == "t1:he"
-        async with post.delivery.drafting(group, turn="t2") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(group, turn="t2") as draft:
+            draft.show(["he"])
             await both.has_sent.wait()
-            draft.show("hell")
+            draft.show(["hell"])
             assert await both.edits.get() == "t2.draft:hell"
         await post.say(group, "t2", turn="t2")
         assert await both.edits.get() == "t2.draft:hello"
@@ -248,7 +248,7 @@ async def test_a_turn_that_fails_while_drafting_fails_plainly(tmp_path: Path) ->
     """The tasks around it are ours; whoever handles the failure should not meet an exception group."""
     async with posting(tmp_path, Easel()) as post:
         with pytest.raises(ValueError, match="the turn"):
-            async with post.delivery.drafting(HELLO, turn="t"):
+            async with post.delivery.stream_draft(HELLO, turn="t"):
                 raise ValueError("the turn")
 
 
@@ -260,8 +260,8 @@ async def test_a_bug_in_showing_a_draft_does_not_cost_the_answer(tmp_path: Path)
 
     broken = Broken()
     async with posting(tmp_path, broken) as post:
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("a")
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["a"])
             await broken.drafts.get()
             await asyncio.sleep(0)
         await post.say(HELLO, "t", turn="t")
@@ -296,10 +296,10 @@ class Slate(Wire):
 async def test_a_streamed_message_is_brought_to_its_final_text_by_an_edit(tmp_path: Path) -> None:
     slate = Slate()
     async with posting(tmp_path, slate) as post:
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["he"])
             await slate.change()
-            draft.show("hell")
+            draft.show(["hell"])
             await slate.change()
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
@@ -314,12 +314,12 @@ async def _has_drafts(spool: Spool) -> bool:
 
 async def test_a_draft_that_a_crash_left_is_brought_to_its_final_text(tmp_path: Path) -> None:
     slate = Slate()
-    async with posting(tmp_path, slate) as post, post.delivery.drafting(HELLO, turn="t") as draft:
-        draft.show("he")
+    async with posting(tmp_path, slate) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+        draft.show(["he"])
         await slate.change()
         await until(lambda: _has_drafts(post.spool))
     async with posting(tmp_path, slate) as post:
-        post.delivery.remember_drafts((await post.spool.recover()).drafts)
+        post.delivery.restore_drafts((await post.spool.recover()).drafts)
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
     assert slate.texts == ["he"]
@@ -342,17 +342,17 @@ class SlowSlate(Slate):
 async def test_an_answer_whose_draft_a_crash_has_made_unknown_says_so(tmp_path: Path) -> None:
     """Nobody can name the message any more, so its beginning may stay in the chat."""
     slate = SlowSlate()
-    async with posting(tmp_path, slate) as post, post.delivery.drafting(HELLO, turn="t") as draft:
-        draft.show("he")
+    async with posting(tmp_path, slate) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+        draft.show(["he"])
         await slate.change()
         drafts = (await post.spool.recover()).drafts
         slate.may_answer.set()
     assert drafts == {"t": None}
     anew = Slate()
     async with posting(tmp_path, anew) as post:
-        post.delivery.remember_drafts(drafts)
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("he")
+        post.delivery.restore_drafts(drafts)
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["he"])
             await anew.change()
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
@@ -376,11 +376,11 @@ async def test_an_answer_whose_draft_has_no_known_outcome_says_so(tmp_path: Path
     """The beginning may stay in the chat; another one beside it would be a second reply too many."""
     slate = Tried(Transient("the answer was lost", may_have_arrived=True))
     async with posting(tmp_path, slate) as post:
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["he"])
             await slate.was_tried.wait()
             for text in ("hel", "hell"):
-                draft.show(text)
+                draft.show([text])
                 await asyncio.sleep(0)
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
@@ -391,8 +391,8 @@ async def test_an_answer_whose_draft_has_no_known_outcome_says_so(tmp_path: Path
 async def test_a_draft_that_was_refused_for_now_leaves_no_doubt(tmp_path: Path) -> None:
     slate = Tried(Transient("slow down", retry_after=3.0))
     async with posting(tmp_path, slate) as post:
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["he"])
             await slate.was_tried.wait()
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
@@ -405,7 +405,7 @@ async def test_typing_pauses_as_long_as_the_platform_asks(tmp_path: Path) -> Non
             raise Transient("slow down", retry_after=30.0)
 
     time = Time()
-    async with posting(tmp_path, Typist(), time=time) as post, post.delivery.drafting(HELLO, turn="t"):
+    async with posting(tmp_path, Typist(), time=time) as post, post.delivery.stream_draft(HELLO, turn="t"):
         await time.has_slept.wait()
     assert set(time.naps) == {30.0}
 
@@ -413,8 +413,8 @@ async def test_typing_pauses_as_long_as_the_platform_asks(tmp_path: Path) -> Non
 async def test_an_answer_that_is_done_before_its_first_words_arrived_is_one_message(tmp_path: Path) -> None:
     slate = SlowSlate()
     async with posting(tmp_path, slate) as post:
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["he"])
             await slate.change()
             asyncio.get_running_loop().call_soon(slate.may_answer.set)
         await post.say(HELLO, "t", turn="t")
@@ -430,8 +430,8 @@ async def test_what_is_streamed_takes_its_place_behind_all_that_was_said_before(
     async with posting(tmp_path, slate, time=time) as post:
         await post.say(long_one, "k")
         await slate.change()
-        async with post.delivery.drafting(HELLO, turn="t") as draft:
-            draft.show("he")
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["he"])
             await time.has_slept.wait()
             slate.may_answer.set()
             while "t.draft" not in slate.tried:
@@ -455,28 +455,35 @@ class Halting(Slate):
 
 async def test_a_pause_that_the_platform_asks_for_is_kept_between_edits(tmp_path: Path) -> None:
     time, slate = Time(), Slate(Transient("slow down", retry_after=17.0))
-    async with posting(tmp_path, slate, time=time) as post, post.delivery.drafting(HELLO, turn="t") as draft:
-        draft.show("he")
+    async with posting(tmp_path, slate, time=time) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+        draft.show(["he"])
         await time.has_slept.wait()
     assert time.naps == [17.0]
 
 
-async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same() -> None:
+async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same(tmp_path: Path) -> None:
     """Sent again, as if there were none, it would stand in the chat twice."""
 
-    async def keep(receipt: Receipt | None) -> None:
-        if receipt is not None:
-            raise SpoolFull("The disk is full.")
+    class FullStore(streaming.DraftStore):
+        async def keep(self, turn: str, receipt: Receipt | None) -> None:
+            self.receipts[turn] = receipt
+            if receipt is not None:
+                raise SpoolFull("The disk is full.")
 
-    slate = Slate()
-    memory = streaming.Memory(keep=keep, lose=lambda: None, receipt=None)
-    easel = streaming.DraftStream(
-        channel=slate, template=HELLO, key="t", memory=memory, is_clear=lambda: True, sleep=lambda _: asyncio.sleep(0)
+    slate, time = Slate(), Time()
+    spool = await Spool.open(tmp_path)
+    stream = streaming.DraftStream(
+        channel=slate,
+        template=HELLO,
+        turn="t",
+        store=FullStore(spool, time),
+        is_clear=lambda: True,
+        sleep=time.sleep,
     )
-    async with asyncio.timeout(60), easel as draft:
-        draft.show("he")
+    async with asyncio.timeout(60), spool, stream as draft:
+        draft.show(["he"])
         await slate.change()
-        draft.show("hell")
+        draft.show(["hell"])
         await slate.change()
     assert slate.texts == ["he"]
     assert slate.edits == [("t.draft", "hell")]
@@ -484,15 +491,15 @@ async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same() -> 
 
 async def test_a_chat_must_be_clear_also_when_a_draft_is_tried_again(tmp_path: Path) -> None:
     time, slate = Time(), Halting(Transient("slow down", retry_after=17.0))
-    async with posting(tmp_path, slate, time=time) as post, post.delivery.drafting(HELLO, turn="t") as draft:
-        draft.show("he")
+    async with posting(tmp_path, slate, time=time) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+        draft.show(["he"])
         await time.has_slept.wait()
         for _ in range(5):  # By then it waits for more to show.
             await asyncio.sleep(0)
         await post.say(HELLO, "k")
         await slate.is_sending.wait()
-        draft.show("hel")
-        while streaming.IN_LINE not in time.naps:
+        draft.show(["hel"])
+        while streaming.CLEAR_CHECK_INTERVAL not in time.naps:
             time.has_slept.clear()
             await time.has_slept.wait()
         assert slate.tried == ["t.draft", "k"]
@@ -504,10 +511,10 @@ async def test_what_a_crash_left_unsent_or_sent_is_marked_once_the_platform_has_
     async with posting(tmp_path, wire, time=time) as post:
         await post.spool.commit(*post.delivery.compose(HELLO, key="k"), *post.delivery.compose(HELLO, key="l"))
         early, late = (await post.spool.recover()).outbox
-        post.delivery.take_up(early)
+        post.delivery.recover(early)
         await post.arrived()
         time.now += timedelta(hours=1)
-        post.delivery.take_up(late)
+        post.delivery.recover(late)
         await post.arrived()
     assert wire.texts == ["hello", f"{POSSIBLY_REPEATED}hello"]
 

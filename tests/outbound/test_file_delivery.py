@@ -61,7 +61,7 @@ async def test_a_refused_file_is_told_in_its_place(tmp_path: Path) -> None:
     async with posting(tmp_path, wire, file_path=store) as post:
         await send(post, REPORT)
         assert await post.states() == {}
-    assert wire.texts[1] == ("(The file report.pdf, 1.5 kB, could not be sent: Telegram found the message too large.)")
+    assert wire.texts[1] == "(I couldn't send the file report.pdf, 1.5 kB: Telegram found the message too large.)"
 
 
 async def test_a_file_that_is_not_kept_any_more_is_told(tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ class Wire:
 
 
 async def shown_and_over(wire: Wire) -> None:
-    signs = WaitingReactions({("wire", "default"): wire}, soon=0.0, sleep=wire.sleep)
+    reactions = WaitingReactions({("wire", "default"): wire}, show_after=0.0, sleep=wire.sleep)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        signs.lanes.open(tasks)
-        signs.waits("t", QUESTION)
+        reactions.lanes.open(tasks)
+        reactions.add("t", QUESTION)
         await wire.shown.wait()
-        await signs.lanes.drained()
-        signs.over("t")
-        await signs.lanes.drained()
+        await reactions.lanes.drained()
+        reactions.remove("t")
+        await reactions.lanes.drained()
 
 
 async def test_a_sign_is_taken_off_when_the_platform_allows_it_again() -> None:

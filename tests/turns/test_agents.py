@@ -56,9 +56,9 @@ def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
-        ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: there is no tool shel\. There are: "),
-        ({"mcp": MCP, "agents": {"main": {"ask": ["shel", "box__*"]}}}, r"agents\.main\.ask: there is no tool shel\. "),
-        ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: there is no tool fly"),
+        ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: unknown tool shel\. Available: "),
+        ({"mcp": MCP, "agents": {"main": {"ask": ["shel", "box__*"]}}}, r"agents\.main\.ask: unknown tool shel\. "),
+        ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: unknown tool fly"),
         ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
     ],
 )

@@ -22,12 +22,12 @@ def test_it_names_the_tool_its_arguments_and_the_deadline() -> None:
         "May I use shell?",
         '  command: "make\\ninstall"',
         "  tries: 3",
-        "Answer yes or no. Without an answer within 10 min it is not done.",
+        "Reply yes or no. If you don't reply within 10 min, it's denied.",
     ]
 
 
 def test_in_a_group_it_names_who_may_answer() -> None:
-    assert asked("Ada").splitlines()[-1].startswith("Ada or an owner, answer yes or no.")
+    assert asked("Ada").splitlines()[-1].startswith("Ada or an owner, reply yes or no.")
 
 
 def test_neither_end_of_a_long_argument_can_hide() -> None:

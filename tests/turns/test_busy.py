@@ -9,7 +9,6 @@ from gateway.access.live import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.outbound.reactions import WaitingReactions
 from gateway.turns.busy import BusyPolicy
 
 
@@ -30,8 +29,8 @@ def job(channel: str, sender: Sender, turn: str = "t") -> Job:
 
 def test_a_message_whose_channel_has_left_the_settings_stands_for_itself(tmp_path: Path) -> None:
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}}))
-    meanwhile = BusyPolicy(live, Lanes(nothing, name="lane"), WaitingReactions({}))
-    assert meanwhile.collected(job("gone", Sender(id="ada"))) == []
+    policy = BusyPolicy(live, Lanes(nothing, name="lane"))
+    assert policy.take_collected(job("gone", Sender(id="ada"))) == []
 
 
 @pytest.mark.parametrize("busy", ["collect", "steer"])
@@ -40,11 +39,11 @@ async def test_what_waits_of_somebody_who_was_shut_out_is_heard_by_no_other_turn
     channels = {"loopback": {"busy": busy, "dm_policy": "allowlist", "allow": ["ada"]}}
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}, "channels": channels}))
     lanes: Lanes[Job] = Lanes(nothing, name="lane")
-    meanwhile = BusyPolicy(live, lanes, WaitingReactions({}))
+    policy = BusyPolicy(live, lanes)
     first = job("loopback", Sender(id="ada"))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for turn, sender in (("t2", "ada"), ("t3", "eve"), ("t4", "ada")):
             lanes.put("s", job("loopback", Sender(id=sender), turn))
-        taken = meanwhile.collected(first) if busy == "collect" else meanwhile.steering("s")
+        taken = policy.take_collected(first) if busy == "collect" else policy.take_steering("s")
         assert [each.turn for each in taken] == ["t2"]

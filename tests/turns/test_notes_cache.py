@@ -16,16 +16,16 @@ def context(tmp_path: Path) -> ToolContext:
 
 
 async def test_a_note_is_told_as_soon_as_it_is_said_to_be_there(context: ToolContext) -> None:
-    jottings = NotesCache()
-    assert await jottings.told(context.notes) == ""
+    cache = NotesCache()
+    assert await cache.text(context.notes) == ""
     await remember.run(context, {"text": "likes tea"})
-    jottings.changed(context.notes)
-    assert '- "likes tea"' in await jottings.told(context.notes)
+    cache.forget(context.notes)
+    assert '- "likes tea"' in await cache.text(context.notes)
 
 
 async def test_what_was_read_is_told_without_the_disk(context: ToolContext) -> None:
-    jottings = NotesCache()
+    cache = NotesCache()
     await remember.run(context, {"text": "likes tea"})
-    told = await jottings.told(context.notes)
+    text = await cache.text(context.notes)
     context.notes.unlink()
-    assert await jottings.told(context.notes) == told
+    assert await cache.text(context.notes) == text

@@ -55,13 +55,13 @@ class Counting:
 
 
 @asynccontextmanager
-async def billed(folder: Path, **limits: int) -> AsyncIterator[tuple[TurnUsage, DailyUsage]]:
+async def turn_usage(folder: Path, **limits: int) -> AsyncIterator[tuple[TurnUsage, DailyUsage]]:
     async with await Spool.open(folder) as spool:
-        spending = DailyUsage(spool, lambda: NOW)
+        daily = DailyUsage(spool, lambda: NOW)
         settings = LimitSettings.model_validate(limits)
         yield (
-            TurnUsage("ann", spending=spending, limits=settings, about=lambda _model: INFO, now=lambda: NOW),
-            spending,
+            TurnUsage("ann", daily=daily, limits=settings, about=lambda _model: INFO, now=lambda: NOW),
+            daily,
         )
 
 
@@ -71,10 +71,10 @@ async def told(metered: MeteredProvider, messages: Sequence[Message]) -> list[Ch
 
 
 def metered(
-    provider: Counting | ScriptedProvider, bill: TurnUsage, info: ModelInfo = INFO, **more: object
+    provider: Counting | ScriptedProvider, usage: TurnUsage, info: ModelInfo = INFO, **more: object
 ) -> MeteredProvider:
     parts: dict[str, object] = {"calibrations": Calibrations(), **more}
-    return MeteredProvider(provider, info=info, bill=bill, **parts)  # type: ignore[arg-type]  # They are what they are.
+    return MeteredProvider(provider, info=info, usage=usage, **parts)  # type: ignore[arg-type]  # They are what they are.
 
 
 def words(rng: random.Random) -> str:
@@ -86,11 +86,11 @@ async def test_after_three_turns_the_budget_is_kept_within_15_percent(tmp_path: 
     rng = random.Random(0)  # noqa: S311 - nothing secret
     provider, calibrations = Counting(), Calibrations()
     said: list[Message] = []
-    async with billed(tmp_path) as (bill, _):
+    async with turn_usage(tmp_path) as (usage, _):
         for _ in range(40):
             said.append(UserMessage(text=words(rng)))
-            model = metered(provider, bill, calibrations=calibrations)
-            model.before = len(said) - 1
+            model = metered(provider, usage, calibrations=calibrations)
+            model.history_size = len(said) - 1
             await told(model, said)
             said.append(AssistantMessage(text=words(rng)))
     budget = round(0.95 * 3_000)
@@ -102,18 +102,18 @@ async def test_after_three_turns_the_budget_is_kept_within_15_percent(tmp_path: 
 async def test_a_model_learns_who_speaks_only_where_several_people_talk(tmp_path: Path, names_senders: bool) -> None:  # noqa: FBT001
     said = UserMessage(text="hello", sender="Ann", sender_id="7")
     script = ScriptedProvider([TextDelta(text="hi")])
-    async with billed(tmp_path) as (bill, _):
-        await told(metered(script, bill, names_senders=names_senders), [said])
+    async with turn_usage(tmp_path) as (usage, _):
+        await told(metered(script, usage, names_senders=names_senders), [said])
     assert script.prompts[0].messages == [said if names_senders else UserMessage(text="hello")]
 
 
 async def test_a_long_conversation_is_measured_in_a_thread_with_the_same_outcome(tmp_path: Path) -> None:
     info = ModelInfo(name="house/model", context_tokens=1_000_000)
     said: list[Message] = [UserMessage(text="long " * 20_000), ToolMessage(outcomes=(ToolOutcome(id="1", output="x"),))]
-    async with billed(tmp_path) as (bill, _):
-        model = metered(ScriptedProvider([TextDelta(text="hi")]), bill, info)
+    async with turn_usage(tmp_path) as (usage, _):
+        model = metered(ScriptedProvider([TextDelta(text="hi")]), usage, info)
         await told(model, said)
-    assert model.tokens == pytest.approx(24_000, rel=0.01)
+    assert model.usage.context_tokens == pytest.approx(24_000, rel=0.01)
 
 
 async def test_factors_survive_a_restart_and_the_weights_of_earlier_versions_are_ignored(tmp_path: Path) -> None:
@@ -121,22 +121,22 @@ async def test_factors_survive_a_restart_and_the_weights_of_earlier_versions_are
     async with await Spool.open(tmp_path) as spool:
         meter = Meter(Live(Settings()), spool, now=lambda: NOW)
         await spool.commit(SetFact(name="token_weights", value=json.dumps({"house/model": weights})))
-        await meter.read()
+        await meter.load()
         assert meter.calibrations["house/model"].estimate(1_000) == 1_000
         for _ in range(20):
             meter.calibrations["house/model"].learn(10_000, 14_000)
-        await spool.commit(*meter.news())
+        await spool.commit(*meter.learned())
         after = Meter(Live(Settings()), spool, now=lambda: NOW)
-        await after.read()
+        await after.load()
         assert after.calibrations["house/model"].estimate(1_000) == pytest.approx(1_400, rel=0.01)
 
 
 async def test_a_refused_request_is_retried_once_and_shorter(tmp_path: Path) -> None:
     provider = Counting(limit=700)
     said = [UserMessage(text="a message that is not too short " * 5) for _ in range(20)]
-    async with billed(tmp_path) as (bill, _):
-        model = metered(provider, bill)
-        model.before = 19
+    async with turn_usage(tmp_path) as (usage, _):
+        model = metered(provider, usage)
+        model.history_size = 19
         assert await told(model, said) == [
             TextDelta(text="yes"),
             TokenUsage(input_tokens=provider.counted[1], output_tokens=1),
@@ -146,14 +146,14 @@ async def test_a_refused_request_is_retried_once_and_shorter(tmp_path: Path) -> 
 
 
 async def test_a_summary_replaces_earlier_messages_for_the_rest_of_the_turn(tmp_path: Path) -> None:
-    async def shorten() -> Sequence[Message]:
+    async def summarize() -> Sequence[Message]:
         return [UserMessage(text="in short", is_ours=True)]
 
     script = ScriptedProvider([ContextTooLong("no")], [TextDelta(text="yes")])
     said = [UserMessage(text="long ago " * 50), UserMessage(text="now")]
-    async with billed(tmp_path) as (bill, _):
-        model = metered(script, bill, shorten=shorten)
-        model.before = 1
+    async with turn_usage(tmp_path) as (usage, _):
+        model = metered(script, usage, summarize=summarize)
+        model.history_size = 1
         await told(model, said)
         await told(model, [*said, AssistantMessage(text="a step")])
     texts = [[message.text for message in prompt.messages if hasattr(message, "text")] for prompt in script.prompts]
@@ -162,65 +162,66 @@ async def test_a_summary_replaces_earlier_messages_for_the_rest_of_the_turn(tmp_
 
 async def test_a_second_refusal_is_raised(tmp_path: Path) -> None:
     script = ScriptedProvider([ContextTooLong("It is too long.")])
-    async with billed(tmp_path) as (bill, _):
+    async with turn_usage(tmp_path) as (usage, _):
         with pytest.raises(ContextTooLong):
-            await told(metered(script, bill), [UserMessage(text="now")])
+            await told(metered(script, usage), [UserMessage(text="now")])
         assert len(script.prompts) == 2
-        assert bill.due == []
+        assert usage.uncommitted == []
 
 
 async def test_usage_is_estimated_if_the_provider_reports_none(tmp_path: Path) -> None:
     script = ScriptedProvider([TextDelta(text="so many words " * 10)])
-    async with billed(tmp_path) as (bill, spending):
-        await spending.today("ann")
-        *_, usage = await told(metered(script, bill), [UserMessage(text="go")])
-        assert isinstance(usage, TokenUsage)
-        assert 20 < usage.output_tokens < 60
-        assert (await spending.today("ann")).tokens == usage.input_tokens + usage.output_tokens
+    async with turn_usage(tmp_path) as (usage, daily):
+        await daily.today("ann")
+        *_, used = await told(metered(script, usage), [UserMessage(text="go")])
+        assert isinstance(used, TokenUsage)
+        assert 20 < used.output_tokens < 60
+        assert (await daily.today("ann")).tokens == used.input_tokens + used.output_tokens
 
 
 async def test_a_free_model_is_not_charged(tmp_path: Path) -> None:
     free = ModelInfo(name="rules", prices=Prices(input=0, output=0, cached_input=0, cache_write=0))
-    async with billed(tmp_path) as (bill, _):
-        said = await told(metered(ScriptedProvider([TextDelta(text="hi")]), bill, free), [UserMessage(text="go")])
+    async with turn_usage(tmp_path) as (usage, _):
+        said = await told(metered(ScriptedProvider([TextDelta(text="hi")]), usage, free), [UserMessage(text="go")])
         assert said == [TextDelta(text="hi")]
-        assert bill.due == []
+        assert usage.uncommitted == []
 
 
 async def test_a_request_is_charged_only_if_it_failed_after_its_first_chunk(tmp_path: Path) -> None:
-    async with billed(tmp_path) as (bill, _):
+    async with turn_usage(tmp_path) as (usage, _):
         with pytest.raises(ProviderFailed):
-            await told(metered(ScriptedProvider([ProviderFailed("no")]), bill), [UserMessage(text="go")])
-        assert bill.due == []
+            await told(metered(ScriptedProvider([ProviderFailed("no")]), usage), [UserMessage(text="go")])
+        assert usage.uncommitted == []
         cut = ScriptedProvider([TextDelta(text="half"), ProviderFailed("cut")])
         with pytest.raises(ProviderFailed):
-            await told(metered(cut, bill), [UserMessage(text="go")])
-        (spend,) = bill.due
+            await told(metered(cut, usage), [UserMessage(text="go")])
+        (spend,) = usage.uncommitted
     assert spend.input_tokens > 0
 
 
-async def test_a_bill_names_the_model_that_answered_and_what_it_cost(tmp_path: Path) -> None:
-    usage = TokenUsage(input_tokens=1_000, output_tokens=100, cache_read_tokens=400, model="other/fallback")
-    async with billed(tmp_path) as (bill, _):
-        bill.charge(usage, model="house/model")
-        (spend,) = bill.due
+async def test_a_charge_names_the_model_that_answered_and_what_it_cost(tmp_path: Path) -> None:
+    used = TokenUsage(input_tokens=1_000, output_tokens=100, cache_read_tokens=400, model="other/fallback")
+    async with turn_usage(tmp_path) as (usage, _):
+        usage.charge(used, model="house/model")
+        (spend,) = usage.uncommitted
         assert (spend.model, spend.day, spend.person) == ("other/fallback", "2026-03-01", "ann")
         assert spend.cost_micros == 600 + 40 + 1_000
-        assert bill.noted is not None
-        assert bill.noted.cost_micros == spend.cost_micros
-        bill.settled([spend])
-        assert not bill.due
-        assert bill.noted is None
+        entry = usage.entry()
+        assert entry is not None
+        assert entry.cost_micros == spend.cost_micros
+        usage.mark_committed([spend])
+        assert not usage.uncommitted
+        assert usage.entry() is None
 
 
 async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
     metrics = Metrics()
-    async with billed(tmp_path) as (bill, _):
-        await told(metered(Counting(), bill, metrics=metrics), [UserMessage(text="hi")])
+    async with turn_usage(tmp_path) as (usage, _):
+        await told(metered(Counting(), usage, metrics=metrics), [UserMessage(text="hi")])
         with pytest.raises(ContextTooLong):
-            await told(metered(Counting(limit=0), bill, metrics=metrics), [UserMessage(text="hi")])
+            await told(metered(Counting(limit=0), usage, metrics=metrics), [UserMessage(text="hi")])
         async with aclosing(
-            metered(Counting(), bill, metrics=metrics).stream(Prompt(system="", messages=()))
+            metered(Counting(), usage, metrics=metrics).stream(Prompt(system="", messages=()))
         ) as chunks:
             await anext(chunks)
     name = INFO.name
@@ -229,23 +230,23 @@ async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
 
 
 async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
-    async with billed(tmp_path, tokens_per_user_per_day=0, tokens_per_turn=0) as (bill, _):
-        bill.charge(TokenUsage(input_tokens=10**9, output_tokens=0), model="m")
-        await bill.check()
+    async with turn_usage(tmp_path, tokens_per_user_per_day=0, tokens_per_turn=0) as (usage, _):
+        usage.charge(TokenUsage(input_tokens=10**9, output_tokens=0), model="m")
+        await usage.check_limits()
 
 
 async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
     today = [NOW]
     async with await Spool.open(tmp_path) as spool:
-        spending = DailyUsage(spool, lambda: today[0])
+        daily = DailyUsage(spool, lambda: today[0])
         limits = LimitSettings(tokens_per_user_per_day=100, tokens_per_turn=0)
-        bill = TurnUsage("ann", spending=spending, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
-        await bill.check()
-        bill.charge(TokenUsage(input_tokens=100, output_tokens=0), model="m")
-        with pytest.raises(Refused, match="You have used 100 tokens today"):
-            await bill.check()
+        usage = TurnUsage("ann", daily=daily, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
+        await usage.check_limits()
+        usage.charge(TokenUsage(input_tokens=100, output_tokens=0), model="m")
+        with pytest.raises(Refused, match=r"today's limit \(100 of 100 tokens\)"):
+            await usage.check_limits()
         today[0] = datetime(2026, 3, 2, tzinfo=UTC)
-        await bill.check()
+        await usage.check_limits()
 
 
 async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Path) -> None:
@@ -261,10 +262,10 @@ async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Pat
                 cost_micros=0,
             )
         )
-        spending = DailyUsage(spool, lambda: NOW)
-        assert (await spending.today("bob")).tokens == 0
+        daily = DailyUsage(spool, lambda: NOW)
+        assert (await daily.today("bob")).tokens == 0
         before = spool.transactions
-        assert [(await spending.today(name)).tokens for name in ("ann", "bob", "cyd")] == [7, 0, 0]
+        assert [(await daily.today(name)).tokens for name in ("ann", "bob", "cyd")] == [7, 0, 0]
         assert spool.transactions == before
 
 
