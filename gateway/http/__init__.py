@@ -1,1 +1,1 @@
-"""The one HTTP server of the gateway: who may come in, and what every answer looks like."""
+"""The HTTP server of the gateway, with its security checks."""

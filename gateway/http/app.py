@@ -1,93 +1,104 @@
-"""From a route of the contract to an aiohttp app: each request is checked, handled within its time, and answered."""
+"""The aiohttp app: guards each request, runs its route's handler within a deadline, and responds to errors."""
 
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import structlog
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Handler
 
-from gateway.contract import Caller, Route
+from gateway.contract import Route
 from gateway.errors import CannotStart
-from gateway.http.guard import Guard, cookie_name, is_upgrade
-from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, HttpError, HttpLimits, error_response, explain
-
-__all__ = ["HttpApp"]
+from gateway.http.connections import HttpConnection
+from gateway.http.guard import Guard, cookie_name
+from gateway.http.responses import INTERNAL_ERROR, SECURITY_HEADERS, HttpError, HttpLimits, error_response, response_for
 
 log = structlog.get_logger(__name__)
 
+_WEBSOCKETS: web.AppKey["weakref.WeakKeyDictionary[web.WebSocketResponse, web.Request]"] = web.AppKey("websockets")
+"""The open WebSockets, with the requests that opened them."""
+
 
 class HttpApp:
-    """Holds the aiohttp app, and the WebSockets that its handlers have opened."""
+    """Serves `routes`. `_respond` is a request's way from aiohttp to its handler and back."""
 
-    def __init__(self, routes: Sequence[Route], *, gate: Guard, limits: HttpLimits) -> None:
-        self._gate = gate
+    def __init__(self, routes: Sequence[Route], *, guard: Guard, limits: HttpLimits) -> None:
+        self._guard = guard
         self._limits = limits
-        self._websockets: weakref.WeakKeyDictionary[web.WebSocketResponse, web.Request] = weakref.WeakKeyDictionary()
-        self.app = web.Application(middlewares=[self._answer], client_max_size=gate.max_body_bytes)
-        self.app.on_response_prepare.append(self._dress)
-        self._routes = {added: route for route in _distinct(routes) for added in self._add(route)}
-        gate.auth.on_revoked = self._show_out
+        self.app = web.Application(middlewares=[self._respond], client_max_size=guard.max_body_bytes)
+        self.app[_WEBSOCKETS] = weakref.WeakKeyDictionary()
+        self.app.on_response_prepare.append(self._prepare_response)
+        self._routes: dict[web.AbstractRoute, Route] = {}
+        seen: set[tuple[str, str]] = set()
+        for route in routes:
+            name = f"{route.method} {route.path}"
+            if (route.method, route.path) in seen:
+                # aiohttp would serve the first of the two, and never the second.
+                raise CannotStart(f"Two channels serve the HTTP route {name}. Disable one of them.")
+            seen.add((route.method, route.path))
+            # aiohttp leaves out the body of a response to HEAD.
+            methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
+            try:
+                added = [self.app.router.add_route(method, route.path, _unreachable) for method in methods]
+            except (RuntimeError, ValueError) as error:
+                raise CannotStart(f"The HTTP route {name} is invalid. Disable the channel that serves it.") from error
+            self._routes.update(dict.fromkeys(added, route))
 
     async def close_websockets(self) -> None:
-        """Tell every WebSocket that we are going away, and wait a little for their goodbyes."""
+        """Tell every WebSocket that we are going away, and wait briefly until the clients have closed theirs."""
+
+        async def close(websocket: web.WebSocketResponse) -> None:
+            # It may have been lost already, or may not be fully open yet.
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                await websocket.close(code=WSCloseCode.GOING_AWAY, message=b"Gatehouse is stopping.")
+
+        websockets = list(self.app[_WEBSOCKETS].keys())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.closing), asyncio.TaskGroup() as goodbyes:
-                for number, websocket in enumerate(list(self._websockets)):
-                    goodbyes.create_task(_say_goodbye(websocket), name=f"http:goodbye:{number}")
-
-    def _add(self, route: Route) -> list[web.AbstractRoute]:
-        """Let HEAD in where GET may come in; aiohttp leaves out the body."""
-        methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
-        try:
-            return [self.app.router.add_route(method, route.path, _unguarded) for method in methods]
-        except (RuntimeError, ValueError) as error:
-            raise CannotStart(
-                f"The HTTP route {route.method} {route.path} is not possible; disable the channel that it belongs to."
-            ) from error
-
-    def _show_out(self, cookie: str) -> None:
-        """Cut the WebSockets that were opened with a cookie which is not good any more."""
-        for request in list(self._websockets.values()):
-            if request.cookies.get(cookie_name(request)) == cookie and request.transport is not None:
-                request.transport.abort()
+            async with asyncio.timeout(self._limits.closing), asyncio.TaskGroup() as tasks:
+                for number, websocket in enumerate(websockets):
+                    tasks.create_task(close(websocket), name=f"http:close_websocket:{number}")
 
     @web.middleware
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await self._answer_or_excuse(request, handler)
-        if not response.prepared and not self._gate.visitors.is_known(request.protocol):
-            # A stranger has one request per connection, so that none can be held by asking now and then.
+    async def _respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, HttpConnection)  # noqa: S101 - `ConnectionServer` makes no others.
+        try:
+            response = await self._serve(request, handler, connection)
+        except Exception as error:  # A handler's bug must not stop the server, and the client must get a response.
+            has_gone = request.transport is None or request.transport.is_closing()
+            if isinstance(error, ConnectionError) and has_gone:
+                raise
+            has_begun = request.writer.output_size > 0
+            expected = None if has_begun else response_for(error)
+            if expected is not None:
+                response = expected
+            else:
+                route = self._routes.get(request.match_info.route)
+                path = route.path if route else None  # The route's, because a path may contain secrets.
+                log.exception("request_failed", method=request.method, route=path, exc_info=error)
+                _abort_if_begun(request)
+                response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
+        if not response.prepared and not connection.is_authenticated:
+            # An anonymous client gets one request per connection, so it cannot hold one with a request now and then.
             response.force_close()
         return response
 
-    async def _answer_or_excuse(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Turn every failure into a sentence; one handler's bug must not stop the server, nor show its insides."""
-        try:
-            return await self._serve(request, handler)
-        except Exception as error:  # Whatever it is, somebody waits for an answer.
-            if isinstance(error, ConnectionError) and _has_gone(request):
-                raise
-            answer = None if _has_begun(request) else explain(error)
-            return answer or self._excuse(request, error)
-
-    async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._gate.check_address(request)
+    async def _serve(self, request: web.Request, handler: Handler, connection: HttpConnection) -> web.StreamResponse:
+        self._guard.check_address(request, connection)
         route = self._routes.get(request.match_info.route)
         if route is None:
-            return await handler(request)
-        if request.method != route.method and is_upgrade(request):
-            raise web.HTTPMethodNotAllowed(request.method, [route.method])
-        caller = await self._gate.admit(request, route)
-        if caller.is_owner and is_upgrade(request):
+            return await handler(request)  # aiohttp's own 404 or 405.
+        is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
+        if is_upgrade and request.method != route.method:
+            raise web.HTTPMethodNotAllowed(request.method, [route.method])  # HEAD opens no WebSocket.
+        caller = await self._guard.admit(request, route, connection)
+        if is_upgrade and caller.is_owner:
             return await route.handle(request, caller)
-        return await self._handle_in_time(route, request, caller)
-
-    async def _handle_in_time(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
-        usual = self._limits.upload if route.takes_file else self._limits.handler
-        deadline = asyncio.timeout(usual if route.deadline is None else route.deadline)
+        limit = self._limits.upload if route.takes_file else self._limits.handler
+        deadline = asyncio.timeout(limit if route.deadline is None else route.deadline)
         try:
             async with deadline:
                 return await route.handle(request, caller)
@@ -95,54 +106,31 @@ class HttpApp:
             if not deadline.expired():
                 raise
         log.warning("request_timed_out", method=route.method, route=route.path)
-        self._give_up_if_begun(request)
-        raise HttpError(HTTPStatus.GATEWAY_TIMEOUT, "This took too long; try again.")
+        _abort_if_begun(request)
+        raise HttpError(HTTPStatus.GATEWAY_TIMEOUT, "This took too long. Try again.")
 
-    def _excuse(self, request: web.Request, error: Exception) -> web.StreamResponse:
-        route = self._routes.get(request.match_info.route)
-        log.error("request_failed", method=request.method, route=route.path if route else None, exc_info=error)
-        self._give_up_if_begun(request)
-        return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, OUR_FAULT)
-
-    @staticmethod
-    def _give_up_if_begun(request: web.Request) -> None:
-        """Cut the connection rather than put a second answer behind half of the first."""
-        if _has_begun(request):
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError("The answer had begun when its handler failed.")
-
-    async def _dress(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _prepare_response(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(SECURITY_HEADERS)
         response.headers.pop("Server", None)
         if isinstance(response, web.WebSocketResponse):
-            self._websockets[response] = request
+            self.app[_WEBSOCKETS][response] = request
 
 
-def _distinct(routes: Sequence[Route]) -> Iterator[Route]:
-    """Pass on routes that differ. aiohttp would serve the first of two that do not, and never the second."""
-    seen: set[tuple[str, str]] = set()
-    for route in routes:
-        if (route.method, route.path) in seen:
-            raise CannotStart(f"The HTTP route {route.method} {route.path} belongs to two channels; disable one.")
-        seen.add((route.method, route.path))
-        yield route
+def abort_websockets(app: web.Application, cookie: str) -> None:
+    """Cut the WebSockets that were opened with this cookie."""
+    for request in list(app[_WEBSOCKETS].values()):
+        if request.cookies.get(cookie_name(request)) == cookie and request.transport is not None:
+            request.transport.abort()
 
 
-async def _say_goodbye(websocket: web.WebSocketResponse) -> None:
-    # It may be lost already, or not quite open yet.
-    with contextlib.suppress(ConnectionError, RuntimeError):
-        await websocket.close(code=WSCloseCode.GOING_AWAY, message=b"Gatehouse is stopping.")
+def _abort_if_begun(request: web.Request) -> None:
+    """Cut the connection if a response has begun: a second one must not follow half of the first."""
+    if request.writer.output_size > 0:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("The response had begun when its handler failed.")
 
 
-async def _unguarded(_: web.Request) -> web.StreamResponse:
-    """Stand in for a route's handler, which only the middleware can call: it takes the caller too."""
+async def _unreachable(_: web.Request) -> web.StreamResponse:
+    """Take the place of a route's handler, which needs the caller too. So only the middleware can call that."""
     raise web.HTTPNotFound
-
-
-def _has_begun(request: web.Request) -> bool:
-    return request.writer.output_size > 0
-
-
-def _has_gone(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()

@@ -1,10 +1,9 @@
-"""The doorkeeper: how many connections there may be, and how long one may take before it says who it is."""
+"""Limits on connections: how many may be open, and how long one may stay open without a credential."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -12,149 +11,137 @@ import structlog
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from gateway.http.responses import OUR_FAULT, SECURITY_HEADERS, HttpLimits, error_response
-
-__all__ = ["Doorkeeper", "Visitors", "is_control"]
+from gateway.http.responses import INTERNAL_ERROR, SECURITY_HEADERS, HttpLimits, error_response
 
 log = structlog.get_logger(__name__)
 
-NOT_UNDERSTOOD = "This is not a request that Gatehouse understands."
+INVALID_REQUEST = "This is not a valid HTTP request."
 
 
-@dataclass(slots=True, kw_only=True)
-class _Visit:
-    transport: asyncio.Transport
-    timer: asyncio.TimerHandle
-    has_header: bool = False
-    is_complete: bool = False
+class ConnectionServer(web.Server):
+    """aiohttp's server, with limits. aiohttp reports each connection to it, and asks it to create each request.
 
-
-class Visitors:
-    """The open connections: strangers, few and for a short time, and those who have shown a credential."""
-
-    def __init__(self, limits: HttpLimits) -> None:
-        self._limits = limits
-        self._strangers: dict[web.RequestHandler, _Visit] = {}
-        self._known: set[web.RequestHandler] = set()
-        self._present: set[web.RequestHandler] = set()
-        self._is_empty = asyncio.Event()
-        self._is_empty.set()
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Let nobody in any more."""
-        self._is_closed = True
-
-    async def see_off(self) -> None:
-        """Wait, not for long, until the last connection has gone."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.closing):
-                await self._is_empty.wait()
-
-    def arrive(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Start the clock for a newcomer, or close it when the house is full of those who are being served."""
-        self._present.add(connection)
-        self._is_empty.clear()
-        if not self._is_closed and is_control(transport) and self.admit(connection):
-            return
-        if self._is_closed or is_control(transport) or not self._make_room():
-            transport.abort()
-            return
-        timer = _abort_after(self._limits.header, transport)
-        self._strangers[connection] = _Visit(transport=transport, timer=timer)
-
-    def hear(self, connection: web.RequestHandler) -> None:
-        """Note that a whole header has come."""
-        visit = self._strangers.get(connection)
-        if visit is not None and not visit.has_header:
-            visit.timer.cancel()
-            visit.timer = _abort_after(self._limits.visit, visit.transport)
-            visit.has_header = True
-
-    def serve(self, connection: web.RequestHandler) -> None:
-        """Note that the body has come too, and that a handler is at work: such a stranger is not sent away."""
-        visit = self._strangers.get(connection)
-        if visit is not None:
-            visit.is_complete = True
-
-    def admit(self, connection: web.RequestHandler) -> bool:
-        """Count a connection among the known ones from now on; false when there are too many of those."""
-        if connection in self._known:
-            return True
-        if len(self._known) >= self._limits.known:
-            return False
-        self._forget(connection)
-        self._known.add(connection)
-        return True
-
-    def is_known(self, connection: web.RequestHandler) -> bool:
-        return connection in self._known
-
-    def leave(self, connection: web.RequestHandler) -> None:
-        self._known.discard(connection)
-        self._forget(connection)
-        self._present.discard(connection)
-        if not self._present:
-            self._is_empty.set()
-
-    def _make_room(self) -> bool:
-        """Close the oldest stranger that has not sent a whole request, if the house is full."""
-        if len(self._strangers) < self._limits.strangers:
-            return True
-        idle = next((stranger for stranger, visit in self._strangers.items() if not visit.is_complete), None)
-        if idle is None:
-            return False
-        self._strangers[idle].transport.abort()
-        self._forget(idle)
-        return True
-
-    def _forget(self, stranger: web.RequestHandler) -> None:
-        visit = self._strangers.pop(stranger, None)
-        if visit is not None:
-            visit.timer.cancel()
-
-
-class Doorkeeper(web.Server):
-    """Makes the connections and tells `Visitors` of them; aiohttp reports each connection and asks for each request."""
+    Anonymous connections are few and short. An authenticated connection may stay open.
+    """
 
     def __init__(
         self,
         handler: Callable[..., Any],  # Any: the types of both callables are private to aiohttp.
         make_request: Callable[..., BaseRequest],
         *,
-        visitors: Visitors,
         limits: HttpLimits,
     ) -> None:
-        super().__init__(handler, request_factory=self._hear)
-        self._make = make_request
-        self._visitors = visitors
-        self._limits = limits
+        super().__init__(handler, request_factory=self._start_request)
+        self.limits = limits
+        self.anonymous: dict[HttpConnection, asyncio.Transport] = {}
+        """In the order of their arrival. aiohttp drops its own reference to a transport before that has closed."""
+        self.authenticated: set[HttpConnection] = set()
+        self._make_request_of_app = make_request
+        self._open: set[web.RequestHandler] = set()
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+        self._is_closing = False
+
+    def refuse_new(self) -> None:
+        """Close every new connection at once."""
+        self._is_closing = True
+
+    async def wait_closed(self) -> None:
+        """Wait until the last connection has closed, but not longer than `limits.closing`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.closing):
+                await self._all_closed.wait()
 
     def __call__(self) -> web.RequestHandler:
-        return _Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=self._limits.keep_alive,
-            lingering_time=self._limits.lingering,
-            access_log=None,  # type: ignore[arg-type]  # None turns it off, says aiohttp's documentation.
-            auto_decompress=False,
-        )
+        return HttpConnection(self)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        self._visitors.arrive(handler, transport)
+        assert isinstance(handler, HttpConnection)  # noqa: S101 - `__call__` makes all of them.
+        self._open.add(handler)
+        self._all_closed.clear()
+        handler.is_control = transport.get_extra_info("socket").family == socket.AF_UNIX
+        if self._is_closing or (handler.is_control and not handler.authenticate()):
+            transport.abort()
+            return
+        if handler.is_control:
+            return
+        if len(self.anonymous) >= self.limits.max_anonymous:
+            # Make room: close the oldest connection that has not sent a whole request. So idle connections cannot
+            # keep others out, and a request that a handler works on is never cut off.
+            idle = next((connection for connection in self.anonymous if not connection.is_being_served), None)
+            if idle is None:
+                transport.abort()
+                return
+            self.anonymous.pop(idle).abort()
+        self.anonymous[handler] = transport
+        handler.abort_after(self.limits.header, transport)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
-        self._visitors.leave(handler)
+        assert isinstance(handler, HttpConnection)  # noqa: S101 - `__call__` makes all of them.
+        self.authenticated.discard(handler)
+        self.anonymous.pop(handler, None)
+        handler.cancel_abort()
+        self._open.discard(handler)
+        if not self._open:
+            self._all_closed.set()
 
-    def _hear(self, message: object, payload: object, protocol: web.RequestHandler, *rest: object) -> BaseRequest:
-        self._visitors.hear(protocol)
-        return self._make(message, payload, protocol, *rest)
+    def _start_request(
+        self, message: object, payload: object, protocol: web.RequestHandler, *rest: object
+    ) -> BaseRequest:
+        """Create the request. aiohttp calls this when the header is complete."""
+        assert isinstance(protocol, HttpConnection)  # noqa: S101 - `__call__` makes all of them.
+        if protocol in self.anonymous and not protocol.has_header:
+            protocol.has_header = True
+            protocol.abort_after(self.limits.anonymous, self.anonymous[protocol])
+        return self._make_request_of_app(message, payload, protocol, *rest)
 
 
-class _Connection(web.RequestHandler):
-    """aiohttp's connection, but for what it says and logs about requests that it cannot read."""
+class HttpConnection(web.RequestHandler):
+    """aiohttp's connection, with the state that the limits depend on, and with our own error responses."""
+
+    def __init__(self, server: ConnectionServer) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=server.limits.keep_alive,
+            lingering_time=server.limits.linger,
+            access_log=None,  # type: ignore[arg-type]  # None turns it off, says aiohttp's documentation.
+            auto_decompress=False,
+        )
+        self._server = server
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_control = False
+        """The connection came through the control socket."""
+        self.has_header = False
+        self.is_being_served = False
+        """A whole request has arrived, and a handler works on it."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self in self._server.authenticated
+
+    def authenticate(self) -> bool:
+        """Count this connection as authenticated from now on. Returns False if there are too many already."""
+        authenticated = self._server.authenticated
+        if self in authenticated:
+            return True
+        if len(authenticated) >= self._server.limits.max_authenticated:
+            return False
+        authenticated.add(self)
+        self._server.anonymous.pop(self, None)
+        self.cancel_abort()
+        return True
+
+    def abort_after(self, seconds: float, transport: asyncio.Transport) -> None:
+        """Abort this connection later. A polite close would wait for a client that does not read."""
+        self.cancel_abort()
+        self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
+
+    def cancel_abort(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def handle_error(
         self,
@@ -163,23 +150,14 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - aiohttp's text quotes the offending bytes; ours does not.
     ) -> web.StreamResponse:
-        is_ours = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        if is_ours and not isinstance(exc, ConnectionError):
+        """Respond to a request that aiohttp cannot read, or that failed outside of `HttpApp`."""
+        is_our_fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        if is_our_fault and not isinstance(exc, ConnectionError):
             log.error("request_failed", exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionResetError("The answer had begun when its handler failed.")
-        # aiohttp would add its banner where the header is absent.
+            raise ConnectionResetError("The response had begun when its handler failed.")
+        # aiohttp would add its banner if the header were absent.
         headers = SECURITY_HEADERS | {"Server": ""}
-        answer = error_response(status, OUR_FAULT if is_ours else NOT_UNDERSTOOD, headers)
-        answer.force_close()
-        return answer
-
-
-def is_control(transport: asyncio.BaseTransport) -> bool:
-    """Tell whether a connection came through the control socket."""
-    return bool(transport.get_extra_info("socket").family == socket.AF_UNIX)
-
-
-def _abort_after(seconds: float, transport: asyncio.Transport) -> asyncio.TimerHandle:
-    # A polite close would wait for a peer that does not read.
-    return asyncio.get_running_loop().call_later(seconds, transport.abort)
+        response = error_response(status, INTERNAL_ERROR if is_our_fault else INVALID_REQUEST, headers)
+        response.force_close()
+        return response

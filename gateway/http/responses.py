@@ -1,4 +1,4 @@
-"""What every answer has in common: the security headers, and errors as one JSON sentence."""
+"""Responses: the security headers of every response, errors as JSON with one message, and the server's limits."""
 
 import json
 from collections.abc import Mapping
@@ -21,71 +21,66 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-NO_JSON = "The body has to be a JSON object in UTF-8."
-OUR_FAULT = "Something went wrong here; the log says what."
+NO_JSON = "The body must be a JSON object in UTF-8."
+INTERNAL_ERROR = "Something went wrong. See the log of Gatehouse for the reason."
 
-_SENTENCES = {
-    HTTPStatus.NOT_FOUND: "There is nothing here.",
-    HTTPStatus.METHOD_NOT_ALLOWED: "This address does not take that method.",
+_MESSAGES = {
+    HTTPStatus.NOT_FOUND: "There is nothing at this address.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This address does not accept that method.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
 }
 
 
 class HttpError(Exception):
-    """A request is answered with `status` and this sentence, and its handler does not run."""
+    """Ends a request with `status` and a message for the caller."""
 
-    def __init__(self, status: HTTPStatus, sentence: str, *, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: HTTPStatus, message: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
         self.status = status
         self.headers = dict(headers or {})
 
 
-def error_response(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": sentence}, status=status, headers=headers)
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": message}, status=status, headers=headers)
 
 
-def explain(error: Exception) -> web.Response | None:
-    """Return the answer to a failure that a caller should hear of, and None for a bug."""
+def response_for(error: Exception) -> web.Response | None:
+    """Return the response to an error that is meant for the caller, and None for a bug."""
     match error:
         case HttpError():
             return error_response(error.status, str(error), error.headers)
         case Refused():
             return error_response(HTTPStatus.CONFLICT, str(error))
         case web.HTTPException():
-            return _from_aiohttp(error)
+            if error.status < HTTPStatus.BAD_REQUEST or error.content_type == "application/json":
+                raise error  # A handler's redirect or JSON error. aiohttp sends it as it is.
+            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return error_response(error.status, _MESSAGES.get(HTTPStatus(error.status), f"{error.reason}."), headers)
         case json.JSONDecodeError():
-            # Bodies have been checked, so this is a handler that wanted one where there was none.
+            # Bodies are checked before the handler runs, so this request had none.
             return error_response(HTTPStatus.BAD_REQUEST, NO_JSON)
         case _:
             return None
 
 
-def _from_aiohttp(error: web.HTTPException) -> web.Response:
-    """Give aiohttp's own errors our form; a redirect or a JSON error of a handler is raised again, as it is."""
-    if error.status < HTTPStatus.BAD_REQUEST or error.content_type == "application/json":
-        raise error
-    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-    return error_response(error.status, _SENTENCES.get(HTTPStatus(error.status), f"{error.reason}."), headers)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """Durations in seconds. A stranger is a connection that has not shown a credential yet."""
+    """Durations in seconds, and numbers of connections. A connection is anonymous until it shows a credential."""
 
     header: float = 10.0
     """From connecting to the end of the first request's header."""
     body: float = 30.0
     handler: float = 30.0
-    """For a handler to answer, unless it is an owner's WebSocket."""
+    """For a handler to respond, except for the WebSockets of owners."""
     upload: float = 600.0
     """For a handler that takes a file from an owner."""
-    visit: float = 75.0
-    """From a stranger's complete header to the end of the connection, however slowly the answer is read."""
+    anonymous: float = 75.0
+    """From an anonymous request's complete header to the end of the connection, even if its client reads slowly."""
     keep_alive: float = 15.0
-    lingering: float = 2.0
-    """For reading what a refused client goes on sending, so that it sees the answer."""
+    linger: float = 2.0
+    """For reading the rest of a refused request, so that the client sees the response."""
     closing: float = 2.0
     """For each step of closing the server."""
-    strangers: int = 64
-    known: int = 512
-    """Connections that have shown a credential, or came through the control socket."""
+    max_anonymous: int = 64
+    max_authenticated: int = 512
+    """Connections that have shown a credential, or that came through the control socket."""

@@ -18,98 +18,20 @@ from gateway.contract import Route
 from gateway.errors import CannotStart
 from gateway.http.app import HttpApp
 from gateway.http.auth import Auth
-from gateway.http.connections import Doorkeeper, Visitors
+from gateway.http.connections import ConnectionServer
 from gateway.http.guard import AllowedHosts, Guard, control_users
 from gateway.http.responses import HttpLimits
 
 CONTROL_NAME = "control.sock"
 BACKLOG = 128
 MAX_SOCKET_PATH = 100
-"""A Unix socket's path has to fit into 104 to 108 bytes, depending on the system."""
-
-
-async def listen_on_port(host: str, port: int) -> socket.socket:
-    """Listen on one address. Port 0 means any that is free."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except (OSError, UnicodeError) as error:
-        raise CannotStart(
-            f"http.host is {host!r}, which is no address of this machine; "
-            "try `gatehouse config set http.host 127.0.0.1`."
-        ) from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # Lets a restarted daemon have its port while old connections fade.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise CannotStart(_why_not(error, host, port)) from error
-    return listener
-
-
-def _why_not(error: OSError, host: str, port: int) -> str:
-    other_port = "choose another one with `gatehouse config set http.port N`."
-    if error.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is in use, perhaps by another Gatehouse; stop that, or {other_port}"
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return f"Port {port} on {host} may not be used by this user; {other_port}"
-    return (
-        f"Gatehouse cannot listen on {host}, port {port} ({error.strerror}); "
-        "try `gatehouse config set http.host 127.0.0.1`."
-    )
-
-
-def listen_on_socket(path: Path) -> socket.socket:
-    """Listen on a Unix socket, private from birth. The caller holds the directory's lock, so an old one is stale."""
-    _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # On Linux the file is born with the mode of the socket, less the umask.
-        with contextlib.suppress(OSError):
-            os.fchmod(listener.fileno(), 0o600)
-        with short_socket_path(path) as address:
-            listener.bind(address)
-        # Elsewhere the directory, which is 0700, covers the moment until here; nobody can connect before `listen`.
-        path.chmod(0o600)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise CannotStart(f"The control socket {path} cannot be made ({error.strerror}).") from error
-    return listener
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise CannotStart(f"{path} is in the way of the control socket; move it elsewhere.")
-    path.unlink()
-
-
-@contextlib.contextmanager
-def short_socket_path(path: Path) -> Iterator[str]:
-    """Give an address for the Unix socket `path` that is short enough, good while the context is open."""
-    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
-        yield str(path)
-        return
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
+"""A Unix socket's path must fit into 104 to 108 bytes, depending on the system."""
 
 
 class HttpServer:
-    """Serves `routes` from entering to leaving the context.
+    """Serves `routes` while its context is open.
 
-    `listen=False` serves the control socket only. The caller holds the lock of the data directory.
+    With `listen=False` it serves the control socket only. The caller holds the lock of the data directory.
     """
 
     def __init__(
@@ -124,85 +46,145 @@ class HttpServer:
     ) -> None:
         self.routes = tuple(routes)
         self.url = ""
-        """Where a browser on this machine finds us; empty while there is no port to find us on."""
+        """The address for a browser on this machine. Empty without a port."""
         self.port = 0
         self._settings = settings
         self._auth = auth
         self._control_path = control_path
         self._listen = listen
         self._limits = limits or HttpLimits()
-        self._closing = contextlib.AsyncExitStack()
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        async with contextlib.AsyncExitStack() as undo:
-            await self._start(undo)
-            self._closing = undo.pop_all()
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._closing.aclose()
+        await self._stack.aclose()
 
-    async def _start(self, undo: contextlib.AsyncExitStack) -> None:
-        listeners = []
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        """Start everything, and push its closing to `stack`.
+
+        Closing happens in reverse order: stop accepting, refuse new connections, close WebSockets, end requests, wait
+        for the connections, clean up the app, and close the listening sockets.
+        """
+        host, listeners = self._settings.host, []
+        url_host = f"[{host}]" if ":" in host else host
         if self._listen:
-            listener = undo.enter_context(await listen_on_port(self._settings.host, self._settings.port))
+            listener = stack.enter_context(await listen_on_port(host, self._settings.port))
             self.port = int(listener.getsockname()[1])
-            self.url = f"http://{_browsable(self._settings.host)}:{self.port}"
+            # A browser cannot open a wildcard address.
+            wildcards = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - We listen where the config says.
+            self.url = f"http://{wildcards.get(host, url_host)}:{self.port}"
             listeners.append(listener)
         control = await asyncio.to_thread(listen_on_socket, self._control_path)
-        undo.callback(self._control_path.unlink, missing_ok=True)
-        listeners.append(undo.enter_context(control))
-        runner = await self._open_door(undo)
+        stack.callback(self._control_path.unlink, missing_ok=True)
+        listeners.append(stack.enter_context(control))
+
+        guard = Guard(
+            auth=self._auth,
+            hosts=AllowedHosts.of(url_host, self.port, self._settings.allowed_hosts),
+            users=await asyncio.to_thread(control_users),
+            limits=self._limits,
+            max_body_bytes=self._settings.max_body_bytes,
+        )
+        http_app = HttpApp(self.routes, guard=guard, limits=self._limits)
+        app_runner = web.AppRunner(http_app.app)
+        stack.push_async_callback(app_runner.cleanup)
+        await app_runner.setup()
+        assert app_runner.server is not None  # noqa: S101 - `setup` has made it.
+        handler, make_request = app_runner.server.request_handler, app_runner.server.request_factory
+        connections = ConnectionServer(handler, make_request, limits=self._limits)
+        runner = web.ServerRunner(connections, shutdown_timeout=self._limits.closing)
+        stack.push_async_callback(connections.wait_closed)
+        stack.push_async_callback(runner.cleanup)
+        stack.push_async_callback(http_app.close_websockets)
+        stack.callback(connections.refuse_new)
+        await runner.setup()
         for listener in listeners:
             await web.SockSite(runner, listener).start()
-        undo.push_async_callback(_stop_accepting, listeners)
-
-    async def _open_door(self, undo: contextlib.AsyncExitStack) -> web.ServerRunner:
-        """Put the doorkeeper before the app. Closing goes in reverse: no newcomers, WebSockets, connections, app."""
-        visitors = Visitors(self._limits)
-        entrance = HttpApp(self.routes, gate=await self._gate(visitors), limits=self._limits)
-        app = web.AppRunner(entrance.app)
-        undo.push_async_callback(app.cleanup)
-        await app.setup()
-        assert app.server is not None  # noqa: S101 - `setup` has made it.
-        door = Doorkeeper(
-            app.server.request_handler, app.server.request_factory, visitors=visitors, limits=self._limits
-        )
-        runner = web.ServerRunner(door, shutdown_timeout=self._limits.closing)
-        undo.push_async_callback(visitors.see_off)
-        undo.push_async_callback(runner.cleanup)
-        undo.push_async_callback(entrance.close_websockets)
-        undo.callback(visitors.close)
-        await runner.setup()
-        return runner
-
-    async def _gate(self, visitors: Visitors) -> Guard:
-        settings = self._settings
-        return Guard(
-            auth=self._auth,
-            hosts=AllowedHosts.of(_in_url(settings.host), self.port, settings.allowed_hosts),
-            users=await asyncio.to_thread(control_users),
-            visitors=visitors,
-            limits=self._limits,
-            max_body_bytes=settings.max_body_bytes,
-        )
+        stack.push_async_callback(_stop_accepting, listeners)
 
 
 async def _stop_accepting(listeners: Sequence[socket.socket]) -> None:
-    """Let what has been accepted become a connection: asyncio loses it if the server is closed in the same round."""
+    """Stop accepting, and let accepted sockets become connections.
+
+    asyncio would lose a socket if the server were closed in the pass of the loop that has accepted it.
+    """
     for listener in listeners:
         asyncio.get_running_loop().remove_reader(listener)
-    for _ in range(3):  # A task that accepts, its call to `connection_made`, and one to spare.
+    for _ in range(3):  # One for the task that accepts, one for its call of `connection_made`, and one to spare.
         await asyncio.sleep(0)
 
 
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+async def listen_on_port(host: str, port: int) -> socket.socket:
+    """Listen on one address. Port 0 means any free port."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise CannotStart(
+            f"http.host is {host!r}, which is not an address of this machine. "
+            "Try `gatehouse config set http.host 127.0.0.1`."
+        ) from error
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # Without this, a restarted daemon could not use its port until the old connections have expired.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        other_port = "choose another port with `gatehouse config set http.port N`."
+        if error.errno == errno.EADDRINUSE:
+            reason = f"Port {port} on {host} is in use, perhaps by another Gatehouse. Stop that, or {other_port}"
+        elif error.errno in {errno.EACCES, errno.EPERM}:
+            reason = f"This user may not listen on port {port} of {host}. Use another user, or {other_port}"
+        else:
+            reason = (
+                f"Gatehouse can't listen on {host}, port {port} ({error.strerror}). "
+                "Try `gatehouse config set http.host 127.0.0.1`."
+            )
+        raise CannotStart(reason) from error
+    return listener
 
 
-def _browsable(host: str) -> str:
-    """Name the address that a browser on this machine can use, in the form that it has in a URL."""
-    wildcards = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - We listen where the config says.
-    return wildcards.get(host, _in_url(host))
+def listen_on_socket(path: Path) -> socket.socket:
+    """Listen on a Unix socket that is private at all times. The caller holds the data directory's lock."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise CannotStart(f"{path} is in the way of the control socket. Move it elsewhere.")
+        path.unlink()  # A killed daemon has left it: no other daemon can run while the caller holds the lock.
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # On Linux, the file is created with the mode of the socket, less the umask.
+        with contextlib.suppress(OSError):
+            os.fchmod(listener.fileno(), 0o600)
+        with short_socket_path(path) as address:
+            listener.bind(address)
+        # On other systems, the directory's mode 0700 protects the file until here. No one can connect before `listen`.
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CannotStart(f"Can't create the control socket {path} ({error.strerror}).") from error
+    return listener
+
+
+@contextlib.contextmanager
+def short_socket_path(path: Path) -> Iterator[str]:
+    """Yield an address for the Unix socket `path` that is short enough. It works while the context is open."""
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

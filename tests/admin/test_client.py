@@ -61,7 +61,7 @@ async def test_a_refusal_comes_with_the_daemons_sentence(tmp_path: Path) -> None
     async with daemon(tmp_path), ControlClient(tmp_path) as control:
         with pytest.raises(Refused, match="Not today"):
             await control.get("/example/refuse")
-        with pytest.raises(Refused, match="There is nothing here"):
+        with pytest.raises(Refused, match="There is nothing at this address"):
             await control.get("/nowhere")
         with pytest.raises(Refused, match="same version"):
             await control.websocket("/nowhere")

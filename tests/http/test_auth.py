@@ -21,33 +21,33 @@ def cookie_of(maker: Auth) -> str:
 
 
 def test_a_cookie_survives_a_restart() -> None:
-    assert auth().is_cookie(cookie_of(auth()))
+    assert auth().is_signed(cookie_of(auth()))
 
 
 def test_a_cookie_dies_with_the_token() -> None:
-    assert not auth(token="the-next-token-we-had").is_cookie(cookie_of(auth()))
+    assert not auth(token="the-next-token-we-had").is_signed(cookie_of(auth()))
 
 
 def test_a_cookie_lasts_thirty_days() -> None:
     time = Time()
     cookie = cookie_of(auth(time))
     time.now += COOKIE_LIFETIME - 1
-    assert not auth(time).is_over(cookie)
+    assert not auth(time).is_expired(cookie)
     time.now += 1
-    assert auth(time).is_over(cookie)
+    assert auth(time).is_expired(cookie)
 
 
 def test_a_longer_life_cannot_be_written_into_a_cookie() -> None:
     version, expires, nonce, signature = cookie_of(auth()).split(".")
-    assert not auth().is_cookie(f"{version}.{int(expires) + 1}.{nonce}.{signature}")
+    assert not auth().is_signed(f"{version}.{int(expires) + 1}.{nonce}.{signature}")
 
 
 def test_a_revoked_cookie_is_over_and_no_other() -> None:
     ours = auth()
     first, second = cookie_of(ours), cookie_of(ours)
     ours.revoke(first)
-    assert ours.is_over(first)
-    assert not ours.is_over(second)
+    assert ours.is_expired(first)
+    assert not ours.is_expired(second)
 
 
 def test_what_is_no_cookie_cannot_fill_the_memory_of_revoked_ones() -> None:
@@ -56,7 +56,7 @@ def test_what_is_no_cookie_cannot_fill_the_memory_of_revoked_ones() -> None:
     ours.revoke(cookie)
     for number in range(MAX_REVOKED + 1):
         ours.revoke(f"v1.{number}.x.y")
-    assert ours.is_over(cookie)
+    assert ours.is_expired(cookie)
 
 
 def test_of_too_many_revoked_cookies_the_first_to_expire_is_forgotten() -> None:
@@ -67,13 +67,13 @@ def test_of_too_many_revoked_cookies_the_first_to_expire_is_forgotten() -> None:
         time.now += 1
         cookies.append(cookie_of(ours))
         ours.revoke(cookies[-1])
-    assert not ours.is_over(cookies[0])
-    assert all(ours.is_over(cookie) for cookie in cookies[1:])
+    assert not ours.is_expired(cookies[0])
+    assert all(ours.is_expired(cookie) for cookie in cookies[1:])
 
 
 @pytest.mark.parametrize("value", ["", ".", "...", "v1", "v1.9.9.9", "\udcff.x", "ä.ö"])
 def test_nonsense_is_no_cookie_and_no_token(value: str) -> None:
-    assert not auth().is_cookie(value)
+    assert not auth().is_signed(value)
     assert not auth().is_token(value)
     assert auth().redeem(value) is None
 
@@ -130,7 +130,7 @@ def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
 def test_an_unreadable_token_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "http.token"
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(CannotStart, match=r"http\.token cannot be read"):
+    with pytest.raises(CannotStart, match=r"Can\'t read the token file .*http\.token"):
         load_or_make_token(tmp_path, None)
 
 

@@ -28,14 +28,14 @@ def right() -> str | None:
 def guessed_out(time: Time, remote: str) -> AuthRateLimiter:
     guesses = AuthRateLimiter(time.clock().monotonic)
     for _ in range(MAX_WRONG_ATTEMPTS):
-        assert guesses.judge(remote, wrong) is None
+        assert guesses.attempt(remote, wrong) is None
     return guesses
 
 
 def test_after_ten_wrong_guesses_a_stranger_is_not_even_heard() -> None:
     guesses = guessed_out(Time(), FAR)
     with pytest.raises(TooManyAttempts):
-        guesses.judge(FAR, lambda: pytest.fail("evaluated"))
+        guesses.attempt(FAR, lambda: pytest.fail("evaluated"))
 
 
 def test_a_minute_later_guessing_may_go_on() -> None:
@@ -43,22 +43,22 @@ def test_a_minute_later_guessing_may_go_on() -> None:
     guesses = guessed_out(time, FAR)
     time.now += 59
     with pytest.raises(TooManyAttempts) as refusal:
-        guesses.judge(FAR, right)
+        guesses.attempt(FAR, right)
     assert refusal.value.headers["Retry-After"] == "1"
     time.now += 1
-    assert guesses.judge(FAR, right) == "right"
+    assert guesses.attempt(FAR, right) == "right"
 
 
 def test_others_are_not_locked_out() -> None:
-    assert guessed_out(Time(), FAR).judge("203.0.113.8", right) == "right"
+    assert guessed_out(Time(), FAR).attempt("203.0.113.8", right) == "right"
 
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> None:
     guesses = guessed_out(Time(), loopback)
     with pytest.raises(TooManyAttempts):
-        guesses.judge(loopback, wrong)
-    assert guesses.judge(loopback, right) == "right"
+        guesses.attempt(loopback, wrong)
+    assert guesses.attempt(loopback, right) == "right"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> No
 )
 def test_one_attackers_addresses_are_one_place(one: str, other: str) -> None:
     with pytest.raises(TooManyAttempts):
-        guessed_out(Time(), one).judge(other, right)
+        guessed_out(Time(), one).attempt(other, right)
 
 
 def test_two_networks_are_two_places() -> None:
@@ -86,11 +86,11 @@ def test_the_control_socket_is_this_machine() -> None:
 def test_the_table_is_bounded_and_forgets_the_quietest_place_first() -> None:
     guesses = guessed_out(Time(), FAR)
     for number in range(MAX_NETWORKS - 1):
-        guesses.judge(f"2001:db8:{number:x}::1", wrong)
+        guesses.attempt(f"2001:db8:{number:x}::1", wrong)
     with pytest.raises(TooManyAttempts):
-        guesses.judge(FAR, right)
-    guesses.judge("2001:db9::1", wrong)
-    assert guesses.judge(FAR, right) == "right"
+        guesses.attempt(FAR, right)
+    guesses.attempt("2001:db9::1", wrong)
+    assert guesses.attempt(FAR, right) == "right"
 
 
 async def test_brute_force_over_http_is_slowed_down_but_the_owner_gets_in(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.http.examples import EXAMPLES
 from tests.http.serving import BEARER, PATIENCE, read_all, serving
 
 BRIEF = HttpLimits(header=0.2)
-QUICK = HttpLimits(body=0.2, keep_alive=0.2, lingering=0.1)
+QUICK = HttpLimits(body=0.2, keep_alive=0.2, linger=0.1)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -100,13 +100,13 @@ async def test_garbage_is_answered_in_a_sentence_and_not_logged(
         answer = await running.raw(garbage)
         assert await running.status("GET", "/healthz") == 200
     assert b" 400 " in answer.partition(b"\r\n")[0]
-    assert answer.endswith(b'{"error": "This is not a request that Gatehouse understands."}')
+    assert answer.endswith(b'{"error": "This is not a valid HTTP request."}')
     assert b"Content-Security-Policy" in answer
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_two_hundred_idle_sockets_do_not_keep_anybody_out(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=HttpLimits(strangers=8)) as running, contextlib.AsyncExitStack() as idle:
+    async with serving(tmp_path, limits=HttpLimits(max_anonymous=8)) as running, contextlib.AsyncExitStack() as idle:
         readers = [(await idle.enter_async_context(running.connect()))[0] for _ in range(200)]
         assert await running.status("GET", "/healthz") == 200
         # The oldest were closed; the server holds on to the newest.
@@ -116,7 +116,7 @@ async def test_two_hundred_idle_sockets_do_not_keep_anybody_out(tmp_path: Path) 
 
 async def test_stalled_bodies_do_not_keep_anybody_out(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, EXAMPLES, limits=HttpLimits(strangers=4)) as running,
+        serving(tmp_path, EXAMPLES, limits=HttpLimits(max_anonymous=4)) as running,
         contextlib.AsyncExitStack() as idle,
     ):
         for _ in range(20):
@@ -135,7 +135,7 @@ async def test_when_all_strangers_are_being_served_a_newcomer_is_closed(tmp_path
 
     waiting = Route(method="GET", path="/wait", access=Access.PUBLIC, handle=wait)
     async with (
-        serving(tmp_path, [waiting], limits=HttpLimits(strangers=3)) as running,
+        serving(tmp_path, [waiting], limits=HttpLimits(max_anonymous=3)) as running,
         contextlib.AsyncExitStack() as open_ones,
         asyncio.timeout(PATIENCE),
     ):
@@ -164,7 +164,7 @@ async def test_the_owner_keeps_the_connection(tmp_path: Path) -> None:
 
 
 async def test_the_owners_connections_do_not_count_as_strangers(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(strangers=2)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(max_anonymous=2)) as running:
         talks = [await running.client.ws_connect("/example/talk", headers=BEARER) for _ in range(10)]
         async with contextlib.AsyncExitStack() as idle:
             for _ in range(10):
@@ -177,7 +177,7 @@ async def test_the_owners_connections_do_not_count_as_strangers(tmp_path: Path) 
 
 
 async def test_there_is_an_end_to_the_owners_connections_too(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(known=2)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(max_authenticated=2)) as running:
         talks = [await running.client.ws_connect("/example/talk", headers=BEARER) for _ in range(2)]
         assert "Too many connections" in await running.error("GET", "/auth/whoami", headers=BEARER)
         assert await running.status("GET", "/healthz") == 200
@@ -187,7 +187,7 @@ async def test_there_is_an_end_to_the_owners_connections_too(tmp_path: Path) -> 
 
 async def test_a_stranger_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     """Its request is complete, so only the limit of the whole visit ends it."""
-    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(visit=0.3)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(anonymous=0.3)) as running:
         head = running.head("POST /example/public", JSON | {"Content-Length": "2"})
         assert await running.raw(head) == b""
 

@@ -56,7 +56,7 @@ async def test_two_routes_of_one_name_cannot_both_be_served(tmp_path: Path) -> N
 
 async def test_two_routes_of_one_name_are_noticed_wherever_they_stand(tmp_path: Path) -> None:
     routes = [Route(method="GET", path=path, access=Access.OWNER, handle=look) for path in ("/one", "/two", "/one")]
-    assert "GET /one belongs to two channels" in await refuses_to_start(server(tmp_path, routes=routes))
+    assert "Two channels serve the HTTP route GET /one" in await refuses_to_start(server(tmp_path, routes=routes))
 
 
 async def test_something_else_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
@@ -66,7 +66,8 @@ async def test_something_else_in_the_sockets_place_is_left_alone(tmp_path: Path)
 
 
 async def test_a_missing_data_directory_is_named(tmp_path: Path) -> None:
-    assert "control.sock cannot be made" in await refuses_to_start(server(tmp_path / "missing"))
+    missing = tmp_path / "missing"
+    assert f"Can't create the control socket {missing}/control.sock" in await refuses_to_start(server(missing))
 
 
 async def test_the_control_socket_is_private_whatever_the_umask(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ async def test_a_crash_is_logged_and_says_nothing_to_the_caller(tmp_path: Path) 
     async with serving(tmp_path, EXAMPLES) as running:
         with capture_logs() as logs:
             sentence = await running.error("GET", "/example/crash?secret=1", headers=BEARER)
-    assert sentence == "Something went wrong here; the log says what."
+    assert sentence == "Something went wrong. See the log of Gatehouse for the reason."
     [entry] = logs
     assert isinstance(entry.pop("exc_info"), ValueError)
     assert entry == {"event": "request_failed", "log_level": "error", "method": "GET", "route": "/example/crash"}
@@ -225,7 +226,7 @@ async def test_head_opens_no_websocket(tmp_path: Path) -> None:
 
 
 async def test_a_websocket_opens_with_the_cookie_of_our_page_and_outlives_the_deadline(tmp_path: Path) -> None:
-    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(handler=0.05, visit=0.5)) as running:
+    async with serving(tmp_path, EXAMPLES, limits=HttpLimits(handler=0.05, anonymous=0.5)) as running:
         headers = running.cookie() | running.own
         async with running.client.ws_connect("/example/talk", headers=headers) as talk:
             await asyncio.sleep(0.6)  # The claim is about time passing.
