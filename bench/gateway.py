@@ -70,8 +70,8 @@ class NoSpool:
     def busy_for(self) -> float:
         return 0.0
 
-    async def commit(self, *_operations: Operation, patience: float = 0.0) -> None:
-        del patience
+    async def commit(self, *_operations: Operation, max_delay: float = 0.0) -> None:
+        del max_delay
 
     async def recover(self) -> RecoveredWork:
         return RecoveredWork(inbox=(), outbox=(), drafts={}, facts={})
@@ -89,10 +89,10 @@ class NoSpool:
     async def next_reminder(self) -> datetime | None:
         return None
 
-    async def spenders(self, _day: str, *, limit: int) -> list[tuple[str, UsageTotal]]:
+    async def top_usage(self, _day: str, *, limit: int) -> list[tuple[str, UsageTotal]]:
         return [][:limit]
 
-    async def tidy(self, _now: datetime) -> None:
+    async def delete_old_rows(self, _now: datetime) -> None:
         return
 
     async def stats(self) -> Stats:

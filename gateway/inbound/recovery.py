@@ -157,8 +157,8 @@ def _end(row: InboxRow, sentence: str) -> list[Entry]:
 
 
 def _tell(found: RecoveredWork, given_up: int) -> None:
-    if found.set_aside is not None:
-        log.error("spool_set_aside", file=str(found.set_aside))
+    if found.damaged_file is not None:
+        log.error("spool_set_aside", file=str(found.damaged_file))
     if found.unreadable:
         log.error("spool_rows_unreadable", count=len(found.unreadable))
     if found.inbox or found.outbox:

@@ -54,8 +54,8 @@ class Reminders:
             due_at=appointment.due_at,
             cron=appointment.cron,
             about=ReminderContent(address=inbound.address, maker=inbound.sender, text=text, guild=inbound.guild),
-            most_per_scope=MOST_PER_SCOPE,
-            most_in_all=MOST_IN_ALL,
+            max_per_scope=MOST_PER_SCOPE,
+            max_total=MOST_IN_ALL,
         )
         await self._keep(wanted)
         again = f", then by `{appointment.cron}`" if appointment.cron else ""

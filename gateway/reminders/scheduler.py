@@ -116,13 +116,13 @@ class ReminderScheduler:
             await self._record(RescheduleReminder(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now))
             return
         # While a chat is out of reach its reminders do not pile up: the one that waits for it tells enough.
-        rings = reminder.fate not in _ON_THE_WAY
+        rings = reminder.last_delivery not in _ON_THE_WAY
         move = RescheduleReminder(
             id=reminder.id,
             due_at=reminder.due_at,
             next_at=_following(reminder, now, self._reminders.zone),
             at=now,
-            has_rung=rings,
+            is_sent=rings,
             failures=failures,
         )
         parts = self._delivery.compose(self._message(reminder, now), key=reminder.next_key) if rings else []
@@ -149,9 +149,9 @@ class ReminderScheduler:
 
 def _failures(reminder: ReminderRow) -> int:
     """Count the messages in a row that could not be delivered; of one that is not known any more nothing is said."""
-    if reminder.fate is OutboxState.DEAD:
+    if reminder.last_delivery is OutboxState.DEAD:
         return reminder.failures + 1
-    return 0 if reminder.fate is OutboxState.DELIVERED else reminder.failures
+    return 0 if reminder.last_delivery is OutboxState.DELIVERED else reminder.failures
 
 
 def _following(reminder: ReminderRow, now: datetime, zone: tzinfo) -> datetime | None:
@@ -163,12 +163,12 @@ def _latest_ring(reminder: ReminderRow, now: datetime, zone: tzinfo) -> datetime
 
     What it has rung for far ahead, it has rung for by a wrong clock, and that must not silence it until then.
     """
-    rung_for = reminder.rung_for
-    if rung_for is None or rung_for <= now or reminder.cron is None:
+    last_sent_for = reminder.last_sent_for
+    if last_sent_for is None or last_sent_for <= now or reminder.cron is None:
         return now
     coming = next_time(reminder.cron, now, zone) or now
     nearest = max(now + BELIEVED, next_time(reminder.cron, coming, zone) or coming)
-    return rung_for if rung_for <= nearest else now
+    return last_sent_for if last_sent_for <= nearest else now
 
 
 def _moves(reminders: Iterable[ReminderRow], now: datetime, zone: tzinfo) -> Iterator[RescheduleReminder]:

@@ -1,4 +1,4 @@
-"""The spool: what was accepted and not yet done, kept so that no crash can lose it. See `docs/behaviour.md`."""
+"""The spool: a write-ahead log of accepted messages, replies and transcript entries. See `docs/behaviour.md`."""
 
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
 from gateway.spool.operations import (
@@ -36,7 +36,7 @@ from gateway.spool.rows import (
     Stats,
     UsageTotal,
 )
-from gateway.spool.spool import Spool
+from gateway.spool.spool import Spool, retry_while_full
 from gateway.spool.writer import OnCommitted
 
 __all__ = [
@@ -80,4 +80,5 @@ __all__ = [
     "TooMany",
     "UsageTotal",
     "WrongState",
+    "retry_while_full",
 ]

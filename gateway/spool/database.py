@@ -1,10 +1,9 @@
-"""Opening the spool's file: private from birth, checked, migrated, and replaced when it is damaged."""
+"""Opens `spool.db`: private from its creation, checked, migrated, and replaced if it is damaged."""
 
 import contextlib
 import os
 import shutil
 import sqlite3
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,83 +14,76 @@ from gateway.data_dir import unusable
 from gateway.errors import CannotStart
 from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
-from gateway.spool.errors import Kind, kind_of, sentence
-
-__all__ = ["LOG_LENGTH", "Opened", "copy", "lengthen_log", "log_of", "open_file"]
+from gateway.spool.errors import Cause, as_spool_error, cause_of
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+WAL_SIZE = 8 * 1024 * 1024
+"""The preallocated size of SQLite's write-ahead log."""
 
-LOG_LENGTH = 8 * 1024 * 1024
-_PLENTY = 16 * LOG_LENGTH
-"""Free space below which the log is left to grow as it has to."""
+_MIN_FREE_SPACE = 16 * WAL_SIZE
+"""With less free space, the WAL grows as needed."""
 
-_ALONE = "locking_mode = EXCLUSIVE"
-"""A second process that opens the file is turned away. The index of the log is then kept in memory instead of in a
-third file, which could not grow on a full disk."""
-
-_AT_BIRTH = "auto_vacuum = INCREMENTAL"
 _PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "temp_store = MEMORY",
     "secure_delete = FAST",
-    # The writer does it by itself, after it has answered: SQLite would hide its errors.
+    # The writer runs checkpoints after it has answered its callers. An automatic one would hide its errors.
     "wal_autocheckpoint = 0",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """`set_aside` is the damaged file that was there before."""
-
-    connection: sqlite3.Connection
-    set_aside: Path | None = None
 
 
 class _Damaged(Exception):
     pass
 
 
-def log_of(path: Path) -> Path:
-    """Return SQLite's own write-ahead log of the file."""
+def wal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def lengthen_log(path: Path) -> None:
-    """Give the log of an open spool room beforehand, within which a commit takes half as long.
+def preallocate_wal(path: Path) -> None:
+    """Extend the WAL of an open spool. A commit takes half as long if it does not change the file's length.
 
-    A file that grows has to have its new length written down as well. SQLite goes by what is written in the log and not
-    by its length, so what is behind that may be anything.
+    SQLite reads the WAL by its frame headers and ignores the bytes behind the last frame.
     """
     try:
-        descriptor = os.open(log_of(path), os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(wal_path(path), os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        missing = LOG_LENGTH - os.fstat(descriptor).st_size
-        if missing > 0 and shutil.disk_usage(path.parent).free > _PLENTY:
-            os.pwrite(descriptor, bytes(missing), LOG_LENGTH - missing)
+        missing = WAL_SIZE - os.fstat(descriptor).st_size
+        if missing > 0 and shutil.disk_usage(path.parent).free > _MIN_FREE_SPACE:
+            os.pwrite(descriptor, bytes(missing), WAL_SIZE - missing)
             os.fdatasync(descriptor)
-    except OSError as trouble:  # It is only faster with it.
-        log.debug("spool_log_not_lengthened", reason=str(trouble))
+    except OSError as trouble:  # Commits are slower without it, and nothing else.
+        log.debug("wal_preallocation_failed", reason=str(trouble))
     finally:
         os.close(descriptor)
 
 
-def open_file(path: Path) -> Opened:
-    """Open or make the spool. `CannotStart` for what a restart cannot mend; a damaged file is set aside."""
+def open_database(path: Path) -> tuple[sqlite3.Connection, Path | None]:
+    """Open or create the spool. A damaged file is renamed, and its new path returned with the connection.
+
+    Raises `CannotStart` for errors that a restart cannot fix.
+    """
     try:
-        return Opened(connection=_open(path))
+        return _open(path), None
     except _Damaged as damage:
         reason = str(damage)
-    target = _set_aside(path)
+    target = path.with_name(f"{path.name}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
+    # SQLite finds the WAL by its name, so all files get the new name. The database goes first: left behind without
+    # its WAL, it might look sound to the next start, which would then miss the content of the WAL.
+    for ending in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + ending).rename(target.with_name(target.name + ending))
+    fsync_directory(path.parent)
     log.error("spool_set_aside", file=str(target), reason=reason)
-    return Opened(connection=_open(path), set_aside=target)
+    return _open(path), target
 
 
-def copy(connection: sqlite3.Connection, path: Path) -> None:
-    """Write what an open spool holds to a new file, which no log belongs to."""
+def copy_database(path: Path, connection: sqlite3.Connection) -> None:
+    """Write the content of an open spool to a new private file without a WAL."""
     os.close(open_private(path, CREATE))
     try:
         connection.execute("VACUUM INTO ?", (str(path),))
@@ -101,95 +93,75 @@ def copy(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    if log_of(path).exists() and not path.exists():
-        # Somebody has removed the file, or a start was cut while it set both aside.
-        raise _Damaged("its log is there, but not the file itself")
+    if wal_path(path).exists() and not path.exists():
+        # Either a person has deleted the file, or an earlier start was cut while it renamed both.
+        raise _Damaged("its write-ahead log exists, but not the file itself")
     try:
-        _make_private(path)
+        # SQLite gives the mode of this file to the files it creates beside it.
+        try:
+            os.close(open_private(path, CREATE))
+        except FileExistsError:
+            for file in (path, wal_path(path)):
+                with contextlib.suppress(FileNotFoundError):
+                    file.chmod(FILE_MODE)
+        else:
+            fsync_directory(path.parent)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     except (OSError, sqlite3.Error) as trouble:
         raise unusable(path, str(trouble)) from trouble
     try:
         _prepare(connection, path)
-    except BaseException:  # Nobody else knows the connection yet.
+    except BaseException:
         connection.close()
         raise
     return connection
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Check the file before anything in it is changed, then migrate it."""
     try:
-        _check(connection)
-        is_new = schema.version_of(connection) == 0
-        for pragma in (_AT_BIRTH, *_PRAGMAS) if is_new else _PRAGMAS:
+        # Exclusive mode keeps other processes out. It also keeps the WAL index in memory instead of in a third file,
+        # which could not grow on a full disk.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise _Damaged(verdict)
+        version = schema.version_of(connection)
+        if version == 0:  # A new file. This pragma has no effect later.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
+        for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}").fetchall()
-        _migrate(connection, path)
+        if 0 < version < len(schema.MIGRATIONS):
+            _keep_copy(connection, path, version)
+        schema.migrate(connection)
     except schema.Newer as newer:
         raise CannotStart(
-            f"The spool {path} was written by a newer Gatehouse (its format is {newer}, this one knows "
-            f"{len(schema.MIGRATIONS)}). Start the newer one, or move the file away; it was not changed."
+            f"The spool {path} was written by a newer Gatehouse (its format is {newer}, this version knows "
+            f"{len(schema.MIGRATIONS)}). Start the newer version, or move the file away. It was not changed."
         ) from newer
     except schema.NotOurs as foreign:
         raise _Damaged("it is a database, but not a spool") from foreign
     except sqlite3.Error as trouble:
-        raise _translated(trouble, path) from trouble
+        match cause_of(trouble):
+            case Cause.DAMAGED:
+                raise _Damaged(str(trouble)) from trouble
+            case Cause.LOCKED:
+                raise CannotStart(f"The spool {path} is in use by another process. Stop that one first.") from trouble
+            case Cause.READ_ONLY:
+                raise unusable(path, str(trouble)) from trouble
+            case _:
+                raise as_spool_error(trouble) from trouble
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the tables of an older version up to date, after a copy of it was put beside it."""
-    version = schema.version_of(connection)
-    if 0 < version < len(schema.MIGRATIONS):
-        kept = path.with_name(f"{path.name}.version-{version}")
-        kept.unlink(missing_ok=True)  # Of a start that was cut before the migration.
-        try:
-            copy(connection, kept)
-        except (OSError, sqlite3.Error) as trouble:
-            raise CannotStart(
-                f"The spool {path} has to be migrated, but no copy of it can be kept as {kept.name} ({trouble}). "
-                "Make room for it; nothing was changed."
-            ) from trouble
-        log.info("spool_migrated", since=version, to=len(schema.MIGRATIONS), kept=str(kept))
-    schema.migrate(connection)
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    """Look whether the file is sound, before anything in it is changed."""
-    connection.execute(f"PRAGMA {_ALONE}").fetchall()
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise _Damaged(verdict)
-
-
-def _translated(trouble: sqlite3.Error, path: Path) -> Exception:
-    match kind_of(trouble):
-        case Kind.DAMAGED:
-            return _Damaged(str(trouble))
-        case Kind.TAKEN:
-            return CannotStart(f"The spool {path} is in use by another process. Stop that one first.")
-        case Kind.READ_ONLY:
-            return unusable(path, str(trouble))
-        case _:
-            return sentence(trouble)
-
-
-def _make_private(path: Path) -> None:
-    """Create the file with mode 0600; SQLite gives the same mode to the files it makes beside it."""
+def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy a file of an older version before its migration."""
+    kept = path.with_name(f"{path.name}.version-{version}")
+    kept.unlink(missing_ok=True)  # Left by a start that was cut before the migration.
     try:
-        os.close(open_private(path, CREATE))
-    except FileExistsError:
-        for file in (path, log_of(path)):
-            with contextlib.suppress(FileNotFoundError):
-                file.chmod(FILE_MODE)
-        return
-    fsync_directory(path.parent)
-
-
-def _set_aside(path: Path) -> Path:
-    """Rename the file and what belongs to it, so that all can still be opened together under the new name."""
-    target = path.with_name(f"{path.name}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
-    # The file first: without its log it might look sound to the next start, and what the log held would be missing.
-    for ending in ("", "-wal", "-shm", "-journal"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + ending).rename(target.with_name(target.name + ending))
-    fsync_directory(path.parent)
-    return target
+        copy_database(kept, connection)
+    except (OSError, sqlite3.Error) as trouble:
+        raise CannotStart(
+            f"The spool {path} has to be migrated, but a copy of it cannot be kept as {kept.name} ({trouble}). "
+            "Make room for it. Nothing was changed."
+        ) from trouble
+    log.info("spool_migrated", since=version, to=len(schema.MIGRATIONS), kept=str(kept))

@@ -1,13 +1,13 @@
-"""What can go wrong with a commit; classes differ only where the reaction differs.
+"""Errors of the spool. Classes differ only where the reaction differs.
 
 GatehouseError
-├── Refusal                 this call alone was not stored; its neighbours were
-│   ├── Duplicate           it is there already
-│   ├── WrongState          the row is not in a state from which this is allowed
-│   ├── Conflict            the same entry of a transcript was noted before, with other bytes
-│   └── TooMany             there is no room for another of its kind
-├── SpoolFull               nothing was stored; try again when there is room
-└── SpoolBroken             nothing can be stored any more; the daemon has to end
+├── CommitRefused           this call was not stored; others in the same batch were
+│   ├── Duplicate           the row exists
+│   ├── WrongState          the row's state does not allow the change
+│   ├── Conflict            the transcript entry was journaled before with different bytes
+│   └── TooMany             a limit is reached
+├── SpoolFull               nothing was stored; retry when the disk has room
+└── SpoolBroken             nothing can be stored any more; the daemon has to stop
 """
 
 import sqlite3
@@ -41,58 +41,61 @@ class SpoolFull(GatehouseError):
 
 
 class SpoolBroken(GatehouseError):
-    """What was being committed may or may not be on disk; only a new start can tell."""
+    """The last commit may or may not be on disk. Only the next start can tell."""
 
 
-NO_ROOM = "The disk is full, so nothing can be accepted until there is room again."
+DISK_FULL_MESSAGE = "The disk is full, so nothing can be accepted until there is room again."
 
 
-class Kind(Enum):
-    FULL = auto()
-    """Nothing was stored; it may go on when there is room."""
+class Cause(Enum):
+    """The cause of a SQLite error."""
+
+    DISK_FULL = auto()
+    """Nothing was stored. Writing can continue when there is room."""
     DAMAGED = auto()
-    TAKEN = auto()
+    LOCKED = auto()
     READ_ONLY = auto()
-    BROKEN = auto()
-    """The disk does not do what it is asked to; nobody knows what is on it."""
-    CALLERS_OWN = auto()
-    """Says nothing about the file: a value of the wrong type, a text that is too long."""
+    DISK_FAILED = auto()
+    """The disk failed. The content of the file is unknown."""
+    CALLER = auto()
+    """Not about the file: for example a value of the wrong type, or a text that is too long."""
 
 
-_KINDS = {
-    sqlite3.SQLITE_FULL: Kind.FULL,
-    sqlite3.SQLITE_CORRUPT: Kind.DAMAGED,
-    sqlite3.SQLITE_NOTADB: Kind.DAMAGED,
-    sqlite3.SQLITE_BUSY: Kind.TAKEN,
-    sqlite3.SQLITE_LOCKED: Kind.TAKEN,
-    sqlite3.SQLITE_READONLY: Kind.READ_ONLY,
-    sqlite3.SQLITE_CANTOPEN: Kind.READ_ONLY,
-    sqlite3.SQLITE_PERM: Kind.READ_ONLY,
-    sqlite3.SQLITE_AUTH: Kind.READ_ONLY,
-    sqlite3.SQLITE_IOERR: Kind.BROKEN,
-    sqlite3.SQLITE_PROTOCOL: Kind.BROKEN,
-    sqlite3.SQLITE_NOLFS: Kind.BROKEN,
-    sqlite3.SQLITE_NOMEM: Kind.BROKEN,
-    sqlite3.SQLITE_INTERNAL: Kind.BROKEN,
-    sqlite3.SQLITE_MISUSE: Kind.BROKEN,
+_CAUSES = {
+    sqlite3.SQLITE_FULL: Cause.DISK_FULL,
+    sqlite3.SQLITE_CORRUPT: Cause.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Cause.DAMAGED,
+    sqlite3.SQLITE_BUSY: Cause.LOCKED,
+    sqlite3.SQLITE_LOCKED: Cause.LOCKED,
+    sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: Cause.READ_ONLY,
+    sqlite3.SQLITE_PERM: Cause.READ_ONLY,
+    sqlite3.SQLITE_AUTH: Cause.READ_ONLY,
+    sqlite3.SQLITE_IOERR: Cause.DISK_FAILED,
+    sqlite3.SQLITE_PROTOCOL: Cause.DISK_FAILED,
+    sqlite3.SQLITE_NOLFS: Cause.DISK_FAILED,
+    sqlite3.SQLITE_NOMEM: Cause.DISK_FAILED,
+    sqlite3.SQLITE_INTERNAL: Cause.DISK_FAILED,
+    sqlite3.SQLITE_MISUSE: Cause.DISK_FAILED,
 }
-_PRIMARY = 0xFF
-"""The low byte of an error code says what happened; the rest says where."""
 
 
-def kind_of(trouble: BaseException) -> Kind:
+def cause_of(trouble: BaseException) -> Cause:
     if isinstance(trouble, MemoryError):
-        return Kind.BROKEN
+        return Cause.DISK_FAILED
     code = getattr(trouble, "sqlite_errorcode", None)
-    return Kind.CALLERS_OWN if code is None else _KINDS.get(code & _PRIMARY, Kind.CALLERS_OWN)
+    if code is None:
+        return Cause.CALLER
+    # The low byte is the primary result code: https://sqlite.org/rescode.html
+    return _CAUSES.get(code & 0xFF, Cause.CALLER)
 
 
-def sentence(trouble: BaseException) -> SpoolFull | SpoolBroken:
-    """Return what to raise for trouble with the file itself."""
-    if kind_of(trouble) is Kind.FULL:
-        return SpoolFull(NO_ROOM)
+def as_spool_error(trouble: BaseException) -> SpoolFull | SpoolBroken:
+    """Return the exception to raise for an error of the file."""
+    if cause_of(trouble) is Cause.DISK_FULL:
+        return SpoolFull(DISK_FULL_MESSAGE)
     name = getattr(trouble, "sqlite_errorname", type(trouble).__name__)
     return SpoolBroken(
-        f"The spool cannot be written any more ({trouble}, {name}). "
-        "Gatehouse has to be started again; check the disk if it happens again."
+        f"The spool can no longer be written ({trouble}, {name}). "
+        "Restart Gatehouse. If it happens again, check the disk."
     )

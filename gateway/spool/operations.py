@@ -1,50 +1,71 @@
-"""What can be committed to the spool: plain values, applied in the writer's thread."""
+"""Operations: the changes that can be committed to the spool.
 
+Callers create operations on the event loop as plain values. The writer thread applies them inside a transaction.
+"""
+
+import sqlite3
+from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import Struct
 
 from gateway.contract import Inbound, Outbound, Receipt
-from gateway.spool.rows import InboxState, ReminderContent
-
-__all__ = [
-    "AddReminder",
-    "AddToInbox",
-    "AddToOutbox",
-    "AddUsage",
-    "AppendEntries",
-    "CancelReminder",
-    "DeleteDraft",
-    "MarkDead",
-    "MarkDelivered",
-    "MarkSeen",
-    "MarkSending",
-    "Operation",
-    "ReplaceInbound",
-    "RescheduleReminder",
-    "ResetAttempts",
-    "RetryDead",
-    "RetryLater",
-    "SaveDraft",
-    "SetFact",
-    "SetInboxState",
-    "StartTurn",
-]
+from gateway.spool.errors import Conflict, Duplicate, TooMany, WrongState
+from gateway.spool.rows import (
+    INBOX_MOVES,
+    INBOX_OPEN,
+    OUTBOX_MOVES,
+    InboxState,
+    OutboxState,
+    ReminderContent,
+    encode,
+    sources,
+    to_micros,
+)
 
 
-class MarkSeen(Struct, frozen=True, kw_only=True):
-    """Mark an event as seen. `Duplicate` when it was seen before."""
+class Operation(Struct, frozen=True, kw_only=True):
+    """One change. Operations of one commit take effect in their order."""
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Run in the writer thread. Raises `CommitRefused` if the change is not allowed."""
+        raise NotImplementedError
+
+
+def quoted(states: Iterable[str]) -> str:
+    """Return states as a list for SQL's IN."""
+    return ", ".join(f"'{state}'" for state in sorted(states))
+
+
+def _check_changed(cursor: sqlite3.Cursor, table: str, key: str, action: str) -> None:
+    """Raise `WrongState`, naming the row's present state, if the statement matched no row."""
+    if not cursor.rowcount:
+        column = "turn" if table == "inbox" else "key"
+        found = cursor.execute(f"SELECT state FROM {table} WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - constants only
+        raise WrongState(f"{key} cannot {action}: it is {found[0] if found else 'unknown'}.")
+
+
+class MarkSeen(Operation, frozen=True, kw_only=True):
+    """Record a platform's event, so that a repeat is recognised. Raises `Duplicate` for a repeat."""
 
     channel: str
     account: str
     event_id: str
     at: datetime
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        inserted = connection.execute(
+            "INSERT OR IGNORE INTO seen (channel, account, event_id, at) VALUES (?, ?, ?, ?)",
+            (self.channel, self.account, self.event_id, to_micros(self.at)),
+        )
+        if not inserted.rowcount:
+            raise Duplicate(f"The event {self.event_id} of {self.channel}/{self.account} was seen before.")
 
-class AddToInbox(Struct, frozen=True, kw_only=True):
-    """Put a message into the inbox. `Duplicate` when the turn is there already.
 
-    `is_started` spares the `StartTurn` of a turn that nothing stands before.
+class AddToInbox(Operation, frozen=True, kw_only=True):
+    """Accept a message. Raises `Duplicate` if the turn exists.
+
+    `is_started` makes a separate `StartTurn` unnecessary if the turn starts at once.
     """
 
     turn: str
@@ -56,47 +77,114 @@ class AddToInbox(Struct, frozen=True, kw_only=True):
     at: datetime
     is_started: bool = False
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        inserted = connection.execute(
+            "INSERT OR IGNORE INTO inbox "
+            "(turn, state, attempts, scope, session, number, agent, accepted_at, event_id, inbound) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self.turn,
+                InboxState.RUNNING if self.is_started else InboxState.RECEIVED,
+                int(self.is_started),
+                self.scope,
+                self.session,
+                self.number,
+                self.agent,
+                to_micros(self.at),
+                self.inbound.event_id,
+                encode(self.inbound),
+            ),
+        )
+        if not inserted.rowcount:
+            raise Duplicate(f"The turn {self.turn} was accepted before.")
 
-class StartTurn(Struct, frozen=True, kw_only=True):
-    """The turn starts, or goes on after a crash; each time counts as an attempt."""
+
+_START_TURN = (
+    "UPDATE inbox SET state = 'running', attempts = attempts + 1 "  # noqa: S608 - constants only
+    f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, InboxState.RUNNING))})"
+)
+
+
+class StartTurn(Operation, frozen=True, kw_only=True):
+    """Start a turn, or resume it after a crash. Each start counts as an attempt."""
 
     turn: str
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        _check_changed(connection.execute(_START_TURN, (self.turn,)), "inbox", self.turn, "start")
 
-class ResetAttempts(Struct, frozen=True, kw_only=True):
-    """Forget the attempts of an unfinished turn: it was not the turn that ended the daemon."""
+
+_RESET_ATTEMPTS = f"UPDATE inbox SET attempts = 0 WHERE turn = ? AND state IN ({quoted(INBOX_OPEN)})"  # noqa: S608 - constants only
+
+
+class ResetAttempts(Operation, frozen=True, kw_only=True):
+    """Set the attempts of an unfinished turn to 0, because the turn did not cause the daemon to end."""
 
     turn: str
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        reset = connection.execute(_RESET_ATTEMPTS, (self.turn,))
+        _check_changed(reset, "inbox", self.turn, "have its attempts reset")
 
-class SetInboxState(Struct, frozen=True, kw_only=True):
-    """Move a message to another state. `answered_by` is the turn that answered it, when it is not its own."""
+
+_SET_INBOX_STATE = {
+    state: f"UPDATE inbox SET state = '{state}', answered_by = ?, note = ? "  # noqa: S608 - constants only
+    f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, state))})"
+    for state in InboxState
+}
+
+
+class SetInboxState(Operation, frozen=True, kw_only=True):
+    """Move a message to another state. `answered_by` names the turn that answered it, if that is a different turn."""
 
     turn: str
     state: InboxState
     answered_by: str | None = None
     note: str = ""
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(_SET_INBOX_STATE[self.state], (self.answered_by, self.note, self.turn))
+        _check_changed(moved, "inbox", self.turn, f"become {self.state}")
 
-class ReplaceInbound(Struct, frozen=True, kw_only=True):
-    """The message was edited before its turn has started; afterwards `WrongState`."""
+
+class ReplaceInbound(Operation, frozen=True, kw_only=True):
+    """Store the edited text of a message whose turn has not started. Raises `WrongState` after the start."""
 
     turn: str
     inbound: Inbound
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        replaced = connection.execute(
+            "UPDATE inbox SET inbound = ? WHERE turn = ? AND state = 'received'", (encode(self.inbound), self.turn)
+        )
+        _check_changed(replaced, "inbox", self.turn, "be replaced")
 
-class AppendEntries(Struct, frozen=True, kw_only=True):
-    """Entries of a transcript. The same again does nothing; other bytes under the same seq are a `Conflict`."""
+
+class AppendEntries(Operation, frozen=True, kw_only=True):
+    """Journal the entries of a transcript. Repeating the same bytes does nothing.
+
+    Raises `Conflict` if an entry with the same seq has different bytes.
+    """
 
     session: str
     first_seq: int
     lines: tuple[bytes, ...]
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        rows = [(self.session, seq, line) for seq, line in enumerate(self.lines, self.first_seq)]
+        insert = "INSERT OR IGNORE INTO notes (session, seq, line) VALUES (?, ?, ?)"
+        if connection.executemany(insert, rows).rowcount == len(rows):
+            return
+        for session, seq, line in rows:
+            stored = "SELECT line FROM notes WHERE session = ? AND seq = ?"
+            if connection.execute(stored, (session, seq)).fetchone() != (line,):
+                raise Conflict(f"Entry {seq} of {session} was journaled before with different content.")
 
-class AddToOutbox(Struct, frozen=True, kw_only=True):
-    """Put one part of a reply into the outbox, behind all that is there. `Duplicate` when the key is there already.
 
-    `is_sending` spares the `MarkSending` of a part that nothing stands before.
+class AddToOutbox(Operation, frozen=True, kw_only=True):
+    """Queue one part of a reply behind all others. Raises `Duplicate` if the key exists.
+
+    `is_sending` makes a separate `MarkSending` unnecessary if the part is sent at once.
     """
 
     key: str
@@ -105,58 +193,136 @@ class AddToOutbox(Struct, frozen=True, kw_only=True):
     at: datetime
     is_sending: bool = False
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        at = to_micros(self.at)
+        state, sending_at = (OutboxState.SENDING, at) if self.is_sending else (OutboxState.PENDING, None)
+        inserted = connection.execute(
+            "INSERT OR IGNORE INTO outbox (key, turn, state, created_at, sending_at, message) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (self.key, self.turn, state, at, sending_at, encode(self.message)),
+        )
+        if not inserted.rowcount:
+            raise Duplicate(f"The reply {self.key} was queued before.")
 
-class MarkSending(Struct, frozen=True, kw_only=True):
+
+_MARK_SENDING = (
+    "UPDATE outbox SET state = 'sending', sending_at = ? "  # noqa: S608 - constants only
+    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.SENDING))})"
+)
+
+
+class MarkSending(Operation, frozen=True, kw_only=True):
+    """Record that a send starts. A crash during the send leaves the row in this state."""
+
     key: str
     at: datetime
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(_MARK_SENDING, (to_micros(self.at), self.key))
+        _check_changed(moved, "outbox", self.key, "be sent")
 
-class MarkDelivered(Struct, frozen=True, kw_only=True):
+
+_MARK_DELIVERED = (
+    "UPDATE outbox SET state = 'delivered', receipt = ?, delivered_at = ?, reason = '' "  # noqa: S608 - constants only
+    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.DELIVERED))})"
+)
+
+
+class MarkDelivered(Operation, frozen=True, kw_only=True):
     key: str
     receipt: Receipt
     at: datetime
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(_MARK_DELIVERED, (encode(self.receipt), to_micros(self.at), self.key))
+        _check_changed(moved, "outbox", self.key, "become delivered")
 
-class RetryLater(Struct, frozen=True, kw_only=True):
-    """The send is known to have failed, and will be tried again."""
+
+class RetryLater(Operation, frozen=True, kw_only=True):
+    """Queue a part again after its send has failed for certain."""
 
     key: str
     reason: str
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(
+            "UPDATE outbox SET state = 'pending', attempts = attempts + 1, reason = ? "
+            "WHERE key = ? AND state = 'sending'",
+            (self.reason, self.key),
+        )
+        _check_changed(moved, "outbox", self.key, "be postponed")
 
-class MarkDead(Struct, frozen=True, kw_only=True):
+
+_MARK_DEAD = (
+    "UPDATE outbox SET state = 'dead', reason = ? "  # noqa: S608 - constants only
+    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.DEAD))})"
+)
+
+
+class MarkDead(Operation, frozen=True, kw_only=True):
+    """Give up on a part."""
+
     key: str
     reason: str
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(_MARK_DEAD, (self.reason, self.key))
+        _check_changed(moved, "outbox", self.key, "be given up")
 
-class RetryDead(Struct, frozen=True, kw_only=True):
+
+class RetryDead(Operation, frozen=True, kw_only=True):
+    """Queue a dead part again, as `gatehouse spool retry` does."""
+
     key: str
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(
+            "UPDATE outbox SET state = 'pending', attempts = 0, reason = '' WHERE key = ? AND state = 'dead'",
+            (self.key,),
+        )
+        _check_changed(moved, "outbox", self.key, "be retried")
 
-class SaveDraft(Struct, frozen=True, kw_only=True):
-    """The platform's id of a half-streamed answer, in place of what was known before.
 
-    None: it is about to be sent. Found so after a crash, it may be in the chat, and nobody can name it.
+class SaveDraft(Operation, frozen=True, kw_only=True):
+    """Store the platform's id of a draft message, in place of an earlier one.
+
+    `receipt` is None just before the draft is sent. If a crash leaves it so, the draft may be in the chat under an
+    unknown id.
     """
 
     turn: str
     receipt: Receipt | None
     at: datetime
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT OR REPLACE INTO drafts (turn, receipt, at) VALUES (?, ?, ?)",
+            (self.turn, encode(self.receipt), to_micros(self.at)),
+        )
 
-class DeleteDraft(Struct, frozen=True, kw_only=True):
+
+class DeleteDraft(Operation, frozen=True, kw_only=True):
     turn: str
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM drafts WHERE turn = ?", (self.turn,))
 
-class SetFact(Struct, frozen=True, kw_only=True):
-    """A small named fact; None removes it."""
+
+class SetFact(Operation, frozen=True, kw_only=True):
+    """Store a short text under a name. None deletes it."""
 
     name: str
     value: str | None
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        if self.value is None:
+            connection.execute("DELETE FROM facts WHERE name = ?", (self.name,))
+        else:
+            connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (self.name, self.value))
 
-class AddUsage(Struct, frozen=True, kw_only=True):
-    """Add to what a person has used of a model on a day (UTC, YYYY-MM-DD). `cached_tokens` are among the input."""
+
+class AddUsage(Operation, frozen=True, kw_only=True):
+    """Add to a person's usage of a model on a day (UTC, YYYY-MM-DD). The input tokens include `cached_tokens`."""
 
     day: str
     person: str
@@ -166,59 +332,95 @@ class AddUsage(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     cost_micros: int = 0
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        amounts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.cost_micros)
+        connection.execute(
+            """
+            INSERT INTO usage (day, person, model, input_tokens, cached_tokens, output_tokens, cost_micros)
+            VALUES (?, ?, ?, ?, ?, ?, ?)
+            ON CONFLICT (day, person, model) DO UPDATE SET
+                input_tokens = input_tokens + excluded.input_tokens,
+                cached_tokens = cached_tokens + excluded.cached_tokens,
+                output_tokens = output_tokens + excluded.output_tokens,
+                cost_micros = cost_micros + excluded.cost_micros
+            """,
+            (self.day, self.person, self.model, *amounts),
+        )
 
-class AddReminder(Struct, frozen=True, kw_only=True):
-    """Keep a reminder under the next number of its scope. `TooMany` when the scope, or everybody, has enough."""
+
+class AddReminder(Operation, frozen=True, kw_only=True):
+    """Store a reminder under the next number of its scope. Raises `TooMany` at either limit."""
 
     id: str
     scope: str
     due_at: datetime
     cron: str | None
     about: ReminderContent
-    most_per_scope: int
-    most_in_all: int
+    max_per_scope: int
+    max_total: int
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        of_scope, total, last_number = connection.execute(
+            """
+            SELECT (SELECT count(*) FROM reminders WHERE scope = :scope AND due_at IS NOT NULL),
+            (SELECT count(*) FROM reminders WHERE due_at IS NOT NULL),
+            (SELECT coalesce(max(number), 0) FROM reminders WHERE scope = :scope)
+            """,
+            {"scope": self.scope},
+        ).fetchone()
+        if of_scope >= self.max_per_scope or total >= self.max_total:
+            raise TooMany(f"There are {of_scope} reminders in {self.scope}, and {total} in all.")
+        inserted = connection.execute(
+            "INSERT OR IGNORE INTO reminders (id, scope, number, due_at, cron, about) VALUES (?, ?, ?, ?, ?, ?)",
+            (self.id, self.scope, last_number + 1, to_micros(self.due_at), self.cron, encode(self.about)),
+        )
+        if not inserted.rowcount:
+            raise Duplicate(f"The reminder {self.id} exists already.")
 
 
-class RescheduleReminder(Struct, frozen=True, kw_only=True):
-    """Move a reminder that is due at `due_at` to its next time, if it has one; `WrongState` when it has moved before.
+class RescheduleReminder(Operation, frozen=True, kw_only=True):
+    """Move a reminder from `due_at` to its next time, or end it. Raises `WrongState` if it is not due at `due_at`.
 
-    `has_rung`: its message is in the same commit.
+    `is_sent`: the same commit adds its message to the outbox.
     """
 
     id: str
     due_at: datetime
     next_at: datetime | None
     at: datetime
-    has_rung: bool = False
+    is_sent: bool = False
     failures: int = 0
 
+    def apply(self, connection: sqlite3.Connection) -> None:
+        moved = connection.execute(
+            """
+            UPDATE reminders SET due_at = :next, over_at = CASE WHEN :next IS NULL THEN :at END, failures = :failures,
+            rung_for = CASE WHEN :sent THEN due_at ELSE rung_for END, rings = rings + :sent
+            WHERE id = :id AND due_at = :due
+            """,
+            {
+                "id": self.id,
+                "due": to_micros(self.due_at),
+                "next": None if self.next_at is None else to_micros(self.next_at),
+                "at": to_micros(self.at),
+                "sent": self.is_sent,
+                "failures": self.failures,
+            },
+        )
+        if not moved.rowcount:
+            raise WrongState(f"The reminder {self.id} is no longer due at {self.due_at}.")
 
-class CancelReminder(Struct, frozen=True, kw_only=True):
-    """End a reminder; `WrongState` when it is over."""
+
+class CancelReminder(Operation, frozen=True, kw_only=True):
+    """End a reminder. Raises `WrongState` if it has ended."""
 
     id: str
     at: datetime
 
-
-Operation = (
-    MarkSeen
-    | AddToInbox
-    | StartTurn
-    | ResetAttempts
-    | SetInboxState
-    | ReplaceInbound
-    | AppendEntries
-    | AddToOutbox
-    | MarkSending
-    | MarkDelivered
-    | RetryLater
-    | MarkDead
-    | RetryDead
-    | SaveDraft
-    | DeleteDraft
-    | SetFact
-    | AddUsage
-    | AddReminder
-    | RescheduleReminder
-    | CancelReminder
-)
+    def apply(self, connection: sqlite3.Connection) -> None:
+        ended = connection.execute(
+            "UPDATE reminders SET due_at = NULL, over_at = ? WHERE id = ? AND due_at IS NOT NULL",
+            (to_micros(self.at), self.id),
+        )
+        if not ended.rowcount:
+            raise WrongState(f"The reminder {self.id} has ended.")

@@ -1,4 +1,4 @@
-"""What is read from the tables, all of it in the writer's thread and in order with the commits."""
+"""Queries of the spool. They run in the writer thread, in order with the commits."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.contract import Address, Receipt
-from gateway.spool.apply import listed
-from gateway.spool.database import LOG_LENGTH, log_of
-from gateway.spool.operations import MarkSeen
+from gateway.spool.database import WAL_SIZE, wal_path
+from gateway.spool.operations import MarkSeen, quoted
 from gateway.spool.rows import (
     INBOX_OPEN,
     OUTBOX_OPEN,
@@ -20,166 +19,207 @@ from gateway.spool.rows import (
     OutboxRow,
     OutboxState,
     RecoveredWork,
+    ReminderRow,
     SpoolListing,
     Stats,
     UsageTotal,
-    draft_of,
+    decode_draft,
+    decode_inbound,
+    decode_outbound,
+    decode_receipt,
+    decode_reminder,
     from_micros,
-    inbound_of,
-    outbound_of,
-    receipt_of,
     to_micros,
 )
 
-__all__ = ["accepted", "facts", "forget", "listing", "noted", "recover", "spenders", "spent", "stats", "was_taken"]
-
 Connection = sqlite3.Connection
-Columns = tuple[Any, ...]  # Any: SQLite gives what was stored.
+Columns = tuple[Any, ...]  # Any: SQLite returns the stored types.
+
+_Row = TypeVar("_Row", InboxRow, OutboxRow)
 
 _INBOX = """
     SELECT turn, state, scope, session, number, agent, accepted_at, attempts, answered_by, note, inbound FROM inbox
 """
 _OUTBOX = "SELECT key, turn, state, created_at, sending_at, attempts, reason, message FROM outbox"
 
-# The conditions name the partial indexes, so that SQLite uses them.
-_INBOX_OPEN = f"WHERE state NOT IN ('answered', 'abandoned') AND state IN ({listed(INBOX_OPEN)}) ORDER BY id"
-_OUTBOX_OPEN = f"WHERE state <> 'delivered' AND state IN ({listed(OUTBOX_OPEN)}) ORDER BY id"
-_INBOX_LISTED = "WHERE state NOT IN ('answered', 'abandoned') AND state = 'dead' ORDER BY id LIMIT ?"
-_INBOX_OF_EVENT = "WHERE event_id = ? AND event_id <> '' ORDER BY id"
-_OUTBOX_LISTED = "WHERE state <> 'delivered' ORDER BY id LIMIT ?"
-
-_RECEIPTS = "SELECT receipt FROM outbox WHERE state = 'delivered' AND delivered_at >= ?"
-_FACTS = "SELECT name, value FROM facts"
-_SEEN = "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?"
-_NOTED = "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?"
-_NEXT_SESSION = "SELECT session FROM notes WHERE session > ? ORDER BY session LIMIT 1"
-_FORGET = """
-    DELETE FROM notes WHERE session = :session AND seq IN (
-        SELECT seq FROM notes WHERE session = :session AND seq <= :upto ORDER BY seq LIMIT :limit
-    )
-"""
+# These conditions repeat those of the partial indexes, because SQLite uses such an index only then.
+_UNANSWERED = "state NOT IN ('answered', 'abandoned')"
+_UNDELIVERED = "state <> 'delivered'"
 
 _SUMS = """
     coalesce(sum(input_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0),
     coalesce(sum(cost_micros), 0)
 """
-_SPENT = f"SELECT {_SUMS} FROM usage WHERE day = ? AND (? IS NULL OR person = ?)"  # noqa: S608 - constants only
-_SPENDERS = f"""
-    SELECT person, {_SUMS} FROM usage WHERE day = ? GROUP BY person
-    ORDER BY sum(input_tokens + output_tokens) DESC, person LIMIT ?
-"""  # noqa: S608 - constants only
 
-_Row = TypeVar("_Row", InboxRow, OutboxRow)
+# The inner key is `ReminderRow.next_key` of the last send.
+_REMINDERS = """
+    SELECT id, scope, number, due_at, cron, rung_for, rings, failures,
+    (SELECT state FROM outbox WHERE key = 'remind-' || reminders.id || '-' || rings), about
+    FROM reminders WHERE due_at IS NOT NULL
+"""
 
 
 def recover(connection: Connection) -> RecoveredWork:
-    """Return all that is unfinished. Rows that cannot be read are set to dead on the way, and kept as they are."""
-    inbox, lost_turns = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_OPEN}"))
-    outbox, lost_keys = _readable(_outbox_row, connection.execute(f"{_OUTBOX} {_OUTBOX_OPEN}"))
+    """Return all unfinished rows. Rows that cannot be read become dead; their content is kept."""
+    inbox, lost_turns = _readable(
+        _inbox_row,
+        connection.execute(f"{_INBOX} WHERE {_UNANSWERED} AND state IN ({quoted(INBOX_OPEN)}) ORDER BY id"),
+    )
+    outbox, lost_keys = _readable(
+        _outbox_row,
+        connection.execute(f"{_OUTBOX} WHERE {_UNDELIVERED} AND state IN ({quoted(OUTBOX_OPEN)}) ORDER BY id"),
+    )
     why = "This version of Gatehouse cannot read it."
     connection.executemany("UPDATE inbox SET state = 'dead', note = ? WHERE turn = ?", [(why, t) for t in lost_turns])
     connection.executemany("UPDATE outbox SET state = 'dead', reason = ? WHERE key = ?", [(why, k) for k in lost_keys])
+    drafts: dict[str, Receipt | None] = {}
+    for turn, receipt in connection.execute("SELECT turn, receipt FROM drafts"):
+        try:
+            drafts[turn] = decode_draft(receipt)
+        except msgspec.DecodeError:
+            drafts[turn] = None  # A draft with an unknown id cannot be edited, so its answer is sent as a new message.
     return RecoveredWork(
         inbox=tuple(inbox),
         outbox=tuple(outbox),
-        drafts=_drafts(connection),
-        facts=facts(connection, ""),
+        drafts=drafts,
+        facts=facts("", connection),
         unreadable=(*lost_turns, *lost_keys),
     )
 
 
-def receipts(connection: Connection, since: datetime) -> set[str]:
-    found = connection.execute(_RECEIPTS, (to_micros(since),))
-    return {receipt_of(receipt).message_id for (receipt,) in found if receipt is not None}
+def delivered_ids(since: datetime, connection: Connection) -> set[str]:
+    found = connection.execute(
+        "SELECT receipt FROM outbox WHERE state = 'delivered' AND delivered_at >= ?", (to_micros(since),)
+    )
+    return {decode_receipt(receipt).message_id for (receipt,) in found if receipt is not None}
 
 
-def facts(connection: Connection, prefix: str) -> dict[str, str]:
-    return {name: value for name, value in connection.execute(_FACTS) if name.startswith(prefix)}
+def facts(prefix: str, connection: Connection) -> dict[str, str]:
+    found = connection.execute("SELECT name, value FROM facts")
+    return {name: value for name, value in found if name.startswith(prefix)}
 
 
-def accepted(connection: Connection, address: Address, event_id: str) -> InboxRow | None:
-    """Find a message by its event id, whatever has become of it; None when it is not known any more."""
-    rows, _ = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_OF_EVENT}", (event_id,)))
-    where = (address.channel, address.account, address.peer)
-    found = [
-        row
-        for row in rows
-        if (row.inbound.address.channel, row.inbound.address.account, row.inbound.address.peer) == where
-    ]
-    return found[-1] if found else None
+def find_message(address: Address, event_id: str, connection: Connection) -> InboxRow | None:
+    found = connection.execute(f"{_INBOX} WHERE event_id = ? AND event_id <> '' ORDER BY id DESC", (event_id,))
+    rows, _ = _readable(_inbox_row, found)
+    for row in rows:
+        there = row.inbound.address
+        if (there.channel, there.account, there.peer) == (address.channel, address.account, address.peer):
+            return row
+    return None
 
 
-def was_taken(connection: Connection, event: MarkSeen) -> bool:
-    found = connection.execute(_SEEN, (event.channel, event.account, event.event_id))
+def was_seen(event: MarkSeen, connection: Connection) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?",
+        (event.channel, event.account, event.event_id),
+    )
     return found.fetchone() is not None
 
 
-def listing(connection: Connection, limit: int) -> SpoolListing:
-    """Return what was set aside and what has not been delivered, oldest first."""
-    inbox, lost_turns = _readable(_inbox_row, connection.execute(f"{_INBOX} {_INBOX_LISTED}", (limit,)))
-    outbox, lost_keys = _readable(_outbox_row, connection.execute(f"{_OUTBOX} {_OUTBOX_LISTED}", (limit,)))
+def listing(limit: int, connection: Connection) -> SpoolListing:
+    inbox, lost_turns = _readable(
+        _inbox_row,
+        connection.execute(f"{_INBOX} WHERE {_UNANSWERED} AND state = 'dead' ORDER BY id LIMIT ?", (limit,)),
+    )
+    outbox, lost_keys = _readable(
+        _outbox_row, connection.execute(f"{_OUTBOX} WHERE {_UNDELIVERED} ORDER BY id LIMIT ?", (limit,))
+    )
     return SpoolListing(inbox=tuple(inbox), outbox=tuple(outbox), unreadable=(*lost_turns, *lost_keys))
 
 
-def noted(connection: Connection, session: str, after: int, limit: int) -> tuple[str, list[tuple[int, bytes]]] | None:
-    """Return the next noted entries behind that of `session` with seq `after`: its own, or the next session's."""
-    lines = connection.execute(_NOTED, (session, after, limit)).fetchall()
+def entries_after(
+    session: str, after: int, limit: int, connection: Connection
+) -> tuple[str, list[tuple[int, bytes]]] | None:
+    """Return the entries of `session` behind seq `after`, or else the first entries of the next session."""
+    lines = connection.execute(
+        "SELECT seq, line FROM notes WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after, limit)
+    ).fetchall()
     if lines:
         return session, lines
-    following = connection.execute(_NEXT_SESSION, (session,)).fetchone()
-    return None if following is None else noted(connection, following[0], -1, limit)
+    following = connection.execute(
+        "SELECT session FROM notes WHERE session > ? ORDER BY session LIMIT 1", (session,)
+    ).fetchone()
+    return None if following is None else entries_after(following[0], -1, limit, connection)
 
 
-def forget(connection: Connection, upto: Sequence[tuple[str, int]], limit: int) -> int:
-    """Drop at most `limit` entries of the given sessions up to the given seqs; return how many sessions are done."""
+def drop_entries(upto: Sequence[tuple[str, int]], limit: int, connection: Connection) -> int:
+    """Delete at most `limit` entries of the given sessions up to the given seqs. Returns how many are done."""
     for done, (session, seq) in enumerate(upto):
-        limit -= connection.execute(_FORGET, {"session": session, "upto": seq, "limit": limit}).rowcount
+        limit -= connection.execute(
+            """
+            DELETE FROM notes WHERE session = :session AND seq IN (
+                SELECT seq FROM notes WHERE session = :session AND seq <= :upto ORDER BY seq LIMIT :limit
+            )
+            """,
+            {"session": session, "upto": seq, "limit": limit},
+        ).rowcount
         if limit <= 0:
             return done
     return len(upto)
 
 
-def spent(connection: Connection, day: str, person: str | None) -> UsageTotal:
-    """Return what a person has used on a day; without one, what all have."""
-    return _spent(connection.execute(_SPENT, (day, person, person)).fetchone())
+def usage(day: str, person: str | None, connection: Connection) -> UsageTotal:
+    statement = f"SELECT {_SUMS} FROM usage WHERE day = ? AND (? IS NULL OR person = ?)"  # noqa: S608 - constants only
+    return _usage_total(connection.execute(statement, (day, person, person)).fetchone())
 
 
-def spenders(connection: Connection, day: str, limit: int) -> list[tuple[str, UsageTotal]]:
-    """Return who has used most on a day, and how much."""
-    return [(person, _spent(sums)) for person, *sums in connection.execute(_SPENDERS, (day, limit))]
+def top_usage(day: str, limit: int, connection: Connection) -> list[tuple[str, UsageTotal]]:
+    statement = f"""
+        SELECT person, {_SUMS} FROM usage WHERE day = ? GROUP BY person
+        ORDER BY sum(input_tokens + output_tokens) DESC, person LIMIT ?
+    """  # noqa: S608 - constants only
+    return [(person, _usage_total(sums)) for person, *sums in connection.execute(statement, (day, limit))]
 
 
-def _spent(sums: Sequence[int]) -> UsageTotal:
+def _usage_total(sums: Sequence[int]) -> UsageTotal:
     read, cached, written, cost = sums
     return UsageTotal(input_tokens=read, cached_tokens=cached, output_tokens=written, cost_micros=cost)
 
 
-def stats(connection: Connection, path: Path) -> Stats:
-    inbox = connection.execute(
-        "SELECT state, count(*) FROM inbox WHERE state NOT IN ('answered', 'abandoned') GROUP BY state"
-    )
-    outbox = connection.execute("SELECT state, count(*) FROM outbox WHERE state <> 'delivered' GROUP BY state")
-    # The oldest go first, so there are no gaps.
+def reminders(scope: str, connection: Connection) -> list[ReminderRow]:
+    found = connection.execute(f"{_REMINDERS} AND scope = ? ORDER BY number", (scope,))
+    return _readable_reminders(connection, found.fetchall())
+
+
+def due_reminders(now: datetime, limit: int, connection: Connection) -> list[ReminderRow]:
+    # If none of the first rows can be read, they are ended, and the next ones are due.
+    due = f"{_REMINDERS} AND due_at <= ? ORDER BY due_at LIMIT ?"
+    while rows := connection.execute(due, (to_micros(now), limit)).fetchall():
+        if readable := _readable_reminders(connection, rows):
+            return readable
+    return []
+
+
+def recurring_reminders(connection: Connection) -> list[ReminderRow]:
+    return _readable_reminders(connection, connection.execute(f"{_REMINDERS} AND cron IS NOT NULL").fetchall())
+
+
+def next_reminder(connection: Connection) -> datetime | None:
+    (micros,) = connection.execute("SELECT min(due_at) FROM reminders WHERE due_at IS NOT NULL").fetchone()
+    return None if micros is None else from_micros(micros)
+
+
+def stats(path: Path, connection: Connection) -> Stats:
+    inbox = connection.execute(f"SELECT state, count(*) FROM inbox WHERE {_UNANSWERED} GROUP BY state")  # noqa: S608 - constants only
+    outbox = connection.execute(f"SELECT state, count(*) FROM outbox WHERE {_UNDELIVERED} GROUP BY state")  # noqa: S608 - constants only
+    # The oldest are deleted first, so there are no gaps.
     (seen,) = connection.execute("SELECT coalesce(max(id) - min(id) + 1, 0) FROM seen").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+    # `page_count` includes pages that are still in the WAL, so only its growth beyond the preallocated size counts.
+    wal = wal_path(path)
+    wal_growth = wal.stat().st_size - WAL_SIZE if wal.exists() else 0
     return Stats(
         inbox={InboxState(state): count for state, count in inbox},
         outbox={OutboxState(state): count for state, count in outbox},
         seen=seen,
-        file_bytes=_size(connection, path),
+        file_bytes=int(pages * page_size) + max(0, wal_growth),
     )
 
 
-def _size(connection: Connection, path: Path) -> int:
-    """Return what the file holds, or will once its log is in it, and how far the log has outgrown its room."""
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (page,) = connection.execute("PRAGMA page_size").fetchone()
-    log = log_of(path)
-    outgrown = log.stat().st_size - LOG_LENGTH if log.exists() else 0
-    return int(pages * page) + max(0, outgrown)
-
-
 def _readable(read: Callable[[Columns], _Row], rows: Iterable[Columns]) -> tuple[list[_Row], list[str]]:
-    """Return the rows that can be read, and the names of the others."""
+    """Return the rows that this version can read, and the names of the others."""
     good: list[_Row] = []
     bad: list[str] = []
     for row in rows:
@@ -195,7 +235,7 @@ def _inbox_row(row: Columns) -> InboxRow:
     return InboxRow(
         turn=turn,
         state=InboxState(state),
-        inbound=inbound_of(inbound),
+        inbound=decode_inbound(inbound),
         scope=scope,
         session=session,
         number=number,
@@ -213,7 +253,7 @@ def _outbox_row(row: Columns) -> OutboxRow:
         key=key,
         turn=turn,
         state=OutboxState(state),
-        message=outbound_of(message),
+        message=decode_outbound(message),
         created_at=from_micros(created_at),
         sending_at=None if sending_at is None else from_micros(sending_at),
         attempts=attempts,
@@ -221,11 +261,26 @@ def _outbox_row(row: Columns) -> OutboxRow:
     )
 
 
-def _drafts(connection: Connection) -> dict[str, Receipt | None]:
-    drafts: dict[str, Receipt | None] = {}
-    for turn, receipt in connection.execute("SELECT turn, receipt FROM drafts"):
+def _readable_reminders(connection: Connection, rows: Iterable[Columns]) -> list[ReminderRow]:
+    """Return the rows that this version can read. End the others: they would stay due for ever."""
+    good: list[ReminderRow] = []
+    for row in rows:
+        name, scope, number, due_at, cron, rung_for, rings, failures, outbox_state, about = row
         try:
-            drafts[turn] = draft_of(receipt)
-        except msgspec.DecodeError:
-            drafts[turn] = None  # A draft that cannot be named cannot be edited either; its answer is sent anew.
-    return drafts
+            reminder = ReminderRow(
+                id=name,
+                scope=scope,
+                number=number,
+                due_at=from_micros(due_at),
+                cron=cron,
+                last_sent_for=None if rung_for is None else from_micros(rung_for),
+                times_sent=rings,
+                failures=failures,
+                last_delivery=None if outbox_state is None else OutboxState(outbox_state),
+                about=decode_reminder(about),
+            )
+        except (msgspec.DecodeError, ValueError):
+            connection.execute("UPDATE reminders SET due_at = NULL, over_at = due_at WHERE id = ?", (name,))
+        else:
+            good.append(reminder)
+    return good

@@ -1,6 +1,5 @@
-"""A file that holds room on the disk, given up when the disk is full so that what was begun can be finished."""
+"""A file that reserves disk space. It is deleted when the disk is full, so that accepted work can finish."""
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -8,54 +7,49 @@ import structlog
 
 from gateway.private_files import open_private
 
-__all__ = ["Reserve"]
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-SIZE = 1024 * 1024
+RESERVE_SIZE = 1024 * 1024
 
 
 class Reserve:
-    """While it is not held, nothing new may be taken in."""
+    """While the reserve is not held, the spool accepts no new messages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_held = False
 
     def hold(self) -> bool:
-        """Take room for it, unless that would leave less than as much again; tell whether it is held now."""
-        if not self.is_held:
-            self.is_held = self._has_full_size() or (self._is_room() and self._make())
+        """Create the file unless that would leave less free space than its size. Returns whether it is held."""
+        try:
+            is_complete = self._path.stat().st_size >= RESERVE_SIZE
+        except OSError:
+            is_complete = False
+        self.is_held = is_complete or self._create()
         return self.is_held
 
     def release(self) -> bool:
-        """Give the room to others; False when it was given before."""
+        """Delete the file. Returns False if it was deleted before, or cannot be deleted."""
         self.is_held = False
         try:
             self._path.unlink()
         except FileNotFoundError:
             return False
         except OSError as trouble:
-            log.warning("reserve_stuck", file=str(self._path), reason=str(trouble))
+            log.warning("reserve_not_released", file=str(self._path), reason=str(trouble))
             return False
         return True
 
-    def _has_full_size(self) -> bool:
-        with contextlib.suppress(OSError):
-            return self._path.stat().st_size >= SIZE
-        return False
-
-    def _is_room(self) -> bool:
+    def _create(self) -> bool:
         disk = os.statvfs(self._path.parent)
-        return disk.f_bavail * disk.f_frsize >= 2 * SIZE
-
-    def _make(self) -> bool:
+        if disk.f_bavail * disk.f_frsize < 2 * RESERVE_SIZE:
+            return False
         try:
             descriptor = open_private(self._path, os.O_WRONLY | os.O_CREAT)
         except OSError:
             return False
         try:
-            os.posix_fallocate(descriptor, 0, SIZE)
+            os.posix_fallocate(descriptor, 0, RESERVE_SIZE)
         except OSError:
             self.release()
             return False

@@ -1,54 +1,33 @@
-"""Keeping the file bounded: old rows go in small steps, and the room they leave is given back."""
+"""Keeps the spool's file bounded: deletes old rows in small steps and returns their space."""
 
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from gateway.spool.rows import to_micros
 
-__all__ = ["STEPS", "Limits", "Step"]
-
 CHUNK = 500
-"""Rows or pages in one step; commits get their turn between two steps."""
+"""Rows or pages per step. Commits get their turn between two steps."""
 
 ALWAYS_SEEN = 10_000
-"""The newest events stay, however old the clock says they are: it may have jumped."""
+"""The newest events are kept at any age, because the clock may have jumped."""
 
 FINISHED_LIMIT = 20_000
 DEAD_LIMIT = 5_000
 DEAD_KEPT = timedelta(days=30)
 PAGES_KEPT = 1_024
+"""Free pages that stay in the file, because the next half minute needs them again."""
 USAGE_KEPT = timedelta(days=35)
 USAGE_LIMIT = 100_000
-"""Beyond so many rows the oldest days go sooner, but never the newest day: its limits are in force."""
+"""Above this number of rows the oldest days are deleted earlier, but never the newest day: its limits apply."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    now: datetime
-    keep: timedelta
-    at_most: int
-
-    @property
-    def horizon(self) -> int:
-        return to_micros(self.now - self.keep)
-
-    @property
-    def dead_horizon(self) -> int:
-        return to_micros(self.now - max(self.keep, DEAD_KEPT))
-
-    @property
-    def usage_horizon(self) -> str:
-        return (self.now - USAGE_KEPT).astimezone(UTC).date().isoformat()
-
-
-Step = Callable[[sqlite3.Connection, Limits], bool]
-"""Does a bounded part of the work; tells whether there may be more."""
+Step = Callable[[sqlite3.Connection], bool]
+"""Does a bounded part of the work. Returns whether there may be more."""
 
 _SEEN = """
     DELETE FROM seen WHERE id IN (SELECT id FROM seen ORDER BY id LIMIT :chunk) AND (
-        id <= (SELECT max(id) FROM seen) - :at_most
+        id <= (SELECT max(id) FROM seen) - :max_seen
         OR (at < :horizon AND id <= (SELECT max(id) FROM seen) - :always)
     )
 """
@@ -84,6 +63,7 @@ _OUTBOX_DEAD = """
         ) ORDER BY id LIMIT :chunk
     )
 """
+# Drafts whose turn ended without deleting them.
 _DRAFTS = """
     DELETE FROM drafts WHERE turn IN (
         SELECT turn FROM drafts WHERE at < :horizon AND turn NOT IN (
@@ -91,7 +71,6 @@ _DRAFTS = """
         ) LIMIT :chunk
     )
 """
-
 _USAGE = """
     DELETE FROM usage WHERE (day, person, model) IN (
         SELECT day, person, model FROM usage
@@ -99,53 +78,37 @@ _USAGE = """
         LIMIT :chunk
     )
 """
-
-
 _REMINDERS = """
     DELETE FROM reminders WHERE id IN (SELECT id FROM reminders WHERE over_at < :horizon LIMIT :chunk)
 """
 
 
-def _seen(connection: sqlite3.Connection, limits: Limits) -> bool:
-    """Drop the oldest events, by the order in which they came."""
-    values = {"chunk": CHUNK, "at_most": limits.at_most, "horizon": limits.horizon, "always": ALWAYS_SEEN}
-    return connection.execute(_SEEN, values).rowcount == CHUNK
+def steps(now: datetime, *, keep: timedelta, max_seen: int) -> Iterator[Step]:
+    """Yield the steps of one clean-up. Each is repeated until it returns False."""
+    horizon = to_micros(now - keep)
+    dead = {"horizon": to_micros(now - max(keep, DEAD_KEPT)), "limit": DEAD_LIMIT}
+    finished = {"horizon": horizon, "limit": FINISHED_LIMIT}
+    usage_horizon = (now - USAGE_KEPT).astimezone(UTC).date().isoformat()
+    yield partial(_delete, _SEEN, {"max_seen": max_seen, "horizon": horizon, "always": ALWAYS_SEEN})
+    yield partial(_delete, _INBOX_FINISHED, finished)
+    yield partial(_delete, _OUTBOX_FINISHED, finished)
+    yield partial(_delete, _INBOX_DEAD, dead)
+    yield partial(_delete, _OUTBOX_DEAD, dead)
+    yield partial(_delete, _DRAFTS, {"horizon": horizon})
+    yield partial(_delete, _USAGE, {"horizon": usage_horizon, "limit": USAGE_LIMIT})
+    yield partial(_delete, _REMINDERS, {"horizon": horizon})
+    yield _return_free_pages
 
 
-def _finished(connection: sqlite3.Connection, limits: Limits) -> bool:
-    values = {"chunk": CHUNK, "horizon": limits.horizon, "limit": FINISHED_LIMIT}
-    dropped = [connection.execute(statement, values).rowcount for statement in (_INBOX_FINISHED, _OUTBOX_FINISHED)]
-    return CHUNK in dropped
+def _delete(statement: str, values: Mapping[str, object], connection: sqlite3.Connection) -> bool:
+    return connection.execute(statement, {**values, "chunk": CHUNK}).rowcount == CHUNK
 
 
-def _dead(connection: sqlite3.Connection, limits: Limits) -> bool:
-    values = {"chunk": CHUNK, "horizon": limits.dead_horizon, "limit": DEAD_LIMIT}
-    dropped = [connection.execute(statement, values).rowcount for statement in (_INBOX_DEAD, _OUTBOX_DEAD)]
-    return CHUNK in dropped
-
-
-def _drafts(connection: sqlite3.Connection, limits: Limits) -> bool:
-    """Drop the receipts of drafts whose turn has ended without saying so."""
-    return connection.execute(_DRAFTS, {"chunk": CHUNK, "horizon": limits.horizon}).rowcount == CHUNK
-
-
-def _usage(connection: sqlite3.Connection, limits: Limits) -> bool:
-    values = {"chunk": CHUNK, "horizon": limits.usage_horizon, "limit": USAGE_LIMIT}
-    return connection.execute(_USAGE, values).rowcount == CHUNK
-
-
-def _reminders(connection: sqlite3.Connection, limits: Limits) -> bool:
-    return connection.execute(_REMINDERS, {"chunk": CHUNK, "horizon": limits.horizon}).rowcount == CHUNK
-
-
-def _free_pages(connection: sqlite3.Connection, _limits: Limits) -> bool:
-    """Give back pages that nobody uses, but for some that the next half minute needs again."""
+def _return_free_pages(connection: sqlite3.Connection) -> bool:
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     surplus = min(free - PAGES_KEPT, CHUNK)
     for _ in range(surplus):
-        # SQLite frees one page per row of this statement, and Python asks for no row of one without columns.
+        # SQLite frees one page per row of this statement, and Python's sqlite3 fetches no row of a statement without
+        # columns. So it has to run once per page.
         connection.execute("PRAGMA incremental_vacuum(1)")
     return bool(surplus == CHUNK)
-
-
-STEPS: tuple[Step, ...] = (_seen, _finished, _dead, _drafts, _usage, _reminders, _free_pages)

@@ -1,4 +1,4 @@
-"""What the spool gives back: the rows of inbox and outbox, and how messages and times are stored in them."""
+"""Rows of the spool: their states, and how messages and times are stored in them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,35 +14,35 @@ from gateway.contract import Address, Inbound, Outbound, Receipt, Sender
 
 
 class InboxState(StrEnum):
-    """What has become of an accepted message."""
+    """The progress of an accepted message."""
 
     RECEIVED = "received"
     RUNNING = "running"
     WAITING = "waiting"
-    """For an approval."""
+    """Waiting for an approval."""
     ANSWERED = "answered"
     ABANDONED = "abandoned"
-    """Not answered, and its sender was told."""
+    """Not answered. Its sender was told."""
     DEAD = "dead"
-    """Set aside for a person to look at: it crashed the daemon too often, or cannot be read."""
+    """Set aside for the operator: it crashed the daemon too often, or cannot be read."""
 
 
 class OutboxState(StrEnum):
-    """What has become of a part of a reply."""
+    """The progress of one part of a reply."""
 
     PENDING = "pending"
     SENDING = "sending"
-    """Found so after a crash: nobody knows whether it has arrived."""
+    """After a crash, a part in this state may or may not have arrived."""
     DELIVERED = "delivered"
     DEAD = "dead"
-    """Given up; `gatehouse spool retry` makes it pending again."""
+    """Given up. `gatehouse spool retry` makes it pending again."""
 
 
 INBOX_MOVES: Mapping[InboxState, frozenset[InboxState]] = {
     InboxState.RECEIVED: frozenset(
         {InboxState.RUNNING, InboxState.ANSWERED, InboxState.ABANDONED, InboxState.DEAD},
     ),
-    # From running to running: the turn was cut by a crash and goes on.
+    # Running to running: a crash interrupted the turn, and it resumes.
     InboxState.RUNNING: frozenset(
         {InboxState.RUNNING, InboxState.WAITING, InboxState.ANSWERED, InboxState.ABANDONED, InboxState.DEAD},
     ),
@@ -55,9 +55,9 @@ INBOX_MOVES: Mapping[InboxState, frozenset[InboxState]] = {
 }
 
 OUTBOX_MOVES: Mapping[OutboxState, frozenset[OutboxState]] = {
-    # From pending to delivered: where the platform drops repeats, a send needs no mark of its own.
+    # Pending to delivered: if the platform drops repeats, a send does not need to be marked first.
     OutboxState.PENDING: frozenset({OutboxState.SENDING, OutboxState.DELIVERED, OutboxState.DEAD}),
-    # From sending to sending: it is sent again, since nobody knows whether it has arrived.
+    # Sending to sending: it is sent again, because it may not have arrived.
     OutboxState.SENDING: frozenset(
         {OutboxState.SENDING, OutboxState.PENDING, OutboxState.DELIVERED, OutboxState.DEAD},
     ),
@@ -72,7 +72,7 @@ _State = TypeVar("_State", InboxState, OutboxState)
 
 
 def sources(moves: Mapping[_State, frozenset[_State]], target: _State) -> tuple[_State, ...]:
-    """Return the states from which `target` may be reached."""
+    """Return the states from which a row may move to `target`."""
     return tuple(state for state, targets in moves.items() if target in targets)
 
 
@@ -84,7 +84,7 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderContent:
-    """What a reminder says and where, and who has asked for it, in which server if any."""
+    """A reminder's text, its chat, the person who asked for it, and the server (guild) if there is one."""
 
     address: Address
     maker: Sender
@@ -92,15 +92,15 @@ class ReminderContent:
     guild: str | None = None
 
 
-about_of = msgspec.json.Decoder(ReminderContent).decode
-inbound_of = msgspec.json.Decoder(Inbound).decode
-outbound_of = msgspec.json.Decoder(Outbound).decode
-receipt_of = msgspec.json.Decoder(Receipt).decode
-draft_of: Callable[[bytes], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode
+decode_reminder = msgspec.json.Decoder(ReminderContent).decode
+decode_inbound = msgspec.json.Decoder(Inbound).decode
+decode_outbound = msgspec.json.Decoder(Outbound).decode
+decode_receipt = msgspec.json.Decoder(Receipt).decode
+decode_draft: Callable[[bytes], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode
 
 
 def to_micros(at: datetime) -> int:
-    """Return the microseconds since 1970, exactly; a time without a zone raises `TypeError`."""
+    """Return the exact microseconds since 1970. Raises `TypeError` for a time without a zone."""
     return (at - _EPOCH) // _MICROSECOND
 
 
@@ -110,7 +110,7 @@ def from_micros(micros: int) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxRow:
-    """An accepted message. `attempts` is how often its turn was begun since it was last forgiven."""
+    """An accepted message. `attempts` counts the starts of its turn since they were last reset."""
 
     turn: str
     state: InboxState
@@ -126,7 +126,7 @@ class InboxRow:
 
 
 class OutboxRow(Struct, frozen=True, kw_only=True):
-    """One part of a reply. `attempts` is how many sends of it are known to have failed."""
+    """One part of a reply. `attempts` counts the sends that failed for certain."""
 
     key: str
     turn: str | None
@@ -140,10 +140,10 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderRow:
-    """A reminder that is to ring at `due_at`. The number is what the people of its scope call it by.
+    """An active reminder. People refer to it by its number within the scope.
 
-    `rung_for` is the time that it has rung for last, and `fate` what has become of the message of then, if that is
-    still known; so many rings before were `failures`, one after the other.
+    `last_sent_for` is the due time of its last message. `last_delivery` is the outbox state of that message, None if
+    the row is gone. `failures` counts the undeliverable messages in a row before it.
     """
 
     id: str
@@ -151,24 +151,24 @@ class ReminderRow:
     number: int
     due_at: datetime
     cron: str | None
-    rung_for: datetime | None
-    rings: int
+    last_sent_for: datetime | None
+    times_sent: int
     failures: int
-    fate: OutboxState | None
+    last_delivery: OutboxState | None
     about: ReminderContent
 
     @property
     def next_key(self) -> str:
-        """What the message of its next ring is called in the outbox: the same, however often that is tried."""
-        return f"remind-{self.id}-{self.rings + 1}"
+        """The outbox key of its next message. It is the same for every attempt."""
+        return f"remind-{self.id}-{self.times_sent + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredWork:
-    """What a start has to go on with, in the order in which it was accepted.
+    """The unfinished work at a start, in the order in which it was accepted.
 
-    `unreadable` names the turns and keys of rows that this version cannot read. They were set to dead, and what they
-    hold was kept. `set_aside` is the damaged file in whose place a new spool was made; what it held is lost.
+    `unreadable` names turns and keys that this version cannot read. They are dead now, with their content kept.
+    `damaged_file` is the old spool if it was damaged. A new one was created, and the old content is lost.
     """
 
     inbox: tuple[InboxRow, ...]
@@ -176,12 +176,12 @@ class RecoveredWork:
     drafts: Mapping[str, Receipt | None]
     facts: Mapping[str, str]
     unreadable: tuple[str, ...] = ()
-    set_aside: Path | None = None
+    damaged_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolListing:
-    """What a person may want to see, oldest first. `unreadable` names rows that only another version can show."""
+    """Rows for the operator, oldest first. `unreadable` names rows that only another version can show."""
 
     inbox: tuple[InboxRow, ...]
     outbox: tuple[OutboxRow, ...]
@@ -189,11 +189,11 @@ class SpoolListing:
 
 
 class UsageTotal(Struct, frozen=True, kw_only=True):
-    """What was used of models. Cost is in millionths of the currency that prices are given in."""
+    """Usage of models. The cost is in millionths of the currency of the configured prices."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the input that were read from the provider's cache."""
+    """Input tokens that came from the provider's cache."""
     output_tokens: int = 0
     cost_micros: int = 0
 
@@ -212,7 +212,7 @@ class UsageTotal(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """How full the spool is. Finished rows are not counted; `file_bytes` leaves out the room its log has anyway."""
+    """Counts of unfinished rows. `file_bytes` does not include the preallocated WAL."""
 
     inbox: Mapping[InboxState, int]
     outbox: Mapping[OutboxState, int]

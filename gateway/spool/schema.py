@@ -1,17 +1,15 @@
-"""The tables of the spool, as the steps that lead from each version to the next.
+"""The tables of the spool, as one migration for each version.
 
-A step that has been released is never changed; what a newer version needs is a step behind it.
+A released migration never changes. A newer version adds another one behind it.
 """
 
 import sqlite3
 from collections.abc import Sequence
 
-__all__ = ["MIGRATIONS", "Newer", "NotOurs", "migrate", "version_of"]
-
 Step = tuple[str, ...]
 
 # Times are microseconds since 1970. Rows are ordered by `id`, never by time: clocks jump.
-# Autovacuum and the partial indexes keep the cost of looking and tidying away from the number of finished rows.
+# Autovacuum and the partial indexes keep queries and clean-up independent of the number of finished rows.
 _FIRST: Step = (
     """
     CREATE TABLE seen (
@@ -84,13 +82,13 @@ _USAGE: Step = (
     """,
 )
 
-# So that an edit finds the message it is about.
+# An edit finds its message by the event id.
 _EVENTS: Step = (
     "ALTER TABLE inbox ADD COLUMN event_id TEXT NOT NULL DEFAULT ''",
     "CREATE INDEX inbox_event ON inbox (event_id)",
 )
 
-# Without a `due_at` it is over; such rows stay for a while, so that their numbers are not given to others at once.
+# A row without `due_at` has ended. It stays for a while, so that its number is not reused at once.
 _REMINDERS: Step = (
     """
     CREATE TABLE reminders (
@@ -115,7 +113,7 @@ MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS)
 
 
 class Newer(Exception):
-    """The file was written by a newer version."""
+    """A newer version has written the file."""
 
 
 class NotOurs(Exception):
@@ -123,7 +121,7 @@ class NotOurs(Exception):
 
 
 def version_of(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> int:
-    """Return how many steps were taken: 0 for a new file. Raise for what is not ours to touch."""
+    """Return the number of migrations applied, 0 for a new file. Raises `Newer` or `NotOurs` for other files."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(steps):
         raise Newer(version)
@@ -133,7 +131,7 @@ def version_of(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATION
 
 
 def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> None:
-    """Bring the tables to the newest version, in one transaction."""
+    """Migrate to the newest version in one transaction."""
     version = version_of(connection, steps)
     if version == len(steps):
         return

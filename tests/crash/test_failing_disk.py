@@ -53,7 +53,7 @@ async def test_a_spool_that_could_not_be_synced_ends_the_daemon_and_the_next_one
         assert stage.far.unsettled()
         stage.deaths += 1
         await finish_on_a_sound_disk(stage)
-    assert "spool_not_written" in stage.order.log.read_text()
+    assert "spool_write_failed" in stage.order.log.read_text()
 
 
 async def test_a_transcript_that_could_not_be_synced_is_written_anew(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ async def leave_due(data_dir: Path) -> None:
                 due_at=datetime(2020, 1, 1, tzinfo=UTC),
                 cron="0 0 1 1 *",
                 about=ReminderContent(address=ADA, maker=Sender(id="ada"), text="call mum"),
-                most_per_scope=1,
-                most_in_all=1,
+                max_per_scope=1,
+                max_total=1,
             )
         )
 

@@ -75,7 +75,7 @@ async def _stop_while_it_ends(daemon: Daemon, parrot: Parrot) -> None:
     gate = threading.Event()
     spool, lanes = daemon._spool, daemon._lanes  # noqa: SLF001 - no other way to be there at that moment
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spool._do(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - as above
+        tasks.create_task(spool._writer.run(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - as above
         parrot.may_answer.set()
         try:
             await until(lambda: not lanes.waiting)

@@ -74,7 +74,7 @@ async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path
 async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
     answers = threading.Event()
     async with gateway(settings(tmp_path)) as (daemon, chat), asyncio.TaskGroup() as tasks:
-        commit = daemon._spool._do  # noqa: SLF001 - the only way to have a commit that does not end
+        commit = daemon._spool._writer.run  # noqa: SLF001 - the only way to have a commit that does not end
         tasks.create_task(commit(lambda _connection: answers.wait(DAEMON_TIMEOUT)), name="stuck")
         try:
             stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.report())

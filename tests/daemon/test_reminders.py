@@ -95,7 +95,7 @@ async def leave_fired(folder: Path) -> None:
         (row,) = await spool.due_reminders(START + timedelta(minutes=5), limit=9)
         message = Outbound(address=row.about.address, text="⏰ Reminder: call mum")
         await spool.commit(
-            RescheduleReminder(id=row.id, due_at=row.due_at, next_at=None, at=START, has_rung=True),
+            RescheduleReminder(id=row.id, due_at=row.due_at, next_at=None, at=START, is_sent=True),
             AddToOutbox(key=row.next_key, turn=None, message=message, at=START),
         )
 

@@ -26,8 +26,8 @@ def stretch(time: Time) -> AddReminder:
         due_at=time.now + timedelta(days=1),
         cron=DAILY,
         about=ReminderContent(address=ADDRESS, maker=Sender(id="ada"), text="stretch"),
-        most_per_scope=1,
-        most_in_all=1,
+        max_per_scope=1,
+        max_total=1,
     )
 
 

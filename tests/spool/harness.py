@@ -23,6 +23,6 @@ class WriterGate:
 async def held(spool: Spool, group: asyncio.TaskGroup) -> WriterGate:
     """Keep the writer busy until the gate is opened, so that commits queue up."""
     gate = WriterGate()
-    group.create_task(spool._do(gate), name="gate")  # noqa: SLF001 - the only way to make the queueing certain
+    group.create_task(spool._writer.run(gate), name="gate")  # noqa: SLF001 - the only way to make the queueing certain
     await asyncio.to_thread(gate.reached.wait, 30)
     return gate

@@ -42,7 +42,7 @@ async def check(data_dir: Path, acknowledged: set[int]) -> int:
         keys = [int(row.key.removeprefix("k")) for row in found.outbox]
         noted = {seq async for _, entries in spool.unflushed_entries() for seq, _ in entries}
         seen = (await spool.stats()).seen
-    assert spool.set_aside is None
+    assert spool.damaged_file is None
     assert acknowledged <= set(turns)
     assert turns == keys
     assert len(set(turns)) == len(turns) == seen

@@ -92,12 +92,12 @@ async def test_a_damaged_file_is_kept_aside_and_a_new_one_made(tmp_path: Path, s
     async with again:
         found = await again.recover()
         await again.commit(accept())
-    assert found.set_aside is not None
-    assert found.set_aside.name.startswith("spool.db.corrupt-")
-    assert found.set_aside.read_bytes() == damaged
+    assert found.damaged_file is not None
+    assert found.damaged_file.name.startswith("spool.db.corrupt-")
+    assert found.damaged_file.read_bytes() == damaged
     assert (found.inbox, [line["event"] for line in logs]) == ((), ["spool_set_aside"])
     async with await Spool.open(tmp_path) as sound:
-        assert sound.set_aside is None
+        assert sound.damaged_file is None
         assert len((await sound.recover()).inbox) == 1
 
 
@@ -111,14 +111,14 @@ async def test_a_log_without_its_file_is_kept_aside_too(spool: Spool, tmp_path: 
     async with again:
         found = await again.recover()
     assert found.inbox == ()
-    assert found.set_aside is not None
-    assert found.set_aside.with_name(f"{found.set_aside.name}-wal").exists()
+    assert found.damaged_file is not None
+    assert found.damaged_file.with_name(f"{found.damaged_file.name}-wal").exists()
 
 
 async def test_a_spool_of_no_length_is_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "spool.db").touch()
     async with await Spool.open(tmp_path) as spool:
-        assert spool.set_aside is None
+        assert spool.damaged_file is None
 
 
 def test_an_older_version_is_migrated_step_by_step(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def test_intake_is_refused_while_what_was_begun_can_be_finished(disk: Path
             turns = [row.turn for row in (await again.recover()).inbox]
             assert turns == [*(f"t{number}" for number in range(stored)), "late"]
             assert (await again.stats()).seen == stored + 2, "what was refused can be taken again"
-    assert [line["event"] for line in logs] == ["spool_not_written", "spool_written_again"]
+    assert [line["event"] for line in logs] == ["spool_write_failed", "spool_writable_again"]
 
 
 async def test_when_the_reserve_is_used_up_too_everything_waits_for_room(disk: Path) -> None:

@@ -131,7 +131,7 @@ async def test_a_reply_moves_only_as_the_table_says(spool: Spool, source: Outbox
 
 
 async def test_what_is_not_there_is_in_no_right_state(spool: Spool) -> None:
-    with pytest.raises(WrongState, match="not there"):
+    with pytest.raises(WrongState, match="unknown"):
         await spool.commit(StartTurn(turn="t9"))
 
 

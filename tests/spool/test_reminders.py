@@ -23,7 +23,7 @@ ABOUT = ReminderContent(address=ANN, maker=Sender(id="ann", name="Änn"), text="
 
 
 def appoint(name: str = "r1", *, scope: str = "s", due_at: datetime = NOW, cron: str | None = None) -> AddReminder:
-    return AddReminder(id=name, scope=scope, due_at=due_at, cron=cron, about=ABOUT, most_per_scope=3, most_in_all=4)
+    return AddReminder(id=name, scope=scope, due_at=due_at, cron=cron, about=ABOUT, max_per_scope=3, max_total=4)
 
 
 async def test_a_reminder_survives_a_crash_and_is_due_in_its_time(spool: Spool, crash: Crash) -> None:
@@ -32,21 +32,26 @@ async def test_a_reminder_survives_a_crash_and_is_due_in_its_time(spool: Spool, 
     assert await again.next_reminder() == NOW + HOUR
     assert await again.due_reminders(NOW, limit=9) == []
     (row,) = await again.due_reminders(NOW + HOUR, limit=9)
-    assert (row.number, row.cron, row.about, row.fate) == (1, "0 9 * * *", ABOUT, None)
+    assert (row.number, row.cron, row.about, row.last_delivery) == (1, "0 9 * * *", ABOUT, None)
 
 
 async def test_it_rings_with_its_message_or_not_at_all(spool: Spool) -> None:
     await spool.commit(appoint())
     (row,) = await spool.due_reminders(NOW, limit=9)
-    ring = RescheduleReminder(id="r1", due_at=NOW, next_at=NOW + HOUR, at=NOW, has_rung=True)
+    ring = RescheduleReminder(id="r1", due_at=NOW, next_at=NOW + HOUR, at=NOW, is_sent=True)
     await spool.commit(ring, send(row.next_key))
     with pytest.raises(WrongState):
         await spool.commit(send("second"), ring)
     (row,) = await spool.reminders("s")
-    assert (row.rings, row.rung_for, row.fate, row.due_at) == (1, NOW, OutboxState.PENDING, NOW + HOUR)
+    assert (row.times_sent, row.last_sent_for, row.last_delivery, row.due_at) == (
+        1,
+        NOW,
+        OutboxState.PENDING,
+        NOW + HOUR,
+    )
     assert {each.key for each in (await spool.recover()).outbox} == {"remind-r1-1"}
     await spool.commit(MarkDead(key="remind-r1-1", reason="gone"))
-    assert (await spool.reminders("s"))[0].fate is OutboxState.DEAD
+    assert (await spool.reminders("s"))[0].last_delivery is OutboxState.DEAD
 
 
 async def test_one_that_was_cancelled_rings_no_more(spool: Spool) -> None:

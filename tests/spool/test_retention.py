@@ -41,7 +41,7 @@ async def test_a_clock_that_jumps_ahead_does_not_make_it_forget_the_newest(spool
 
 async def test_no_more_events_are_kept_than_asked_for(spool: Spool) -> None:
     await spool.commit(*(take(f"e{number}") for number in range(3_000)))
-    await spool.delete_old_rows(NOW, at_most=1_000)
+    await spool.delete_old_rows(NOW, max_seen=1_000)
     assert (await spool.stats()).seen == 1_000
     with pytest.raises(Duplicate):
         await spool.commit(take("e2000"))

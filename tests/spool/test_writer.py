@@ -4,14 +4,38 @@ from pathlib import Path
 
 import pytest
 
-from gateway.spool import AppendEntries, Duplicate, SetFact, Spool, WrongState
-from gateway.spool.operations import StartTurn
+from gateway.spool import (
+    AppendEntries,
+    Duplicate,
+    InboxState,
+    MarkDelivered,
+    Operation,
+    SetFact,
+    SetInboxState,
+    Spool,
+    StartTurn,
+    WrongState,
+)
 from tests.spool.conftest import Crash
 from tests.spool.harness import WriterGate, held
-from tests.spool.samples import accept, send, take
+from tests.spool.samples import NOW, RECEIPT, accept, send, take
+
+TURNS = [f"t{number:02}" for number in range(30)]
 
 
-async def test_what_queues_up_is_one_transaction(spool: Spool) -> None:
+async def commit_in_one_batch(spool: Spool, *calls: tuple[Operation, ...]) -> list[BaseException | None]:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        gate = await held(spool, group)
+        before = spool.transactions
+        outcomes = asyncio.gather(*(spool.commit(*call) for call in calls), return_exceptions=True)
+        await asyncio.sleep(0)
+        gate.opened.set()
+        errors = await outcomes
+    assert spool.transactions == before + 2, "the gate's own, and one for all"
+    return errors
+
+
+async def test_queued_commits_share_one_transaction(spool: Spool) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         before = spool.transactions
@@ -23,7 +47,7 @@ async def test_what_queues_up_is_one_transaction(spool: Spool) -> None:
     assert (await spool.stats()).seen == 100
 
 
-async def test_a_rush_is_stored_in_parts_and_the_first_are_told_before_the_last(spool: Spool) -> None:
+async def test_a_long_queue_is_committed_in_parts_and_the_first_callers_return_first(spool: Spool) -> None:
     told: list[int] = []
 
     async def commit(number: int) -> None:
@@ -42,7 +66,7 @@ async def test_a_rush_is_stored_in_parts_and_the_first_are_told_before_the_last(
     assert (await spool.stats()).seen == 1_000
 
 
-async def test_one_refusal_does_not_hurt_the_others_of_the_batch(spool: Spool, crash: Crash) -> None:
+async def test_a_refused_commit_does_not_affect_others_in_the_batch(spool: Spool, crash: Crash) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         calls = [
@@ -72,14 +96,14 @@ async def test_commits_take_effect_in_the_order_of_calls(spool: Spool) -> None:
     assert keys == [f"k{number:04}" for number in range(3_000)], "also when more wait than the queue can hold"
 
 
-async def test_a_read_sees_what_was_committed_before_it(spool: Spool) -> None:
+async def test_a_read_sees_earlier_commits(spool: Spool) -> None:
     commit = asyncio.ensure_future(spool.commit(SetFact(name="a", value="1")))
     await asyncio.sleep(0)
     assert (await spool.recover()).facts == {"a": "1"}
     assert commit.done()
 
 
-async def test_a_cancelled_waiter_does_not_take_its_commit_back(spool: Spool) -> None:
+async def test_cancelling_a_caller_does_not_undo_its_commit(spool: Spool) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
         waiting = group.create_task(spool.commit(take(), accept()), name="cancelled")
@@ -92,7 +116,7 @@ async def test_a_cancelled_waiter_does_not_take_its_commit_back(spool: Spool) ->
     assert len((await spool.recover()).inbox) == 1
 
 
-async def test_an_opening_that_is_cancelled_leaves_the_file_free(tmp_path: Path) -> None:
+async def test_cancelling_open_releases_the_file(tmp_path: Path) -> None:
     opening = asyncio.ensure_future(Spool.open(tmp_path))
     await asyncio.sleep(0)
     opening.cancel()
@@ -104,7 +128,7 @@ async def test_an_opening_that_is_cancelled_leaves_the_file_free(tmp_path: Path)
         await spool.commit(accept())
 
 
-async def test_closing_stores_what_was_committed_before(tmp_path: Path) -> None:
+async def test_close_stores_earlier_commits(tmp_path: Path) -> None:
     spool = await Spool.open(tmp_path)
     commits = [asyncio.ensure_future(spool.commit(take(f"e{number}"))) for number in range(50)]
     await asyncio.sleep(0)
@@ -116,12 +140,12 @@ async def test_closing_stores_what_was_committed_before(tmp_path: Path) -> None:
         assert (await again.stats()).seen == 50
 
 
-def test_a_loop_that_is_gone_does_not_stop_what_was_queued(tmp_path: Path) -> None:
+def test_queued_commits_are_stored_after_the_loop_has_ended(tmp_path: Path) -> None:
     gate = WriterGate()
 
     async def leave_behind() -> Spool:
         spool = await Spool.open(tmp_path)
-        for work in (spool._do(gate), spool.commit(take(), accept())):  # noqa: SLF001 - as above
+        for work in (spool._writer.run(gate), spool.commit(take(), accept())):  # noqa: SLF001 - as above
             asyncio.ensure_future(work)  # noqa: RUF006 - cancelled with the loop, on purpose
         await asyncio.to_thread(gate.reached.wait, 30)
         return spool
@@ -137,7 +161,7 @@ def test_a_loop_that_is_gone_does_not_stop_what_was_queued(tmp_path: Path) -> No
     assert asyncio.run(look()) == 1
 
 
-async def test_a_disk_that_takes_its_time_shows(spool: Spool) -> None:
+async def test_busy_for_shows_a_slow_disk(spool: Spool) -> None:
     assert spool.busy_for() == 0
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         gate = await held(spool, group)
@@ -145,7 +169,7 @@ async def test_a_disk_that_takes_its_time_shows(spool: Spool) -> None:
         gate.opened.set()
 
 
-async def test_the_log_is_brought_into_the_file_and_stays_small(spool: Spool) -> None:
+async def test_checkpoints_keep_the_wal_small(spool: Spool) -> None:
     for seq in range(60):
         await spool.commit(AppendEntries(session="s", first_seq=seq, lines=(b"x" * 1_000_000,)))
         await spool.drop_entries({"s": seq})
@@ -153,3 +177,56 @@ async def test_the_log_is_brought_into_the_file_and_stays_small(spool: Spool) ->
     for number in range(1_000):
         await spool.commit(take(f"e{number}"), accept(f"t{number}"))
     assert spool.path.stat().st_size > 200_000
+
+
+async def test_whole_turns_of_many_chats_fit_into_one_batch(spool: Spool) -> None:
+    calls: list[tuple[Operation, ...]] = []
+    for turn in TURNS:
+        calls += [
+            (take(f"event of {turn}"), accept(turn)),
+            (AppendEntries(session=turn, first_seq=1, lines=(b"asked\n",)), StartTurn(turn=turn)),
+            (
+                AppendEntries(session=turn, first_seq=2, lines=(b"answered\n", b"over\n")),
+                SetInboxState(turn=turn, state=InboxState.ANSWERED, answered_by=turn),
+                send(turn),
+            ),
+            (MarkDelivered(key=turn, receipt=RECEIPT, at=NOW),),
+        ]
+    assert await commit_in_one_batch(spool, *calls) == [None] * len(calls)
+    found = await spool.recover()
+    assert (found.inbox, found.outbox) == ((), ())
+    assert await spool.delivered_ids(NOW) == {RECEIPT.message_id}
+    assert [len(lines) async for _, lines in spool.unflushed_entries()] == [3] * len(TURNS)
+
+
+async def test_a_duplicate_in_a_large_batch_is_the_only_one_refused(spool: Spool) -> None:
+    await spool.commit(take("event of t05"))
+    errors = await commit_in_one_batch(spool, *((take(f"event of {turn}"), accept(turn)) for turn in TURNS))
+    assert [type(each) for each in errors if each is not None] == [Duplicate]
+    assert [row.turn for row in (await spool.recover()).inbox] == [turn for turn in TURNS if turn != "t05"]
+
+
+async def test_a_delayed_commit_goes_with_the_next_one(spool: Spool) -> None:
+    before = spool.transactions
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(spool.commit(take("delayed"), max_delay=3_600), name="delayed")
+        await asyncio.sleep(0)
+        await spool.commit(take("at once"))
+    assert spool.transactions == before + 1
+
+
+async def test_a_delayed_commit_is_stored_without_company(spool: Spool) -> None:
+    async with asyncio.timeout(60):
+        await spool.commit(take("delayed"), max_delay=0.001)
+    assert (await spool.stats()).seen == 1
+
+
+async def test_close_stores_delayed_commits(tmp_path: Path) -> None:
+    spool = await Spool.open(tmp_path)
+    delayed = asyncio.ensure_future(spool.commit(take("delayed"), max_delay=3_600))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await spool.close()
+        await delayed
+    async with await Spool.open(tmp_path) as again:
+        assert (await again.stats()).seen == 1

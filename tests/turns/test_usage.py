@@ -279,7 +279,7 @@ async def test_what_somebody_has_used_is_known_also_on_a_full_disk(tmp_path: Pat
 
     async def write() -> None:
         with suppress(SpoolFull):
-            await spool._do(find_no_room)  # noqa: SLF001 - no disk is full at just that moment
+            await spool._writer.run(find_no_room)  # noqa: SLF001 - no disk is full at just that moment
 
     async with await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:
         used = tasks.create_task(DailyUsage(spool, lambda: NOW).today("ann"), name="used")
