@@ -15,7 +15,7 @@ from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until
 
 
-class Forgetful(Wire):
+class DroppingRepeats(Wire):
     """Drops repeats, as a platform with a nonce does."""
 
     repeats_dropped_for = 300.0
@@ -32,16 +32,16 @@ async def test_waits_as_long_as_the_platform_asked(tmp_path: Path) -> None:
     assert wire.texts == ["hello"]
 
 
-async def test_what_is_to_be_said_waits_for_a_valid_token(tmp_path: Path) -> None:
+async def test_messages_wait_for_a_valid_token(tmp_path: Path) -> None:
     wire = Wire(AuthRejected("the token was revoked"))
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")
         await post.arrived()
         assert await post.states() == {}
-    assert wire.texts == ["hello"], "neither lost nor marked"
+    assert wire.texts == ["hello"], "the message was lost or marked"
 
 
-async def test_what_can_never_arrive_is_kept_and_not_tried_again(tmp_path: Path) -> None:
+async def test_an_undeliverable_message_is_kept_and_not_retried(tmp_path: Path) -> None:
     wire = Wire(Undeliverable("blocked by the user"))
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")
@@ -69,7 +69,7 @@ async def test_gives_up_after_a_day(tmp_path: Path) -> None:
     assert sum(time.naps) > GIVE_UP_AFTER
 
 
-async def test_a_clock_that_jumps_gives_nothing_up(tmp_path: Path) -> None:
+async def test_a_jumping_clock_does_not_make_messages_expire(tmp_path: Path) -> None:
     time = Time()
 
     class Jumping(Wire):
@@ -85,7 +85,7 @@ async def test_a_clock_that_jumps_gives_nothing_up(tmp_path: Path) -> None:
     assert wire.texts == ["hello"]
 
 
-async def test_a_send_without_a_known_outcome_is_marked_when_sent_again(tmp_path: Path) -> None:
+async def test_a_send_of_unknown_outcome_is_marked_when_repeated(tmp_path: Path) -> None:
     wire = Wire(Transient("the answer was lost", may_have_arrived=True))
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")
@@ -93,7 +93,7 @@ async def test_a_send_without_a_known_outcome_is_marked_when_sent_again(tmp_path
     assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
 
 
-async def test_a_send_that_a_crash_cut_is_marked_when_sent_again(tmp_path: Path) -> None:
+async def test_a_send_that_a_crash_interrupted_is_marked_when_repeated(tmp_path: Path) -> None:
     time, wire = Time(), Wire()
     async with posting(tmp_path, time=time) as post:
         await post.spool.commit(*post.delivery.compose(HELLO, key="k"), MarkSending(key="k", at=time()))
@@ -104,8 +104,8 @@ async def test_a_send_that_a_crash_cut_is_marked_when_sent_again(tmp_path: Path)
     assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
 
 
-async def test_where_repeats_are_dropped_nothing_needs_a_mark(tmp_path: Path) -> None:
-    wire = Forgetful(Transient("the answer was lost", may_have_arrived=True))
+async def test_nothing_is_marked_if_the_platform_drops_repeats(tmp_path: Path) -> None:
+    wire = DroppingRepeats(Transient("the answer was lost", may_have_arrived=True))
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")
         await post.arrived()
@@ -114,14 +114,14 @@ async def test_where_repeats_are_dropped_nothing_needs_a_mark(tmp_path: Path) ->
 
 
 async def test_repeats_are_dropped_only_for_a_while(tmp_path: Path) -> None:
-    wire = Forgetful(Transient("the answer was lost", may_have_arrived=True, retry_after=3600.0))
+    wire = DroppingRepeats(Transient("the answer was lost", may_have_arrived=True, retry_after=3600.0))
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")
         await post.arrived()
     assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
 
 
-async def test_a_part_that_is_marked_still_fits(tmp_path: Path) -> None:
+async def test_a_marked_part_still_fits_the_limit(tmp_path: Path) -> None:
     wire = Wire(*[Transient("lost", may_have_arrived=True)] * 3)
     async with posting(tmp_path, wire) as post:
         await post.say(replace(HELLO, text="one two three four five six seven " * 5), "k")
@@ -182,7 +182,7 @@ async def test_a_message_waits_for_its_channel_to_be_enabled(tmp_path: Path) -> 
     assert wire.texts == ["hello"]
 
 
-class Easel(Wire):
+class DraftWire(Wire):
     draft_pace = 0.0
 
     def __init__(self) -> None:
@@ -197,16 +197,16 @@ class Easel(Wire):
 
 
 async def test_drafts_show_the_newest_text_and_end_with_the_turn(tmp_path: Path) -> None:
-    easel = Easel()
-    async with posting(tmp_path, easel) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+    wire = DraftWire()
+    async with posting(tmp_path, wire) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
         draft.show(["a"])
         draft.show(["ab"])
-        assert await easel.drafts.get() == "t:ab"
+        assert await wire.drafts.get() == "t:ab"
         draft.show(["abc"])
-        assert await easel.drafts.get() == "t:abc"
+        assert await wire.drafts.get() == "t:abc"
 
 
-class Both(Easel):
+class DraftsAndEdits(DraftWire):
     """Shows drafts in direct chats and edits messages in any."""
 
     edit_pace = 0.0
@@ -225,35 +225,35 @@ class Both(Easel):
         self.edits.put_nowait(f"{receipt.message_id}:{message.text}")
 
 
-async def test_where_no_draft_can_be_shown_a_message_is_edited(tmp_path: Path) -> None:
-    both = Both()
+async def test_without_drafts_a_message_is_edited(tmp_path: Path) -> None:
+    wire = DraftsAndEdits()
     group = replace(HELLO, address=replace(ADDRESS, kind=PeerKind.GROUP))
-    async with posting(tmp_path, both) as post:
+    async with posting(tmp_path, wire) as post:
         async with post.delivery.stream_draft(HELLO, turn="t1") as draft:
             draft.show(["he"])
-            assert await both.drafts.get() == "t1:he"
+            assert await wire.drafts.get() == "t1:he"
         async with post.delivery.stream_draft(group, turn="t2") as draft:
             draft.show(["he"])
-            await both.has_sent.wait()
+            await wire.has_sent.wait()
             draft.show(["hell"])
-            assert await both.edits.get() == "t2.draft:hell"
+            assert await wire.edits.get() == "t2.draft:hell"
         await post.say(group, "t2", turn="t2")
-        assert await both.edits.get() == "t2.draft:hello"
+        assert await wire.edits.get() == "t2.draft:hello"
         await post.arrived()
-    assert both.drafts.empty()
-    assert both.texts == ["he"]
+    assert wire.drafts.empty()
+    assert wire.texts == ["he"]
 
 
-async def test_a_turn_that_fails_while_drafting_fails_plainly(tmp_path: Path) -> None:
-    """The tasks around it are ours; whoever handles the failure should not meet an exception group."""
-    async with posting(tmp_path, Easel()) as post:
+async def test_a_failing_turn_raises_its_own_exception_while_streaming(tmp_path: Path) -> None:
+    """The tasks of the stream must not turn it into an exception group."""
+    async with posting(tmp_path, DraftWire()) as post:
         with pytest.raises(ValueError, match="the turn"):
             async with post.delivery.stream_draft(HELLO, turn="t"):
                 raise ValueError("the turn")
 
 
-async def test_a_bug_in_showing_a_draft_does_not_cost_the_answer(tmp_path: Path) -> None:
-    class Broken(Easel):
+async def test_a_bug_in_a_draft_does_not_cost_the_answer(tmp_path: Path) -> None:
+    class Broken(DraftWire):
         async def draft(self, message: Outbound, *, key: str) -> None:
             await super().draft(message, key=key)
             raise ZeroDivisionError
@@ -269,7 +269,7 @@ async def test_a_bug_in_showing_a_draft_does_not_cost_the_answer(tmp_path: Path)
     assert broken.texts == ["hello"]
 
 
-class Slate(Wire):
+class EditableWire(Wire):
     """Streams by editing one message."""
 
     edit_pace = 0.0
@@ -293,41 +293,41 @@ class Slate(Wire):
         self.changed.clear()
 
 
-async def test_a_streamed_message_is_brought_to_its_final_text_by_an_edit(tmp_path: Path) -> None:
-    slate = Slate()
-    async with posting(tmp_path, slate) as post:
+async def test_the_final_text_is_an_edit_of_the_streamed_message(tmp_path: Path) -> None:
+    wire = EditableWire()
+    async with posting(tmp_path, wire) as post:
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["he"])
-            await slate.change()
+            await wire.change()
             draft.show(["hell"])
-            await slate.change()
+            await wire.change()
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
         assert (await post.spool.recover()).drafts == {}
-    assert slate.texts == ["he"]
-    assert slate.edits == [("t.draft", "hell"), ("t.draft", "hello")]
+    assert wire.texts == ["he"]
+    assert wire.edits == [("t.draft", "hell"), ("t.draft", "hello")]
 
 
 async def _has_drafts(spool: Spool) -> bool:
     return any((await spool.recover()).drafts.values())
 
 
-async def test_a_draft_that_a_crash_left_is_brought_to_its_final_text(tmp_path: Path) -> None:
-    slate = Slate()
-    async with posting(tmp_path, slate) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+async def test_a_draft_from_before_a_crash_is_edited_to_the_final_text(tmp_path: Path) -> None:
+    wire = EditableWire()
+    async with posting(tmp_path, wire) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
         draft.show(["he"])
-        await slate.change()
+        await wire.change()
         await until(lambda: _has_drafts(post.spool))
-    async with posting(tmp_path, slate) as post:
+    async with posting(tmp_path, wire) as post:
         post.delivery.restore_drafts((await post.spool.recover()).drafts)
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
-    assert slate.texts == ["he"]
-    assert slate.edits == [("t.draft", "hello")]
+    assert wire.texts == ["he"]
+    assert wire.edits == [("t.draft", "hello")]
 
 
-class SlowSlate(Slate):
-    """Takes its time to say that it has a message."""
+class SlowEditableWire(EditableWire):
+    """Confirms a message only when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -339,29 +339,29 @@ class SlowSlate(Slate):
         return receipt
 
 
-async def test_an_answer_whose_draft_a_crash_has_made_unknown_says_so(tmp_path: Path) -> None:
-    """Nobody can name the message any more, so its beginning may stay in the chat."""
-    slate = SlowSlate()
-    async with posting(tmp_path, slate) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+async def test_an_answer_is_marked_if_a_crash_lost_the_receipt_of_its_draft(tmp_path: Path) -> None:
+    """The id of the draft is unknown, so it may stay in the chat."""
+    wire = SlowEditableWire()
+    async with posting(tmp_path, wire) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
         draft.show(["he"])
-        await slate.change()
+        await wire.change()
         drafts = (await post.spool.recover()).drafts
-        slate.may_answer.set()
+        wire.may_answer.set()
     assert drafts == {"t": None}
-    anew = Slate()
-    async with posting(tmp_path, anew) as post:
+    restarted = EditableWire()
+    async with posting(tmp_path, restarted) as post:
         post.delivery.restore_drafts(drafts)
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["he"])
-            await anew.change()
+            await restarted.change()
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
         assert (await post.spool.recover()).drafts == {}
-    assert anew.edits == [("t.draft", f"{POSSIBLY_REPEATED}hello")]
+    assert restarted.edits == [("t.draft", f"{POSSIBLY_REPEATED}hello")]
 
 
-class Tried(Slate):
-    """Tells when something was sent to it, whatever became of that."""
+class Tried(EditableWire):
+    """Sets an event on every attempt to send."""
 
     def __init__(self, *failures: ChannelError) -> None:
         super().__init__(*failures)
@@ -372,31 +372,31 @@ class Tried(Slate):
         return await super().send(message, key=key)
 
 
-async def test_an_answer_whose_draft_has_no_known_outcome_says_so(tmp_path: Path) -> None:
-    """The beginning may stay in the chat; another one beside it would be a second reply too many."""
-    slate = Tried(Transient("the answer was lost", may_have_arrived=True))
-    async with posting(tmp_path, slate) as post:
+async def test_an_answer_is_marked_if_the_outcome_of_its_draft_is_unknown(tmp_path: Path) -> None:
+    """The draft may stay in the chat. A second draft beside it would make things worse."""
+    wire = Tried(Transient("the answer was lost", may_have_arrived=True))
+    async with posting(tmp_path, wire) as post:
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["he"])
-            await slate.was_tried.wait()
+            await wire.was_tried.wait()
             for text in ("hel", "hell"):
                 draft.show([text])
                 await asyncio.sleep(0)
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
         assert (await post.spool.recover()).drafts == {}
-    assert slate.texts == [f"{POSSIBLY_REPEATED}hello"]
+    assert wire.texts == [f"{POSSIBLY_REPEATED}hello"]
 
 
-async def test_a_draft_that_was_refused_for_now_leaves_no_doubt(tmp_path: Path) -> None:
-    slate = Tried(Transient("slow down", retry_after=3.0))
-    async with posting(tmp_path, slate) as post:
+async def test_an_answer_is_not_marked_if_its_draft_was_rejected(tmp_path: Path) -> None:
+    wire = Tried(Transient("slow down", retry_after=3.0))
+    async with posting(tmp_path, wire) as post:
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["he"])
-            await slate.was_tried.wait()
+            await wire.was_tried.wait()
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
-    assert slate.texts == ["hello"]
+    assert wire.texts == ["hello"]
 
 
 async def test_typing_pauses_as_long_as_the_platform_asks(tmp_path: Path) -> None:
@@ -410,37 +410,37 @@ async def test_typing_pauses_as_long_as_the_platform_asks(tmp_path: Path) -> Non
     assert set(time.naps) == {30.0}
 
 
-async def test_an_answer_that_is_done_before_its_first_words_arrived_is_one_message(tmp_path: Path) -> None:
-    slate = SlowSlate()
-    async with posting(tmp_path, slate) as post:
+async def test_an_answer_that_ends_during_its_first_draft_is_one_message(tmp_path: Path) -> None:
+    wire = SlowEditableWire()
+    async with posting(tmp_path, wire) as post:
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["he"])
-            await slate.change()
-            asyncio.get_running_loop().call_soon(slate.may_answer.set)
+            await wire.change()
+            asyncio.get_running_loop().call_soon(wire.may_answer.set)
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
-    assert slate.texts == ["he"]
-    assert slate.edits == [("t.draft", "hello")]
+    assert wire.texts == ["he"]
+    assert wire.edits == [("t.draft", "hello")]
 
 
-async def test_what_is_streamed_takes_its_place_behind_all_that_was_said_before(tmp_path: Path) -> None:
-    """The next turn may begin while a long answer is still on its way, part by part."""
-    slate, time = SlowSlate(), Time()
+async def test_a_streamed_message_waits_for_the_earlier_messages_of_its_chat(tmp_path: Path) -> None:
+    """The next turn may begin while the parts of a long answer are still being sent."""
+    wire, time = SlowEditableWire(), Time()
     long_one = replace(HELLO, text="hello " * 12)
-    async with posting(tmp_path, slate, time=time) as post:
+    async with posting(tmp_path, wire, time=time) as post:
         await post.say(long_one, "k")
-        await slate.change()
+        await wire.change()
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["he"])
             await time.has_slept.wait()
-            slate.may_answer.set()
-            while "t.draft" not in slate.tried:
-                await slate.change()
-    assert slate.tried == ["k", "k.1", "t.draft"]
+            wire.may_answer.set()
+            while "t.draft" not in wire.tried:
+                await wire.change()
+    assert wire.tried == ["k", "k.1", "t.draft"]
 
 
-class Halting(Slate):
-    """Never gets what it has been given to the chat."""
+class Halting(EditableWire):
+    """Never finishes a send."""
 
     def __init__(self, *failures: ChannelError) -> None:
         super().__init__(*failures)
@@ -453,16 +453,16 @@ class Halting(Slate):
         return receipt
 
 
-async def test_a_pause_that_the_platform_asks_for_is_kept_between_edits(tmp_path: Path) -> None:
-    time, slate = Time(), Slate(Transient("slow down", retry_after=17.0))
-    async with posting(tmp_path, slate, time=time) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+async def test_edits_pause_as_long_as_the_platform_asks(tmp_path: Path) -> None:
+    time, wire = Time(), EditableWire(Transient("slow down", retry_after=17.0))
+    async with posting(tmp_path, wire, time=time) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
         draft.show(["he"])
         await time.has_slept.wait()
     assert time.naps == [17.0]
 
 
-async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same(tmp_path: Path) -> None:
-    """Sent again, as if there were none, it would stand in the chat twice."""
+async def test_a_draft_is_edited_even_if_its_receipt_could_not_be_stored(tmp_path: Path) -> None:
+    """Sending another one would show it twice."""
 
     class FullStore(streaming.DraftStore):
         async def keep(self, turn: str, receipt: Receipt | None) -> None:
@@ -470,10 +470,10 @@ async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same(tmp_p
             if receipt is not None:
                 raise SpoolFull("The disk is full.")
 
-    slate, time = Slate(), Time()
+    wire, time = EditableWire(), Time()
     spool = await Spool.open(tmp_path)
     stream = streaming.DraftStream(
-        channel=slate,
+        channel=wire,
         template=HELLO,
         turn="t",
         store=FullStore(spool, time),
@@ -482,32 +482,32 @@ async def test_a_draft_whose_receipt_was_not_stored_is_edited_all_the_same(tmp_p
     )
     async with asyncio.timeout(60), spool, stream as draft:
         draft.show(["he"])
-        await slate.change()
+        await wire.change()
         draft.show(["hell"])
-        await slate.change()
-    assert slate.texts == ["he"]
-    assert slate.edits == [("t.draft", "hell")]
+        await wire.change()
+    assert wire.texts == ["he"]
+    assert wire.edits == [("t.draft", "hell")]
 
 
-async def test_a_chat_must_be_clear_also_when_a_draft_is_tried_again(tmp_path: Path) -> None:
-    time, slate = Time(), Halting(Transient("slow down", retry_after=17.0))
-    async with posting(tmp_path, slate, time=time) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
+async def test_a_retried_draft_also_waits_for_the_earlier_messages(tmp_path: Path) -> None:
+    time, wire = Time(), Halting(Transient("slow down", retry_after=17.0))
+    async with posting(tmp_path, wire, time=time) as post, post.delivery.stream_draft(HELLO, turn="t") as draft:
         draft.show(["he"])
         await time.has_slept.wait()
-        for _ in range(5):  # By then it waits for more to show.
+        for _ in range(5):  # By then it waits for the next text.
             await asyncio.sleep(0)
         await post.say(HELLO, "k")
-        await slate.is_sending.wait()
+        await wire.is_sending.wait()
         draft.show(["hel"])
         while streaming.CLEAR_CHECK_INTERVAL not in time.naps:
             time.has_slept.clear()
             await time.has_slept.wait()
-        assert slate.tried == ["t.draft", "k"]
+        assert wire.tried == ["t.draft", "k"]
 
 
-async def test_what_a_crash_left_unsent_or_sent_is_marked_once_the_platform_has_forgotten_it(tmp_path: Path) -> None:
-    """Where repeats are dropped a send leaves no mark in the outbox, so a start cannot know."""
-    time, wire = Time(), Forgetful()
+async def test_a_recovered_message_is_marked_once_the_platform_has_forgotten_its_key(tmp_path: Path) -> None:
+    """If the platform drops repeats, the outbox does not say whether a message was sent."""
+    time, wire = Time(), DroppingRepeats()
     async with posting(tmp_path, wire, time=time) as post:
         await post.spool.commit(*post.delivery.compose(HELLO, key="k"), *post.delivery.compose(HELLO, key="l"))
         early, late = (await post.spool.recover()).outbox
@@ -519,7 +519,7 @@ async def test_what_a_crash_left_unsent_or_sent_is_marked_once_the_platform_has_
     assert wire.texts == ["hello", f"{POSSIBLY_REPEATED}hello"]
 
 
-async def test_a_clock_that_was_put_back_lets_no_repeat_go_unmarked(tmp_path: Path) -> None:
+async def test_repeats_are_marked_even_if_the_clock_was_set_back(tmp_path: Path) -> None:
     time, wire = Time(), Wire(Transient("the answer was lost", may_have_arrived=True, retry_after=-3600.0))
     async with posting(tmp_path, wire, time=time) as post:
         await post.say(HELLO, "k")
@@ -528,7 +528,7 @@ async def test_a_clock_that_was_put_back_lets_no_repeat_go_unmarked(tmp_path: Pa
 
 
 class Searchable(Wire):
-    """Shows what it was sent, and can be searched, unless `blind`."""
+    """Can be searched for the text in `shows`, unless it is `blind`."""
 
     def __init__(self, *failures: Exception, blind: bool = False) -> None:
         super().__init__(*failures)
@@ -548,7 +548,7 @@ class Searchable(Wire):
     ("shows", "blind", "heard"),
     [("hello", False, []), ("", False, ["hello"]), ("", True, [f"{POSSIBLY_REPEATED}hello"])],
 )
-async def test_a_send_without_a_known_outcome_is_looked_for_in_the_chat(
+async def test_a_send_of_unknown_outcome_is_searched_in_the_chat(
     tmp_path: Path, shows: str, heard: list[str], *, blind: bool
 ) -> None:
     wire = Searchable(Transient("the answer was lost", may_have_arrived=True), blind=blind)
@@ -560,7 +560,7 @@ async def test_a_send_without_a_known_outcome_is_looked_for_in_the_chat(
     assert wire.texts == heard
 
 
-async def test_what_is_known_to_be_another_message_is_named_to_who_looks(tmp_path: Path) -> None:
+async def test_the_search_excludes_messages_that_are_known(tmp_path: Path) -> None:
     wire = Searchable()
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")
@@ -572,7 +572,7 @@ async def test_what_is_known_to_be_another_message_is_named_to_who_looks(tmp_pat
 
 
 class Slow(Wire):
-    """Accepts when it is told to."""
+    """Accepts a message only when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -585,8 +585,8 @@ class Slow(Wire):
         return await super().send(message, key=key)
 
 
-async def test_what_follows_something_that_was_sent_is_committed_as_being_sent(tmp_path: Path) -> None:
-    """It needs no commit of its own for that, though the arrival before it is yet to be written down."""
+async def test_a_message_is_committed_as_being_sent_if_it_is_next_in_its_chat(tmp_path: Path) -> None:
+    """That saves a commit, even while the delivery before it is still being committed."""
     slow = Slow()
     async with posting(tmp_path, slow) as post:
         await post.say(HELLO, "a")

@@ -40,7 +40,7 @@ async def send(post: Post, *files: Enclosure) -> None:
     await post.arrived()
 
 
-async def test_a_file_goes_behind_the_words_under_a_key_of_its_own(tmp_path: Path) -> None:
+async def test_a_file_follows_the_text_under_its_own_key(tmp_path: Path) -> None:
     wire = FileWire()
     async with posting(tmp_path, wire, file_path=store) as post:
         await send(post, REPORT)
@@ -56,7 +56,7 @@ async def test_a_file_whose_first_send_may_have_arrived_is_marked(tmp_path: Path
     assert [text for _, text, _ in wire.files] == [POSSIBLY_REPEATED]
 
 
-async def test_a_refused_file_is_told_in_its_place(tmp_path: Path) -> None:
+async def test_a_rejected_file_is_replaced_by_a_note(tmp_path: Path) -> None:
     wire = FileWire(Undeliverable("Telegram found the message too large."))
     async with posting(tmp_path, wire, file_path=store) as post:
         await send(post, REPORT)
@@ -64,7 +64,7 @@ async def test_a_refused_file_is_told_in_its_place(tmp_path: Path) -> None:
     assert wire.texts[1] == "(I couldn't send the file report.pdf, 1.5 kB: Telegram found the message too large.)"
 
 
-async def test_a_file_that_is_not_kept_any_more_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_no_longer_exists_is_replaced_by_a_note(tmp_path: Path) -> None:
     wire = FileWire()
     async with posting(tmp_path, wire) as post:
         await send(post, REPORT)
@@ -72,7 +72,7 @@ async def test_a_file_that_is_not_kept_any_more_is_told(tmp_path: Path) -> None:
     assert wire.files == []
 
 
-async def test_a_channel_that_sends_no_files_says_that_there_is_one(tmp_path: Path) -> None:
+async def test_a_channel_without_files_gets_a_note_instead(tmp_path: Path) -> None:
     wire = Wire()
     async with posting(tmp_path, wire, file_path=store) as post:
         await send(post, REPORT)

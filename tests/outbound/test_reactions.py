@@ -60,21 +60,21 @@ async def shown_and_over(wire: Wire) -> None:
         await reactions.lanes.drained()
 
 
-async def test_a_sign_is_taken_off_when_the_platform_allows_it_again() -> None:
+async def test_removing_a_reaction_is_retried() -> None:
     wire = Wire(Transient("slow down", retry_after=17.0), Transient("away"))
     await shown_and_over(wire)
     assert wire.naps == [17.0, 5.0]
     assert wire.tried == 3
 
 
-async def test_what_cannot_be_taken_off_is_given_up() -> None:
+async def test_removing_a_reaction_is_given_up_after_some_attempts() -> None:
     gone, away = Wire(Undeliverable("the message is gone")), Wire(*[Transient("away")] * 9)
     await shown_and_over(gone)
     await shown_and_over(away)
     assert (gone.tried, away.tried) == (1, 4)
 
 
-async def test_a_sign_that_may_have_been_shown_is_taken_off() -> None:
+async def test_a_reaction_that_may_have_been_shown_is_removed() -> None:
     unknown = Wire(doubt=Transient("the answer was lost", may_have_arrived=True))
     refused = Wire(doubt=Transient("slow down"))
     await shown_and_over(unknown)

@@ -24,23 +24,23 @@ def test_every_agent_has_its_own_workspace_and_prompt(tmp_path: Path) -> None:
     assert roster["main"].workspace.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_prompt_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_prompt_can_be_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.")
     roster = AgentRegistry(settings(tmp_path, agents={"main": {"prompt_file": str(tmp_path / "prompt.md")}}))
     assert roster["main"].system == "Be brief."
 
 
-def test_tools_can_be_narrowed(tmp_path: Path) -> None:
+def test_an_agent_can_be_limited_to_some_tools(tmp_path: Path) -> None:
     roster = AgentRegistry(settings(tmp_path, agents={"main": {"tools": ["current_time"]}}))
     assert [spec.name for spec in roster["main"].toolbox.specs()] == ["current_time"]
 
 
-def test_tools_of_a_server_can_be_asked_about_before_they_are_known(tmp_path: Path) -> None:
+def test_ask_accepts_tools_of_an_mcp_server_that_is_not_connected_yet(tmp_path: Path) -> None:
     asked = ["shell", "box__open", "box__*", "*delete*"]
     assert AgentRegistry(settings(tmp_path, mcp=MCP, agents={"main": {"ask": asked}}))["main"].name == "main"
 
 
-def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_the_settings_decide_which_tools_need_approval(tmp_path: Path) -> None:
     def asking(**agent: object) -> set[str]:
         toolbox = AgentRegistry(settings(tmp_path, tools={"shell": {"enabled": True}}, agents={"main": agent}))[
             "main"
@@ -62,12 +62,14 @@ def test_a_tool_asks_where_the_settings_say_so(tmp_path: Path) -> None:
         ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
     ],
 )
-def test_what_cannot_work_is_said_at_the_start(tmp_path: Path, tables: dict[str, object], sentence: str) -> None:
+def test_settings_that_cannot_work_are_reported_at_the_start(
+    tmp_path: Path, tables: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(CannotStart, match=sentence):
         AgentRegistry(settings(tmp_path, **tables))
 
 
-def test_an_extra_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.modules["mcp"] = None  # As if it were not installed.
@@ -80,6 +82,6 @@ print(*agent_faults(Settings.model_validate(tables)))
     assert told == "mcp.files needs an extra that is not installed: pip install 'gatehouse[mcp]'\n"
 
 
-def test_nothing_of_mcp_is_loaded_before_a_server_is_configured() -> None:
+def test_the_mcp_package_is_not_loaded_without_a_configured_server() -> None:
     program = "import sys, gateway.daemon; sys.exit('mcp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -17,7 +17,7 @@ def asked(asker: str = "", **arguments: Json) -> str:
     return question_text(ToolCall(id="c", name="shell", input=arguments), timeout=600, asker=asker)
 
 
-def test_it_names_the_tool_its_arguments_and_the_deadline() -> None:
+def test_a_question_names_the_tool_its_arguments_and_the_deadline() -> None:
     assert asked(command="make\ninstall", tries=3).splitlines() == [
         "May I use shell?",
         '  command: "make\\ninstall"',
@@ -26,7 +26,7 @@ def test_it_names_the_tool_its_arguments_and_the_deadline() -> None:
     ]
 
 
-def test_in_a_group_it_names_who_may_answer() -> None:
+def test_a_question_in_a_group_names_the_people_who_may_answer() -> None:
     assert asked("Ada").splitlines()[-1].startswith("Ada or an owner, reply yes or no.")
 
 
@@ -37,13 +37,13 @@ def test_neither_end_of_a_long_argument_can_hide() -> None:
     assert len(shown) < 1_200
 
 
-def test_what_would_not_be_seen_is_written_out() -> None:
+def test_invisible_characters_are_escaped() -> None:
     shown = asked(command="ls \u202etxt.exe\u200b\x1b[2J\u2028")
     assert "\\u202etxt.exe\\u200b\\u001b[2J\\u2028" in shown
 
 
 @given(st.text(max_size=80), st.dictionaries(st.text(max_size=80), VALUES, max_size=20))
-def test_whatever_a_model_has_written_is_one_line_each_and_printable(name: str, given_: dict[str, Json]) -> None:
+def test_each_argument_is_one_printable_line(name: str, given_: dict[str, Json]) -> None:
     lines = question_text(ToolCall(id="c", name=name, input=given_), timeout=1).split("\n")
     assert all(line.isprintable() for line in lines)
     assert len(lines) == 2 + min(len(json.loads(json.dumps(given_))), 12) + (len(given_) > 12)

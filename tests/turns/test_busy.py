@@ -27,14 +27,14 @@ def job(channel: str, sender: Sender, turn: str = "t") -> Job:
     return Job(turn=turn, inbound=inbound, agent="main", scope="s", session="s", number=1)
 
 
-def test_a_message_whose_channel_has_left_the_settings_stands_for_itself(tmp_path: Path) -> None:
+def test_a_message_of_a_removed_channel_collects_no_others(tmp_path: Path) -> None:
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}}))
     policy = BusyPolicy(live, Lanes(nothing, name="lane"))
     assert policy.take_collected(job("gone", Sender(id="ada"))) == []
 
 
 @pytest.mark.parametrize("busy", ["collect", "steer"])
-async def test_what_waits_of_somebody_who_was_shut_out_is_heard_by_no_other_turn(tmp_path: Path, busy: str) -> None:
+async def test_waiting_messages_of_a_revoked_user_are_not_collected_or_steered(tmp_path: Path, busy: str) -> None:
     """Where several people share a conversation."""
     channels = {"loopback": {"busy": busy, "dm_policy": "allowlist", "allow": ["ada"]}}
     live = Live(Settings.model_validate({"gateway": {"data_dir": tmp_path}, "channels": channels}))

@@ -13,7 +13,7 @@ from gateway.turns.compaction import CONVERSATION, CompactionRequest, Compactor
 from gateway.turns.usage import Meter
 
 
-async def test_a_turn_that_ends_during_the_shutdown_begins_no_summary(tmp_path: Path) -> None:
+async def test_a_turn_that_ends_during_shutdown_starts_no_compaction(tmp_path: Path) -> None:
     """The end would wait for it, for minutes."""
 
     def now() -> datetime:

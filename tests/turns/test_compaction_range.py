@@ -29,7 +29,7 @@ def divided(entries: list[Entry], keep: int = 2) -> OlderPart | None:
     return older_part(entries, first=fold(entries).first, keep_tokens=10_000, keep_messages=keep, size=one)
 
 
-def test_it_ends_with_the_end_of_a_turn() -> None:
+def test_the_older_part_ends_with_the_end_of_a_turn() -> None:
     entries = session(turn(1), turn(2), turn(3))
     older = divided(entries)
     assert older is not None
@@ -40,7 +40,7 @@ def test_it_ends_with_the_end_of_a_turn() -> None:
     assert end.turn == "t2"
 
 
-def test_the_newest_turn_always_stays_however_long_it_is() -> None:
+def test_the_newest_turn_is_kept_even_if_it_is_long() -> None:
     entries = session(turn(1), turn(2, *(e.Assistant(content="step") for _ in range(30))))
     older = divided(entries, keep=1)
     assert older is not None
@@ -49,14 +49,14 @@ def test_the_newest_turn_always_stays_however_long_it_is() -> None:
     assert divided(session()) is None
 
 
-def test_tokens_decide_too() -> None:
+def test_the_token_limit_applies_as_well() -> None:
     entries = session(*(turn(number) for number in range(5)))
     older = older_part(entries, first=2, keep_tokens=4, keep_messages=100, size=one)
     assert older is not None
     assert older.kept == 4
 
 
-def test_the_next_part_begins_where_the_summary_ends() -> None:
+def test_the_next_summary_starts_after_the_last_one() -> None:
     first = session(turn(1), turn(2), turn(3))
     older = divided(first)
     assert older is not None
@@ -70,7 +70,7 @@ def test_the_next_part_begins_where_the_summary_ends() -> None:
     assert again.from_seq == older.from_seq
 
 
-def test_what_was_undone_or_cleared_meanwhile_is_not_summed_up() -> None:
+def test_undo_and_clear_during_a_compaction_invalidate_it() -> None:
     entries = session(turn(1), turn(2), turn(3))
     older = divided(entries)
     assert older is not None
@@ -92,7 +92,7 @@ def _can_be_in(number: int, entry: Entry) -> bool:
 
 
 @given(st.lists(bodies, min_size=1, max_size=8), st.integers(1, 8))
-def test_a_summary_of_the_older_part_stands_and_leaves_the_rest_as_it_was(turns: list[list[Entry]], keep: int) -> None:
+def test_a_summary_replaces_the_older_part_and_leaves_the_rest_unchanged(turns: list[list[Entry]], keep: int) -> None:
     body = [
         msgspec.structs.replace(entry, turn=f"t{number}")
         for number, each in enumerate(turns)

@@ -15,7 +15,7 @@ def context(tmp_path: Path) -> ToolContext:
     return ToolContext(workspace=tmp_path, notes=tmp_path / "memory" / "notes", now=lambda: datetime.now(UTC))
 
 
-async def test_a_note_is_told_as_soon_as_it_is_said_to_be_there(context: ToolContext) -> None:
+async def test_a_new_note_is_read_after_forget(context: ToolContext) -> None:
     cache = NotesCache()
     assert await cache.text(context.notes) == ""
     await remember.run(context, {"text": "likes tea"})
@@ -23,7 +23,7 @@ async def test_a_note_is_told_as_soon_as_it_is_said_to_be_there(context: ToolCon
     assert '- "likes tea"' in await cache.text(context.notes)
 
 
-async def test_what_was_read_is_told_without_the_disk(context: ToolContext) -> None:
+async def test_cached_notes_are_returned_without_reading_the_file(context: ToolContext) -> None:
     cache = NotesCache()
     await remember.run(context, {"text": "likes tea"})
     text = await cache.text(context.notes)

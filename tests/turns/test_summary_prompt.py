@@ -15,7 +15,7 @@ SAID: list[Message] = [
 ]
 
 
-def test_the_conversation_is_given_as_data() -> None:
+def test_the_conversation_is_passed_as_json() -> None:
     prompt = summary_prompt("tea", SAID, model="m", fits=lambda _text: True)
     (message,) = prompt.messages
     assert isinstance(message, UserMessage)
@@ -33,14 +33,14 @@ def test_the_conversation_is_given_as_data() -> None:
 
 
 @given(st.lists(st.text(max_size=60), min_size=1))
-def test_nothing_that_was_said_can_leave_its_place(texts: list[str]) -> None:
+def test_no_message_can_break_out_of_its_json_string(texts: list[str]) -> None:
     said = [UserMessage(text=text) for text in texts]
     (message,) = summary_prompt("", said, model=None, fits=lambda _text: True).messages
     assert isinstance(message, UserMessage)
     assert json.loads(message.text) == {"messages": [{"from": "user", "text": text} for text in texts]}
 
 
-def test_long_texts_are_shortened_before_anything_is_left_out() -> None:
+def test_long_texts_are_cut_before_messages_are_left_out() -> None:
     said: list[Message] = [UserMessage(text=f"{number} {'x' * 5_000}") for number in range(10)]
     (message,) = summary_prompt("", said, model=None, fits=lambda text: len(text) < 8_000).messages
     assert isinstance(message, UserMessage)
@@ -48,7 +48,7 @@ def test_long_texts_are_shortened_before_anything_is_left_out() -> None:
     assert len(json.loads(message.text)["messages"]) == 10
 
 
-def test_where_that_is_not_enough_the_oldest_go() -> None:
+def test_the_oldest_messages_are_left_out_if_cutting_is_not_enough() -> None:
     said: list[Message] = [UserMessage(text=f"number {number}") for number in range(1_000)]
     (message,) = summary_prompt("", said, model=None, fits=lambda text: len(text) < 5_000).messages
     assert isinstance(message, UserMessage)

@@ -99,7 +99,7 @@ async def test_after_three_turns_the_budget_is_kept_within_15_percent(tmp_path: 
 
 
 @pytest.mark.parametrize("names_senders", [False, True])
-async def test_a_model_learns_who_speaks_only_where_several_people_talk(tmp_path: Path, names_senders: bool) -> None:  # noqa: FBT001
+async def test_senders_are_named_only_if_several_people_write(tmp_path: Path, names_senders: bool) -> None:  # noqa: FBT001
     said = UserMessage(text="hello", sender="Ann", sender_id="7")
     script = ScriptedProvider([TextDelta(text="hi")])
     async with turn_usage(tmp_path) as (usage, _):
@@ -107,7 +107,7 @@ async def test_a_model_learns_who_speaks_only_where_several_people_talk(tmp_path
     assert script.prompts[0].messages == [said if names_senders else UserMessage(text="hello")]
 
 
-async def test_a_long_conversation_is_measured_in_a_thread_with_the_same_outcome(tmp_path: Path) -> None:
+async def test_a_long_conversation_is_measured_in_a_thread_with_the_same_result(tmp_path: Path) -> None:
     info = ModelInfo(name="house/model", context_tokens=1_000_000)
     said: list[Message] = [UserMessage(text="long " * 20_000), ToolMessage(outcomes=(ToolOutcome(id="1", output="x"),))]
     async with turn_usage(tmp_path) as (usage, _):
@@ -131,7 +131,7 @@ async def test_factors_survive_a_restart_and_the_weights_of_earlier_versions_are
         assert after.calibrations["house/model"].estimate(1_000) == pytest.approx(1_400, rel=0.01)
 
 
-async def test_a_refused_request_is_retried_once_and_shorter(tmp_path: Path) -> None:
+async def test_a_request_that_is_too_long_is_shortened_and_retried_once(tmp_path: Path) -> None:
     provider = Counting(limit=700)
     said = [UserMessage(text="a message that is not too short " * 5) for _ in range(20)]
     async with turn_usage(tmp_path) as (usage, _):
@@ -160,7 +160,7 @@ async def test_a_summary_replaces_earlier_messages_for_the_rest_of_the_turn(tmp_
     assert texts == [["long ago " * 50, "now"], ["in short", "now"], ["in short", "now", "a step"]]
 
 
-async def test_a_second_refusal_is_raised(tmp_path: Path) -> None:
+async def test_a_second_rejection_is_raised(tmp_path: Path) -> None:
     script = ScriptedProvider([ContextTooLong("It is too long.")])
     async with turn_usage(tmp_path) as (usage, _):
         with pytest.raises(ContextTooLong):
@@ -214,7 +214,7 @@ async def test_a_charge_names_the_model_that_answered_and_what_it_cost(tmp_path:
         assert usage.entry() is None
 
 
-async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
+async def test_each_request_is_counted_by_its_outcome(tmp_path: Path) -> None:
     metrics = Metrics()
     async with turn_usage(tmp_path) as (usage, _):
         await told(metered(Counting(), usage, metrics=metrics), [UserMessage(text="hi")])
@@ -229,13 +229,13 @@ async def test_each_step_is_counted_by_how_it_ended(tmp_path: Path) -> None:
     assert (metrics.answers[(name,)].count, metrics.first_words[(name,)].count) == (4, 2)
 
 
-async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
+async def test_a_limit_of_zero_means_no_limit(tmp_path: Path) -> None:
     async with turn_usage(tmp_path, tokens_per_user_per_day=0, tokens_per_turn=0) as (usage, _):
         usage.charge(TokenUsage(input_tokens=10**9, output_tokens=0), model="m")
         await usage.check_limits()
 
 
-async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
+async def test_the_daily_limit_resets_at_midnight_utc(tmp_path: Path) -> None:
     today = [NOW]
     async with await Spool.open(tmp_path) as spool:
         daily = DailyUsage(spool, lambda: today[0])
@@ -249,7 +249,7 @@ async def test_a_new_day_brings_new_tokens(tmp_path: Path) -> None:
         await usage.check_limits()
 
 
-async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Path) -> None:
+async def test_the_spool_is_read_once_a_day_and_not_for_each_person(tmp_path: Path) -> None:
     async with await Spool.open(tmp_path) as spool:
         await spool.commit(
             AddUsage(
@@ -269,7 +269,7 @@ async def test_the_spool_is_asked_once_a_day_and_not_for_everybody(tmp_path: Pat
         assert spool.transactions == before
 
 
-async def test_what_somebody_has_used_is_known_also_on_a_full_disk(tmp_path: Path) -> None:
+async def test_daily_usage_is_read_even_while_the_disk_is_full(tmp_path: Path) -> None:
     """What is read fails with what is written in the same transaction; a turn must not fail with it."""
 
     def find_no_room(_: sqlite3.Connection) -> None:
