@@ -17,7 +17,7 @@ from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.files.identify import in_bytes
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Metrics
-from gateway.outbound.streaming import DraftStore, DraftStream
+from gateway.outbound.draft_stream import DraftStore, DraftStream
 from gateway.spool import (
     AddToOutbox,
     MarkDead,
@@ -95,10 +95,6 @@ def split_into_parts(
     return parts
 
 
-async def _no_files(ref: str) -> Path:
-    raise Refused(f"{ref} is not stored here")
-
-
 class Delivery:
     """To send a message: `compose` its parts, commit them together with what they answer, then `post` them."""
 
@@ -108,7 +104,7 @@ class Delivery:
         spool: Spool,
         *,
         now: Callable[[], datetime],
-        file_path: Callable[[str], Awaitable[Path]] = _no_files,
+        file_path: Callable[[str], Awaitable[Path]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         metrics: Metrics | None = None,
     ) -> None:

@@ -56,9 +56,19 @@ class WaitingReactions:
 
     def add(self, turn: str, inbound: Inbound) -> None:
         """Show, if the channel can, that a message waits. Nothing is shown if the wait is short."""
-        if self._can_react(inbound):
-            reaction = self.waiting[turn] = _Reaction(inbound)
-            reaction.timer = asyncio.get_running_loop().call_later(self._show_after, self._show, turn, reaction)
+        if not self._can_react(inbound):
+            return
+        reaction = self.waiting[turn] = _Reaction(inbound)
+
+        def show() -> None:
+            try:
+                self.lanes.check_room(reaction.chat)
+            except LaneFull:
+                self.waiting.pop(turn, None)
+            else:
+                self.lanes.put(reaction.chat, reaction)
+
+        reaction.timer = asyncio.get_running_loop().call_later(self._show_after, show)
 
     def restore(self, turn: str, inbound: Inbound) -> None:
         """Track a message that waited when the daemon stopped: it may have a reaction to be removed."""
@@ -79,14 +89,6 @@ class WaitingReactions:
     def _can_react(self, inbound: Inbound) -> bool:
         is_possible = inbound.message_id is not None and self._channel_for(inbound) is not None
         return is_possible and len(self.waiting) < MAX_REACTIONS
-
-    def _show(self, turn: str, reaction: _Reaction) -> None:
-        try:
-            self.lanes.check_room(reaction.chat)
-        except LaneFull:
-            self.waiting.pop(turn, None)
-        else:
-            self.lanes.put(reaction.chat, reaction)
 
     async def _update(self, reaction: _Reaction) -> None:
         """Show a reaction, or remove it. One that was over before it was shown costs no request."""

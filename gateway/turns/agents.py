@@ -36,7 +36,16 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
             raise CannotStart(f"agents.{name}.tools: {_unknown_tools(unknown, known)}{hint}")
         own = [known[each] for each in wanted]
     # A typo here would let a tool run without asking.
-    if unknown := [each for each in agent.ask if not _can_match(each, known, settings.mcp)]:
+    unknown = [
+        each
+        for each in agent.ask
+        if each != _SHELL
+        and not any(fnmatchcase(tool, each) for tool in known)
+        # It may match a tool of an MCP server, whose tools are not known yet.
+        and not (settings.mcp and any(sign in each for sign in "*?["))
+        and server_of(each) not in settings.mcp
+    ]
+    if unknown:
         raise CannotStart(f"agents.{name}.ask: {_unknown_tools(unknown, known)}")
 
     def more() -> Iterator[Tool]:
@@ -52,14 +61,6 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
 
 def _unknown_tools(unknown: Iterable[str], known: Iterable[str]) -> str:
     return f"unknown tool {', '.join(unknown)}. Available: {', '.join(known)}."
-
-
-def _can_match(pattern: str, known: Iterable[str], servers: Iterable[str]) -> bool:
-    """Whether the pattern names a known tool, or one of an MCP server, whose tools are not known yet."""
-    if pattern == _SHELL or any(fnmatchcase(tool, pattern) for tool in known):
-        return True
-    has_wildcard = any(sign in pattern for sign in "*?[")
-    return any(has_wildcard or server_of(pattern) == server for server in servers)
 
 
 def _with_asks(tools: Iterable[Tool], agent: AgentSettings) -> Iterator[Tool]:

@@ -22,7 +22,7 @@ from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.streaming import DraftStream
+from gateway.outbound.draft_stream import DraftStream
 from gateway.sessions import SessionManager, entries
 from gateway.spool import InboxState, Operation, ResetAttempts, SetInboxState
 from gateway.spool.spool import retry_while_full

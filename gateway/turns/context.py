@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
@@ -47,11 +47,6 @@ class PromptFacts(Struct, frozen=True, kw_only=True):
     date: str
     """Without the time, so that prompts stay the same for a day and can be cached."""
     zone: str = "UTC"
-
-
-@lru_cache(maxsize=4)
-def _day_name(day: date) -> str:
-    return f"{day:%A, %Y-%m-%d}"
 
 
 @lru_cache(maxsize=256)
@@ -179,7 +174,7 @@ class TurnContext:
             chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
             sender="" if self._is_shared(job) else sanitize_name(sender.name or sender.id),
             workspace=agent.workspace.name,
-            date=_day_name(today.date()),
+            date=f"{today:%A, %Y-%m-%d}",
             zone=today.tzname() or "",
         )
         prompt = Prompt(

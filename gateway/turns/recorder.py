@@ -14,7 +14,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.streaming import join_paragraphs
+from gateway.outbound.draft_stream import join_paragraphs
 from gateway.sessions import (
     Entry,
     SessionManager,

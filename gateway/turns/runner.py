@@ -20,8 +20,8 @@ from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.room import Files
 from gateway.job import Job
 from gateway.outbound.delivery import Delivery
+from gateway.outbound.draft_stream import DraftStream
 from gateway.outbound.reactions import WaitingReactions
-from gateway.outbound.streaming import DraftStream
 from gateway.reminders.reminders import Reminders
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.history import to_messages

@@ -11,7 +11,7 @@ from gateway.conversation import ToolCall
 from gateway.files.outgoing import OutgoingFiles
 from gateway.files.to_text import unavailable
 from gateway.job import Job
-from gateway.outbound.streaming import join_paragraphs
+from gateway.outbound.draft_stream import join_paragraphs
 from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.turns.agents import Agent
 from gateway.turns.usage import TurnUsage

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gateway.contract import Address, Button, Channel, Outbound, PeerKind, Receipt
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
-from gateway.outbound import streaming
+from gateway.outbound import draft_stream
 from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
 from gateway.spool import MarkSending, OutboxState, Spool, SpoolFull
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
@@ -464,7 +464,7 @@ async def test_edits_pause_as_long_as_the_platform_asks(tmp_path: Path) -> None:
 async def test_a_draft_is_edited_even_if_its_receipt_could_not_be_stored(tmp_path: Path) -> None:
     """Sending another one would show it twice."""
 
-    class FullStore(streaming.DraftStore):
+    class FullStore(draft_stream.DraftStore):
         async def keep(self, turn: str, receipt: Receipt | None) -> None:
             self.receipts[turn] = receipt
             if receipt is not None:
@@ -472,7 +472,7 @@ async def test_a_draft_is_edited_even_if_its_receipt_could_not_be_stored(tmp_pat
 
     wire, time = EditableWire(), Time()
     spool = await Spool.open(tmp_path)
-    stream = streaming.DraftStream(
+    stream = draft_stream.DraftStream(
         channel=wire,
         template=HELLO,
         turn="t",
@@ -499,7 +499,7 @@ async def test_a_retried_draft_also_waits_for_the_earlier_messages(tmp_path: Pat
         await post.say(HELLO, "k")
         await wire.is_sending.wait()
         draft.show(["hel"])
-        while streaming.CLEAR_CHECK_INTERVAL not in time.naps:
+        while draft_stream.CLEAR_CHECK_INTERVAL not in time.naps:
             time.has_slept.clear()
             await time.has_slept.wait()
         assert wire.tried == ["t.draft", "k"]
