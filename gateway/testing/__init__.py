@@ -1,6 +1,6 @@
-"""What the tests of a channel need, shipped so that anybody's channel can be held to what ours are.
+"""Test doubles and a contract suite for channels, for third parties too.
 
-`gateway.testing.suite` has the contract suite and needs pytest with pytest-asyncio; what is here needs neither.
+`gateway.testing.suite` contains the contract suite, which needs pytest and pytest-asyncio. This module needs neither.
 """
 
 from gateway.testing.doubles import Core, StubBrowser, StubPulse, context, running

@@ -1,4 +1,4 @@
-"""Stand-ins for what the core gives to a channel: they take what they are told to, and remember what they got."""
+"""Test doubles for the parts of the core that a channel uses. They record their calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,12 +23,10 @@ from gateway.contract import (
     Verdict,
 )
 
-__all__ = ["Core", "StubBrowser", "StubPulse", "context", "running"]
-
 
 @dataclass(slots=True)
 class StubBrowser:
-    """Shows what it was given."""
+    """Returns the values that it was created with."""
 
     infos: list[SessionInfo] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
@@ -52,7 +50,7 @@ class StubBrowser:
 
 @dataclass(slots=True)
 class StubPulse:
-    """Tells when the channel is up; that it is down is a failure of the test."""
+    """Sets `beats` when the channel is up. Fails the test if the channel goes down."""
 
     beats: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -65,7 +63,7 @@ class StubPulse:
 
 @dataclass(slots=True)
 class Core:
-    """Takes every message, or what `verdict` says; `gate` holds a message back until it is set."""
+    """Accepts every message, or returns or raises `verdict`. Clear `gate` to make `deliver` wait until it is set."""
 
     taken: list[Inbound] = field(default_factory=list)
     verdict: Verdict | Exception = Verdict.ACCEPTED
@@ -85,7 +83,7 @@ class Core:
 
 
 def context(name: str, browser: Browser, pulse: Pulse, settings: ChannelSettings | None = None) -> ChannelContext:
-    """Return what a channel is opened with; its notebook lasts as long as the test."""
+    """Return a context to open a channel with. Its notebook is in memory."""
     return ChannelContext(
         name=name,
         account="default",
@@ -102,7 +100,7 @@ class _Runs(Protocol):
 
 @asynccontextmanager
 async def running(channel: _Runs, deliver: Deliver, pulse: StubPulse) -> AsyncIterator[None]:
-    """Let `channel` read its platform while inside; it is up when the block starts."""
+    """Run `channel` while the context is open. It is up when the block starts."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(channel.run(deliver), name="channel")
         await pulse.beats.wait()

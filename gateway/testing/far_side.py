@@ -1,16 +1,15 @@
-"""The far side of a channel: a person's client on the platform, as the contract suite uses it."""
+"""The far side of a channel: a person's client on the platform, which the contract suite controls."""
 
 from typing import Protocol, runtime_checkable
 
 from gateway.contract import Address, Channel
 
-__all__ = ["NOT_TAKEN", "FarSide", "GetsFiles", "HandsOverFiles"]
-
 NOT_TAKEN = "not taken"
+"""The result of `FarSide.say` for a message that the channel did not acknowledge."""
 
 
 class FarSide(Protocol):
-    """What somebody does and sees on the platform; `address` is where they are."""
+    """A person on the platform, in the chat `address`."""
 
     @property
     def channel(self) -> Channel: ...
@@ -19,26 +18,26 @@ class FarSide(Protocol):
     def address(self) -> Address: ...
 
     async def say(self, text: str, event_id: str) -> str:
-        """Say something; return the verdict, or `NOT_TAKEN` when it was not acknowledged.
+        """Send a message. Return the verdict, or `NOT_TAKEN` if the channel did not acknowledge the message.
 
-        `event_id` is `e` and a number; the same one again is the same event, which the platform repeats.
+        `event_id` is `e` and a number. The same id again means that the platform repeats the event.
         """
 
     async def hear(self) -> str:
-        """Return the text of the next whole message."""
+        """Return the text of the next complete message that the person sees."""
 
 
 @runtime_checkable
 class HandsOverFiles(Protocol):
-    """What the far side of a channel that fetches files can do besides."""
+    """A far side that can send files, for channels that fetch files."""
 
     async def say_with_file(self, text: str, event_id: str, *, name: str, content: bytes) -> str:
-        """Say something, or nothing, with a text file; return as `FarSide.say`."""
+        """Send a text file, with `text` or with an empty text. Returns the same as `FarSide.say`."""
 
 
 @runtime_checkable
 class GetsFiles(Protocol):
-    """What the far side of a channel that sends files can do besides."""
+    """A far side that can receive files, for channels that send files."""
 
     async def get_file(self) -> bytes | None:
-        """Return what is in the next file; None where all that comes is a link to where the gateway itself has it."""
+        """Return the content of the next file, or None if the channel sends a link to the gateway's own copy."""

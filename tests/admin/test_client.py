@@ -32,19 +32,19 @@ ROUTES = [
 
 def daemon(data_dir: Path) -> HttpServer:
     path = data_dir / "control.sock"
-    auth = Auth(Secret("a-token-nobody-uses"))
+    auth = Auth(Secret("an-unused-token"))
     return HttpServer(HttpSettings(), auth=auth, routes=ROUTES, control_path=path, listen=False)
 
 
 @pytest.fixture(params=["short", "long"])
 def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Give a directory whose path is longer than a Unix socket's may be, too."""
+    """Two directories, one with a path that is too long for a Unix socket."""
     found = tmp_path if request.param == "short" else tmp_path / ("x" * 120)
     found.mkdir(exist_ok=True)
     return found
 
 
-async def test_asks_and_tells_a_running_daemon(data_dir: Path) -> None:
+async def test_sends_get_and_post_requests_to_the_daemon(data_dir: Path) -> None:
     async with daemon(data_dir), ControlClient(data_dir) as control:
         assert (await control.get("/example"))["caller"]
         assert (await control.post("/example/control", {"a": [1]}))["heard"] == {"a": [1]}
@@ -57,7 +57,7 @@ async def test_opens_a_websocket(data_dir: Path) -> None:
         assert await talk.receive_str(timeout=60) == "HELLO"
 
 
-async def test_a_refusal_comes_with_the_daemons_sentence(tmp_path: Path) -> None:
+async def test_an_error_carries_the_daemons_message(tmp_path: Path) -> None:
     async with daemon(tmp_path), ControlClient(tmp_path) as control:
         with pytest.raises(Refused, match="Not today"):
             await control.get("/example/refuse")
@@ -69,12 +69,12 @@ async def test_a_refusal_comes_with_the_daemons_sentence(tmp_path: Path) -> None
             await control.get("/no-json")
 
 
-async def test_an_unready_daemons_answer_is_an_answer(tmp_path: Path) -> None:
+async def test_an_error_status_without_an_error_message_is_a_normal_answer(tmp_path: Path) -> None:
     async with daemon(tmp_path), ControlClient(tmp_path) as control:
         assert await control.get("/not-ready") == {"status": "not ready"}
 
 
-async def test_without_a_daemon_it_says_how_to_start_one(data_dir: Path) -> None:
+async def test_without_a_daemon_the_error_says_how_to_start_one(data_dir: Path) -> None:
     async with ControlClient(data_dir) as control:
         with pytest.raises(NotRunning, match="gatehouse run"):
             await control.get("/healthz")
@@ -82,7 +82,7 @@ async def test_without_a_daemon_it_says_how_to_start_one(data_dir: Path) -> None
             await control.websocket("/example/talk")
 
 
-async def test_a_missing_data_directory_is_no_daemon(tmp_path: Path) -> None:
+async def test_no_daemon_runs_in_a_missing_data_directory(tmp_path: Path) -> None:
     missing = tmp_path / ("x" * 120)
     assert not is_running(missing)
     with pytest.raises(NotRunning):
@@ -90,20 +90,20 @@ async def test_a_missing_data_directory_is_no_daemon(tmp_path: Path) -> None:
             pytest.fail("entered")
 
 
-async def test_tells_whether_a_daemon_runs(data_dir: Path) -> None:
+async def test_finds_a_running_daemon(data_dir: Path) -> None:
     assert not is_running(data_dir)
     async with daemon(data_dir):
         assert await asyncio.to_thread(is_running, data_dir)
     assert not is_running(data_dir)
 
 
-def test_a_socket_left_by_a_killed_daemon_is_no_daemon(tmp_path: Path) -> None:
+def test_a_socket_left_by_a_killed_daemon_does_not_count_as_running(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "control.sock"))
     assert not is_running(tmp_path)
 
 
-async def test_leaves_no_descriptor_open(data_dir: Path) -> None:
+async def test_leaves_no_file_descriptor_open(data_dir: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Only the number counts.
     async with ControlClient(data_dir) as control:
         with pytest.raises(NotRunning):

@@ -1,4 +1,4 @@
-"""One body of tests over both ways to the sessions, and what only the one over the control socket can meet."""
+"""The same tests for both kinds of archive, and tests of the control socket for the remote one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ def connect(request: pytest.FixtureRequest) -> OpenArchive:
 
 @pytest.fixture
 async def settings(tmp_path: Path) -> Settings:
-    """Two scopes with three sessions, one of which has lines that are longer than any frame."""
+    """Two scopes with three sessions. One session has a line that is longer than any frame."""
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
     manager = await SessionManager.open(directory / "sessions", SessionSettings(), Clock())
@@ -99,7 +99,7 @@ async def test_shows_the_last_lines(settings: Settings, connect: OpenArchive) ->
         assert await archive.lines(f"{SCOPE}#2", 1) == []
 
 
-async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
+async def test_a_session_is_the_same_to_the_byte_after_export_delete_and_import(
     settings: Settings, connect: OpenArchive
 ) -> None:
     with transcript(settings).open("ab") as file:
@@ -117,7 +117,7 @@ async def test_what_is_exported_deleted_and_imported_is_the_same_to_the_byte(
     assert transcript(settings).stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_cannot_be_imported_is_refused_with_its_reason(settings: Settings, connect: OpenArchive) -> None:
+async def test_an_import_is_refused_with_the_reason(settings: Settings, connect: OpenArchive) -> None:
     async with connect(settings) as archive:
         with pytest.raises(Refused, match="no header"):
             await archive.import_session(given(b"nonsense\n"))
@@ -125,7 +125,7 @@ async def test_what_cannot_be_imported_is_refused_with_its_reason(settings: Sett
             await archive.import_session(given(await exported(archive, SCOPE)))
 
 
-async def test_half_a_session_is_not_imported(settings: Settings, connect: OpenArchive) -> None:
+async def test_an_incomplete_session_is_not_imported(settings: Settings, connect: OpenArchive) -> None:
     key = f"{SCOPE}#7"
 
     async def breaking_off() -> AsyncIterator[bytes]:
@@ -141,7 +141,7 @@ async def test_half_a_session_is_not_imported(settings: Settings, connect: OpenA
 
 
 @pytest.mark.parametrize("key", ["", "#2", f"{SCOPE}#1", f"{SCOPE}#9", "../../etc/passwd", "agent:\x00", "nobody"])
-async def test_a_session_that_never_was_is_refused(settings: Settings, connect: OpenArchive, key: str) -> None:
+async def test_an_unknown_session_is_refused(settings: Settings, connect: OpenArchive, key: str) -> None:
     async with connect(settings) as archive:
         with pytest.raises(Refused):
             await archive.lines(key, 1)
@@ -152,14 +152,14 @@ async def test_a_session_that_never_was_is_refused(settings: Settings, connect: 
         assert len(await keys(archive)) == 3
 
 
-async def test_a_transcript_that_is_gone_from_the_disk_is_refused(settings: Settings, connect: OpenArchive) -> None:
+async def test_a_session_whose_file_is_missing_is_refused(settings: Settings, connect: OpenArchive) -> None:
     async with connect(settings) as archive:
         transcript(settings).unlink()
         with pytest.raises(Refused):
             await exported(archive, SCOPE)
 
 
-async def test_tells_what_is_damaged(settings: Settings, connect: OpenArchive) -> None:
+async def test_verify_reports_damage(settings: Settings, connect: OpenArchive) -> None:
     async with connect(settings) as archive:
         assert (await archive.verify()).is_sound
         with transcript(settings).open("ab") as file:
@@ -169,7 +169,7 @@ async def test_tells_what_is_damaged(settings: Settings, connect: OpenArchive) -
     assert not report.is_sound
 
 
-async def test_looks_at_what_is_there_before_it_is_mended(settings: Settings) -> None:
+async def test_verify_can_run_before_repairs(settings: Settings) -> None:
     index = settings.gateway.data_dir / "sessions" / "index.json"
     index.write_bytes(b"{")
     async with open_archive(settings, as_found=True) as archive:
@@ -177,13 +177,13 @@ async def test_looks_at_what_is_there_before_it_is_mended(settings: Settings) ->
     assert index.read_bytes() == b"{"
 
 
-async def test_never_two_writers(settings: Settings) -> None:
+async def test_refuses_to_open_files_that_another_process_holds(settings: Settings) -> None:
     with DataDirLock(settings.gateway.data_dir), pytest.raises(CannotStart, match="in use by process"):
         async with open_archive(settings):
             pytest.fail("entered")
 
 
-async def test_an_import_that_loses_its_sender_leaves_nothing(settings: Settings) -> None:
+async def test_an_interrupted_import_leaves_nothing(settings: Settings) -> None:
     key = f"{SCOPE}#7"
     async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         socket = await control.websocket("/sessions/import")
@@ -204,9 +204,7 @@ async def test_an_import_that_loses_its_sender_leaves_nothing(settings: Settings
         ("/sessions/lines?key=nobody&limit=99999999999999999999", "from 1 to"),
     ],
 )
-async def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(
-    settings: Settings, path: str, sentence: str
-) -> None:
+async def test_an_invalid_query_gets_an_error_message(settings: Settings, path: str, sentence: str) -> None:
     async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         async with await control.websocket(path) as socket:
             message = await socket.receive(timeout=10)
@@ -214,7 +212,7 @@ async def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(
         assert sentence in message.data
 
 
-async def test_a_plain_request_is_told_what_is_wanted(settings: Settings) -> None:
+async def test_a_plain_request_to_a_websocket_route_is_refused(settings: Settings) -> None:
     async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         with pytest.raises(Refused):
             await control.get("/sessions/list")
@@ -222,7 +220,7 @@ async def test_a_plain_request_is_told_what_is_wanted(settings: Settings) -> Non
             await control.post("/sessions/delete")
 
 
-async def test_a_reader_who_leaves_early_is_no_drama(settings: Settings) -> None:
+async def test_a_client_may_close_a_stream_early(settings: Settings) -> None:
     async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         for _ in range(3):
             socket = await control.websocket(f"/sessions/transcript?key={SCOPE}")
@@ -231,7 +229,7 @@ async def test_a_reader_who_leaves_early_is_no_drama(settings: Settings) -> None
         assert len(await keys(RemoteArchive(control))) == 3
 
 
-async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> None:
+async def test_a_daemon_that_stops_during_an_import_is_reported(settings: Settings) -> None:
     async with ControlClient(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(60):
         await daemon.enter_async_context(opened(settings, listen=False))
 
@@ -245,7 +243,7 @@ async def test_a_daemon_that_stops_in_between_is_told(settings: Settings) -> Non
     assert not transcript(settings, f"{SCOPE}#7").exists()
 
 
-async def test_lines_and_blocks_are_the_same_bytes() -> None:
+async def test_splitting_into_lines_and_joining_into_blocks_keeps_every_byte() -> None:
     data = encoded(dialogue(2000)) + LONG.encode() + b"\n\nlast"
     lines = [line async for line in split_lines(given(data))]
     assert lines == data.splitlines(keepends=True)

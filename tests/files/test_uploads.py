@@ -10,7 +10,7 @@ from gateway.files.store import FileStore
 from gateway.files.uploads import KEPT_FOR, UPLOADS, FileRoutes
 from tests.files.harness import chunks, left, opened
 from tests.files.samples import png
-from tests.http.serving import BEARER, Running, serving
+from tests.http.harness import BEARER, Running, serving
 
 RAW = {**BEARER, "Content-Type": "application/octet-stream"}
 

@@ -1,4 +1,4 @@
-"""Routes such as a channel would mount, one of each kind."""
+"""Example routes of a channel, one of each kind."""
 
 import asyncio
 

@@ -7,7 +7,7 @@ import pytest
 from config import Secret
 from gateway.errors import CannotStart
 from gateway.http.auth import COOKIE_LIFETIME, MAX_REVOKED, Auth, load_or_make_token
-from tests.http.serving import TOKEN, Time
+from tests.http.harness import TOKEN, Time
 
 
 def auth(time: Time | None = None, token: str = TOKEN) -> Auth:
@@ -24,7 +24,7 @@ def test_a_cookie_survives_a_restart() -> None:
     assert auth().is_signed(cookie_of(auth()))
 
 
-def test_a_cookie_dies_with_the_token() -> None:
+def test_a_new_token_invalidates_cookies() -> None:
     assert not auth(token="the-next-token-we-had").is_signed(cookie_of(auth()))
 
 
@@ -37,12 +37,12 @@ def test_a_cookie_lasts_thirty_days() -> None:
     assert auth(time).is_expired(cookie)
 
 
-def test_a_longer_life_cannot_be_written_into_a_cookie() -> None:
+def test_the_expiry_in_a_cookie_cannot_be_changed() -> None:
     version, expires, nonce, signature = cookie_of(auth()).split(".")
     assert not auth().is_signed(f"{version}.{int(expires) + 1}.{nonce}.{signature}")
 
 
-def test_a_revoked_cookie_is_over_and_no_other() -> None:
+def test_revoking_one_cookie_leaves_the_others_valid() -> None:
     ours = auth()
     first, second = cookie_of(ours), cookie_of(ours)
     ours.revoke(first)
@@ -50,7 +50,7 @@ def test_a_revoked_cookie_is_over_and_no_other() -> None:
     assert not ours.is_expired(second)
 
 
-def test_what_is_no_cookie_cannot_fill_the_memory_of_revoked_ones() -> None:
+def test_made_up_cookies_cannot_fill_the_memory_of_revoked_ones() -> None:
     ours = auth()
     cookie = cookie_of(ours)
     ours.revoke(cookie)
@@ -59,7 +59,7 @@ def test_what_is_no_cookie_cannot_fill_the_memory_of_revoked_ones() -> None:
     assert ours.is_expired(cookie)
 
 
-def test_of_too_many_revoked_cookies_the_first_to_expire_is_forgotten() -> None:
+def test_beyond_the_limit_the_revoked_cookie_that_expires_first_is_forgotten() -> None:
     time = Time()
     ours = auth(time)
     cookies = []
@@ -72,13 +72,13 @@ def test_of_too_many_revoked_cookies_the_first_to_expire_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("value", ["", ".", "...", "v1", "v1.9.9.9", "\udcff.x", "ä.ö"])
-def test_nonsense_is_no_cookie_and_no_token(value: str) -> None:
+def test_nonsense_is_neither_a_cookie_nor_a_token_nor_a_code(value: str) -> None:
     assert not auth().is_signed(value)
     assert not auth().is_token(value)
     assert auth().redeem(value) is None
 
 
-def test_codes_are_long_and_never_the_same() -> None:
+def test_codes_are_long_and_unique() -> None:
     codes = {auth().mint_code() for _ in range(100)}
     assert len(codes) == 100
     assert all(len(code) >= 22 for code in codes)
@@ -95,14 +95,14 @@ def test_a_code_works_once_and_within_the_hour() -> None:
     assert ours.redeem(second) is None
 
 
-def test_only_the_newest_sixteen_codes_count() -> None:
+def test_only_the_newest_sixteen_codes_are_valid() -> None:
     ours = auth()
     codes = [ours.mint_code() for _ in range(17)]
     assert ours.redeem(codes[0]) is None
     assert all(ours.redeem(code) for code in codes[1:])
 
 
-def test_the_token_is_made_once_and_for_us_alone(tmp_path: Path) -> None:
+def test_the_token_is_created_once_in_a_private_file(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         made = load_or_make_token(tmp_path, None)
@@ -118,7 +118,7 @@ def test_the_configured_token_needs_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
+def test_a_short_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match=r"http\.token in the config"):
         load_or_make_token(tmp_path, Secret("short"))
     (tmp_path / "http.token").write_text("")
@@ -127,14 +127,14 @@ def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe" * 20, None], ids=["bytes", "directory"])
-def test_an_unreadable_token_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unreadable_token_file_is_named_in_the_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "http.token"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(CannotStart, match=r"Can\'t read the token file .*http\.token"):
         load_or_make_token(tmp_path, None)
 
 
-def test_a_token_that_was_half_made_is_cleared_away(tmp_path: Path) -> None:
+def test_a_half_written_token_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".http.token.k2j4").write_text("half")
     load_or_make_token(tmp_path, None)
     assert [path.name for path in tmp_path.iterdir()] == ["http.token"]

@@ -12,7 +12,7 @@ from gateway.http.auth import (
     is_loopback,
     network_of,
 )
-from tests.http.serving import BEARER, Time, serving
+from tests.http.harness import BEARER, Time, serving
 
 FAR = "203.0.113.7"
 
@@ -25,40 +25,40 @@ def right() -> str | None:
     return "right"
 
 
-def guessed_out(time: Time, remote: str) -> AuthRateLimiter:
-    guesses = AuthRateLimiter(time.clock().monotonic)
+def locked_out(time: Time, remote: str) -> AuthRateLimiter:
+    limiter = AuthRateLimiter(time.clock().monotonic)
     for _ in range(MAX_WRONG_ATTEMPTS):
-        assert guesses.attempt(remote, wrong) is None
-    return guesses
+        assert limiter.attempt(remote, wrong) is None
+    return limiter
 
 
-def test_after_ten_wrong_guesses_a_stranger_is_not_even_heard() -> None:
-    guesses = guessed_out(Time(), FAR)
+def test_after_ten_wrong_attempts_from_elsewhere_no_credential_is_checked() -> None:
+    limiter = locked_out(Time(), FAR)
     with pytest.raises(TooManyAttempts):
-        guesses.attempt(FAR, lambda: pytest.fail("evaluated"))
+        limiter.attempt(FAR, lambda: pytest.fail("evaluated"))
 
 
-def test_a_minute_later_guessing_may_go_on() -> None:
+def test_attempts_are_allowed_again_after_a_minute() -> None:
     time = Time()
-    guesses = guessed_out(time, FAR)
+    limiter = locked_out(time, FAR)
     time.now += 59
     with pytest.raises(TooManyAttempts) as refusal:
-        guesses.attempt(FAR, right)
+        limiter.attempt(FAR, right)
     assert refusal.value.headers["Retry-After"] == "1"
     time.now += 1
-    assert guesses.attempt(FAR, right) == "right"
+    assert limiter.attempt(FAR, right) == "right"
 
 
-def test_others_are_not_locked_out() -> None:
-    assert guessed_out(Time(), FAR).attempt("203.0.113.8", right) == "right"
+def test_other_addresses_are_not_locked_out() -> None:
+    assert locked_out(Time(), FAR).attempt("203.0.113.8", right) == "right"
 
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
-def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> None:
-    guesses = guessed_out(Time(), loopback)
+def test_the_right_credential_always_passes_from_this_machine(loopback: str) -> None:
+    limiter = locked_out(Time(), loopback)
     with pytest.raises(TooManyAttempts):
-        guesses.attempt(loopback, wrong)
-    assert guesses.attempt(loopback, right) == "right"
+        limiter.attempt(loopback, wrong)
+    assert limiter.attempt(loopback, right) == "right"
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,31 @@ def test_on_this_machine_the_right_credential_always_passes(loopback: str) -> No
         ("fe80::1%eth0", "fe80::2%eth1"),
     ],
 )
-def test_one_attackers_addresses_are_one_place(one: str, other: str) -> None:
+def test_addresses_that_one_person_can_have_count_together(one: str, other: str) -> None:
     with pytest.raises(TooManyAttempts):
-        guessed_out(Time(), one).attempt(other, right)
+        locked_out(Time(), one).attempt(other, right)
 
 
-def test_two_networks_are_two_places() -> None:
+def test_different_networks_count_separately() -> None:
     assert network_of("2001:db8:0:1::1") != network_of("2001:db8:0:2::1")
 
 
-def test_the_control_socket_is_this_machine() -> None:
+def test_the_control_socket_is_local() -> None:
     assert is_loopback("")
     assert is_loopback(None)
 
 
-def test_the_table_is_bounded_and_forgets_the_quietest_place_first() -> None:
-    guesses = guessed_out(Time(), FAR)
+def test_the_table_is_bounded_and_forgets_the_oldest_network_first() -> None:
+    limiter = locked_out(Time(), FAR)
     for number in range(MAX_NETWORKS - 1):
-        guesses.attempt(f"2001:db8:{number:x}::1", wrong)
+        limiter.attempt(f"2001:db8:{number:x}::1", wrong)
     with pytest.raises(TooManyAttempts):
-        guesses.attempt(FAR, right)
-    guesses.attempt("2001:db9::1", wrong)
-    assert guesses.attempt(FAR, right) == "right"
+        limiter.attempt(FAR, right)
+    limiter.attempt("2001:db9::1", wrong)
+    assert limiter.attempt(FAR, right) == "right"
 
 
-async def test_brute_force_over_http_is_slowed_down_but_the_owner_gets_in(tmp_path: Path) -> None:
+async def test_brute_force_from_this_machine_is_slowed_down_but_the_owner_gets_in(tmp_path: Path) -> None:
     time = Time()
     async with serving(tmp_path, time=time) as running:
         guesses = [{"Authorization": f"Bearer guess-{number}"} for number in range(50)]
@@ -111,7 +111,7 @@ async def test_brute_force_over_http_is_slowed_down_but_the_owner_gets_in(tmp_pa
 @pytest.mark.parametrize(
     "headers", [{"Host": "gate.example"}, {"X-Forwarded-For": "203.0.113.7"}, {"Forwarded": "for=203.0.113.7"}]
 )
-async def test_brute_force_through_a_proxy_is_not_even_heard(tmp_path: Path, headers: dict[str, str]) -> None:
+async def test_brute_force_through_a_proxy_locks_the_proxy_out(tmp_path: Path, headers: dict[str, str]) -> None:
     async with serving(tmp_path, time=Time(), allowed_hosts=("gate.example",)) as running:
         guesses = [headers | {"Authorization": f"Bearer guess-{number}"} for number in range(12)]
         answers = [await running.status("GET", "/auth/whoami", headers=guess) for guess in guesses]
@@ -123,18 +123,18 @@ async def test_brute_force_through_a_proxy_is_not_even_heard(tmp_path: Path, hea
         assert await running.status("GET", "/auth/whoami", headers=BEARER) == 200
 
 
-async def test_wrong_codes_are_guesses_too(tmp_path: Path) -> None:
+async def test_wrong_codes_count_as_attempts(tmp_path: Path) -> None:
     async with serving(tmp_path, time=Time()) as running:
         answers = [await running.status("POST", "/auth/exchange", json={"code": str(n)}) for n in range(12)]
         assert answers == [401] * 10 + [429] * 2
 
 
-async def test_coming_without_a_credential_is_no_guess(tmp_path: Path) -> None:
+async def test_a_request_without_a_credential_does_not_count(tmp_path: Path) -> None:
     async with serving(tmp_path, time=Time()) as running:
         assert {await running.status("GET", "/auth/whoami") for _ in range(30)} == {401}
 
 
-async def test_an_expired_cookie_is_no_guess(tmp_path: Path) -> None:
+async def test_an_expired_cookie_does_not_count(tmp_path: Path) -> None:
     time = Time()
     async with serving(tmp_path, time=time) as running:
         headers = running.cookie() | running.own
@@ -142,7 +142,7 @@ async def test_an_expired_cookie_is_no_guess(tmp_path: Path) -> None:
         assert {await running.status("GET", "/auth/whoami", headers=headers) for _ in range(30)} == {401}
 
 
-async def test_an_old_cookie_does_not_keep_the_page_from_loading(tmp_path: Path) -> None:
+async def test_a_cookie_of_an_old_token_does_not_keep_the_page_from_loading(tmp_path: Path) -> None:
     """After a new token, the browser still sends the old cookie with every file of the page."""
     async with serving(tmp_path, time=Time()) as running:
         headers = running.cookie(Auth(Secret("the-token-before-this"))) | running.own

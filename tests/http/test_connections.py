@@ -1,4 +1,4 @@
-"""Slow, idle and endless clients, over raw sockets."""
+"""Slow, idle and malicious clients, over raw sockets."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.contract import Access, Caller, Route
 from gateway.http.responses import HttpLimits
 from tests.http.examples import EXAMPLES
-from tests.http.serving import BEARER, PATIENCE, read_all, serving
+from tests.http.harness import BEARER, TIMEOUT, read_all, serving
 
 BRIEF = HttpLimits(header=0.2)
 QUICK = HttpLimits(body=0.2, keep_alive=0.2, linger=0.1)
@@ -21,12 +21,12 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize("start", [b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: b\r\n"])
-async def test_a_connection_without_a_whole_header_is_closed(tmp_path: Path, start: bytes) -> None:
+async def test_a_connection_without_a_complete_header_is_closed(tmp_path: Path, start: bytes) -> None:
     async with serving(tmp_path, limits=BRIEF) as running:
         assert await running.raw(start) == b""
 
 
-async def test_dripping_a_header_does_not_help(tmp_path: Path) -> None:
+async def test_a_header_that_arrives_slowly_does_not_extend_the_deadline(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=BRIEF) as running, running.connect() as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\n")
         closed = asyncio.ensure_future(read_all(reader))
@@ -37,27 +37,27 @@ async def test_dripping_a_header_does_not_help(tmp_path: Path) -> None:
         assert await closed == b""
 
 
-async def test_a_second_header_has_to_be_whole_soon_too(tmp_path: Path) -> None:
+async def test_a_second_header_has_a_deadline_too(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=QUICK) as running:
         answer = await running.raw(running.head("GET /auth/whoami", BEARER) + b"GET /auth")
         assert answer.startswith(b"HTTP/1.1 200")
         assert answer.count(b"HTTP/1.1") == 1
 
 
-async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
+async def test_a_slow_body_times_out(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         head = running.head("POST /example", BEARER | JSON | {"Content-Length": "100"})
         assert (await running.raw(head + b'{"a":')).startswith(b"HTTP/1.1 408")
 
 
-async def test_a_stranger_is_refused_before_its_body_comes(tmp_path: Path) -> None:
+async def test_an_anonymous_request_is_refused_before_its_body_arrives(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         head = running.head("POST /example", JSON | {"Content-Length": "1000000"})
         assert (await running.raw(head)).startswith(b"HTTP/1.1 401")
 
 
 @pytest.mark.parametrize("path", ["/example", "/example/public"])
-async def test_endless_chunks_end_at_the_limit(tmp_path: Path, path: str) -> None:
+async def test_a_chunked_body_ends_at_the_size_limit(tmp_path: Path, path: str) -> None:
     async with serving(tmp_path, EXAMPLES, limits=QUICK, max_body_bytes=100_000) as running:
         async with running.connect() as (reader, writer):
             writer.write(running.head(f"POST {path}", BEARER | JSON | {"Transfer-Encoding": "chunked"}))
@@ -93,7 +93,7 @@ async def test_a_broken_chunk_is_a_bad_request(tmp_path: Path) -> None:
         b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 10_000 + b"\r\n",
     ],
 )
-async def test_garbage_is_answered_in_a_sentence_and_not_logged(
+async def test_an_invalid_request_gets_an_error_message_and_is_not_logged(
     tmp_path: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path, limits=QUICK) as running:
@@ -105,7 +105,7 @@ async def test_garbage_is_answered_in_a_sentence_and_not_logged(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_two_hundred_idle_sockets_do_not_keep_anybody_out(tmp_path: Path) -> None:
+async def test_two_hundred_idle_sockets_do_not_block_new_clients(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=HttpLimits(max_anonymous=8)) as running, contextlib.AsyncExitStack() as idle:
         readers = [(await idle.enter_async_context(running.connect()))[0] for _ in range(200)]
         assert await running.status("GET", "/healthz") == 200
@@ -114,7 +114,7 @@ async def test_two_hundred_idle_sockets_do_not_keep_anybody_out(tmp_path: Path) 
         assert not readers[-1].at_eof()
 
 
-async def test_stalled_bodies_do_not_keep_anybody_out(tmp_path: Path) -> None:
+async def test_stalled_bodies_do_not_block_new_clients(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, EXAMPLES, limits=HttpLimits(max_anonymous=4)) as running,
         contextlib.AsyncExitStack() as idle,
@@ -125,7 +125,7 @@ async def test_stalled_bodies_do_not_keep_anybody_out(tmp_path: Path) -> None:
         assert await running.status("GET", "/healthz") == 200
 
 
-async def test_when_all_strangers_are_being_served_a_newcomer_is_closed(tmp_path: Path) -> None:
+async def test_a_new_connection_is_closed_while_all_anonymous_ones_are_being_served(tmp_path: Path) -> None:
     entered, may_leave = asyncio.Semaphore(0), asyncio.Event()
 
     async def wait(_request: web.Request, _: Caller) -> web.StreamResponse:
@@ -137,7 +137,7 @@ async def test_when_all_strangers_are_being_served_a_newcomer_is_closed(tmp_path
     async with (
         serving(tmp_path, [waiting], limits=HttpLimits(max_anonymous=3)) as running,
         contextlib.AsyncExitStack() as open_ones,
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
     ):
         busy = [await open_ones.enter_async_context(running.connect()) for _ in range(3)]
         for _, writer in busy:
@@ -150,20 +150,20 @@ async def test_when_all_strangers_are_being_served_a_newcomer_is_closed(tmp_path
         assert await running.status("GET", "/healthz") == 200
 
 
-async def test_a_stranger_has_one_request_per_connection(tmp_path: Path) -> None:
+async def test_an_anonymous_client_has_one_request_per_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         answer = await running.raw(running.head("GET /healthz") * 3)
         assert answer.count(b"HTTP/1.1 200") == 1
         assert b"Connection: close" in answer
 
 
-async def test_the_owner_keeps_the_connection(tmp_path: Path) -> None:
+async def test_an_owner_can_send_several_requests_on_a_connection(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=QUICK) as running:
         answer = await running.raw(running.head("GET /auth/whoami", BEARER) * 3)
         assert answer.count(b"HTTP/1.1 200") == 3
 
 
-async def test_the_owners_connections_do_not_count_as_strangers(tmp_path: Path) -> None:
+async def test_connections_of_an_owner_do_not_count_as_anonymous(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES, limits=HttpLimits(max_anonymous=2)) as running:
         talks = [await running.client.ws_connect("/example/talk", headers=BEARER) for _ in range(10)]
         async with contextlib.AsyncExitStack() as idle:
@@ -171,12 +171,12 @@ async def test_the_owners_connections_do_not_count_as_strangers(tmp_path: Path) 
                 await idle.enter_async_context(running.connect())
             for talk in talks:
                 await talk.send_str("still here")
-                assert await talk.receive_str(timeout=PATIENCE) == "STILL HERE"
+                assert await talk.receive_str(timeout=TIMEOUT) == "STILL HERE"
         for talk in talks:
             await talk.close()
 
 
-async def test_there_is_an_end_to_the_owners_connections_too(tmp_path: Path) -> None:
+async def test_connections_of_owners_are_limited_too(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES, limits=HttpLimits(max_authenticated=2)) as running:
         talks = [await running.client.ws_connect("/example/talk", headers=BEARER) for _ in range(2)]
         assert "Too many connections" in await running.error("GET", "/auth/whoami", headers=BEARER)
@@ -185,15 +185,15 @@ async def test_there_is_an_end_to_the_owners_connections_too(tmp_path: Path) -> 
             await talk.close()
 
 
-async def test_a_stranger_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
-    """Its request is complete, so only the limit of the whole visit ends it."""
+async def test_an_anonymous_client_that_stalls_is_cut_off(tmp_path: Path) -> None:
+    """Its header is complete, so only the limit of the whole connection ends it."""
     async with serving(tmp_path, EXAMPLES, limits=HttpLimits(anonymous=0.3)) as running:
         head = running.head("POST /example/public", JSON | {"Content-Length": "2"})
         assert await running.raw(head) == b""
 
 
-async def test_a_refused_upgrade_leaves_a_clean_connection(tmp_path: Path) -> None:
-    """A client that speaks WebSocket before it was let in gets an answer and a closed door."""
+async def test_a_refused_upgrade_closes_the_connection_cleanly(tmp_path: Path) -> None:
+    """A client that sends WebSocket frames before the upgrade gets a response, and its connection is closed."""
     async with serving(tmp_path, EXAMPLES, limits=QUICK) as running:
         asking = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
         answer = await running.raw(running.head("GET /example/talk", asking) + b"\x81\x85" + b"x" * 100_000)
@@ -202,7 +202,7 @@ async def test_a_refused_upgrade_leaves_a_clean_connection(tmp_path: Path) -> No
 
 
 @given(data=st.binary(max_size=300), is_request=st.booleans())
-async def test_no_bytes_whatever_hurt_the_server(
+async def test_arbitrary_bytes_do_not_break_the_server(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, *, is_request: bool
 ) -> None:
     async with serving(tmp_path_factory.mktemp("data"), limits=QUICK) as running:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.http.guard import AllowedHosts
 from gateway.http.responses import HttpLimits
 from tests.http.examples import EXAMPLES
-from tests.http.serving import BEARER, TOKEN, serving
+from tests.http.harness import BEARER, TOKEN, serving
 
 FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", ""]
 FOREIGN_ORIGINS = [
@@ -23,7 +23,7 @@ FOREIGN_ORIGINS = [
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
 async def test_a_foreign_host_is_misdirected_on_http_and_websocket(tmp_path: Path, host: str) -> None:
-    """A name that an attacker points at us (DNS rebinding) makes his page our page's equal, but for the Host."""
+    """With DNS rebinding an attacker's page has our address, and only its Host gives it away."""
     async with serving(tmp_path, EXAMPLES) as running:
         headers = BEARER | {"Host": host.format(port=running.server.port)}
         for path in ("/healthz", "/example", "/nowhere", "/example/control"):
@@ -32,21 +32,21 @@ async def test_a_foreign_host_is_misdirected_on_http_and_websocket(tmp_path: Pat
 
 
 @pytest.mark.parametrize("hosts", ["", "Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"])
-async def test_no_host_and_two_hosts_are_refused(tmp_path: Path, hosts: str) -> None:
+async def test_a_missing_host_and_two_hosts_are_refused(tmp_path: Path, hosts: str) -> None:
     async with serving(tmp_path) as running:
         lines = hosts.format(port=running.server.port)
         answer = await running.raw(f"GET /healthz HTTP/1.1\r\n{lines}\r\n".encode())
         assert answer.split()[1] in {b"421", b"400"}
 
 
-async def test_our_own_names_are_known(tmp_path: Path) -> None:
+async def test_our_own_host_names_are_accepted(tmp_path: Path) -> None:
     async with serving(tmp_path, allowed_hosts=("Gate.example", "tls.example:8443")) as running:
         port = running.server.port
         for host in (f"LOCALHOST:{port}", f"[::1]:{port}", "gate.example", f"gate.example:{port}", "tls.example:8443"):
             assert await running.status("GET", "/healthz", headers={"Host": host}) == 200, host
 
 
-async def test_an_allowed_host_may_be_behind_tls(tmp_path: Path) -> None:
+async def test_an_allowed_host_may_use_tls(tmp_path: Path) -> None:
     async with serving(tmp_path, allowed_hosts=("gate.example",)) as running:
         headers = {"Host": "gate.example", "Origin": "https://gate.example"}
         body = {"code": running.auth.mint_code()}
@@ -56,13 +56,13 @@ async def test_an_allowed_host_may_be_behind_tls(tmp_path: Path) -> None:
 
 
 @given(port=st.integers(1, 65_535), name=st.text("abc.:[]*@/", max_size=12))
-def test_no_made_up_name_is_a_host_of_ours(port: int, name: str) -> None:
+def test_made_up_names_are_not_allowed_hosts(port: int, name: str) -> None:
     hosts = AllowedHosts.of("127.0.0.1", port, ())
     assert not {name, f"{name}:{port}"} & (hosts.direct | hosts.proxied)
 
 
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
-async def test_a_foreign_origin_is_forbidden_whatever_the_credential(tmp_path: Path, origin: str) -> None:
+async def test_a_foreign_origin_is_forbidden_even_with_a_valid_credential(tmp_path: Path, origin: str) -> None:
     async with serving(tmp_path, EXAMPLES) as running:
         headers = BEARER | running.cookie() | {"Origin": origin.format(port=running.server.port)}
         assert await running.status("GET", "/example", headers=headers) == 403
@@ -85,7 +85,7 @@ async def test_a_foreign_origin_is_forbidden_whatever_the_credential(tmp_path: P
         "",
     ],
 )
-async def test_what_a_foreign_form_could_send_is_no_json(tmp_path: Path, content_type: str) -> None:
+async def test_content_types_that_a_foreign_form_can_send_are_refused(tmp_path: Path, content_type: str) -> None:
     async with serving(tmp_path, EXAMPLES) as running:
         for path in ("/example", "/example/public", "/auth/exchange"):
             headers = BEARER | {"Content-Type": content_type}
@@ -93,7 +93,7 @@ async def test_what_a_foreign_form_could_send_is_no_json(tmp_path: Path, content
         assert await running.status("DELETE", "/example/things/x", headers=BEARER) == 415
 
 
-async def test_a_compressed_body_is_not_unpacked(tmp_path: Path) -> None:
+async def test_a_compressed_body_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES) as running:
         headers = BEARER | {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         assert await running.status("POST", "/example", data=b"\x1f\x8b\x08", headers=headers) == 415
@@ -114,14 +114,14 @@ async def test_a_compressed_body_is_not_unpacked(tmp_path: Path) -> None:
     ],
     ids=["bytes", "string", "list", "torn", "half-utf8", "lone-surrogate", "nan", "deep", "empty"],
 )
-async def test_a_broken_body_is_answered_with_a_sentence(tmp_path: Path, body: bytes) -> None:
+async def test_an_invalid_body_gets_an_error_message(tmp_path: Path, body: bytes) -> None:
     async with serving(tmp_path, EXAMPLES) as running:
         headers = BEARER | {"Content-Type": "application/json"}
         assert "JSON object" in await running.error("POST", "/example", data=body, headers=headers)
 
 
 @given(text=st.text())
-async def test_any_text_arrives_as_it_was_sent(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+async def test_any_text_arrives_unchanged(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     async with serving(tmp_path_factory.mktemp("data"), EXAMPLES) as running:
         headers = BEARER | {"Content-Type": "application/json"}
         body = json.dumps({"text": text}, ensure_ascii=False).encode()
@@ -132,7 +132,7 @@ async def test_any_text_arrives_as_it_was_sent(tmp_path_factory: pytest.TempPath
 @pytest.mark.parametrize(
     "path", ["/%00", "/%ff", "/\\..\\x", "/%2e%2e/%2e%2e/etc/passwd", "/../http.token", "/" + "x" * 7000]
 )
-async def test_odd_paths_lead_nowhere(tmp_path: Path, path: str) -> None:
+async def test_malicious_paths_are_not_found(tmp_path: Path, path: str) -> None:
     (tmp_path / "http.token").write_text(TOKEN)
     async with serving(tmp_path) as running:
         answer = await running.raw(running.head(f"GET {path}", {"Connection": "close"}))
@@ -140,7 +140,7 @@ async def test_odd_paths_lead_nowhere(tmp_path: Path, path: str) -> None:
         assert TOKEN.encode() not in answer
 
 
-async def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
+async def test_a_body_over_the_limit_is_refused_without_reading_it(tmp_path: Path) -> None:
     async with serving(tmp_path, EXAMPLES, max_body_bytes=5000, limits=HttpLimits(linger=0.1)) as running:
         headers = BEARER | {"Content-Type": "application/json"}
         assert await running.status("POST", "/example", data=b" " * 5001, headers=headers) == 413

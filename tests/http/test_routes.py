@@ -1,4 +1,4 @@
-"""Every route x every kind of bad credential. A route that `expected_access` does not name fails here."""
+"""Every route with every kind of bad credential. A route that is missing in `expected_access` fails the tests."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,12 +16,12 @@ from gateway.http.auth import COOKIE_LIFETIME, Auth
 from gateway.http.routes import ChannelHealth, Health, core_routes
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES
-from tests.http.serving import BEARER, TOKEN, Running, Time, serving
+from tests.http.harness import BEARER, TOKEN, Running, Time, serving
 
 
 @pytest.fixture
 async def mounted_routes(tmp_path: Path) -> list[Route]:
-    """All routes that a daemon with every built-in channel mounts, and some made up to reach every rule."""
+    """All routes of a daemon with every built-in channel, and the examples, which cover every rule."""
     token = {"token": "123456:made-up-by-this-test-0123456789abcd"}
     channels: dict[str, dict[str, object]] = {
         point.name: {**token} for point in entry_points(group="gatehouse.channels")
@@ -34,7 +34,7 @@ async def mounted_routes(tmp_path: Path) -> list[Route]:
 
 
 def expected_access() -> dict[tuple[str, str], Access]:
-    """Who may call what. By hand: a route that is not here fails the test until somebody has thought about it."""
+    """Who may call each route. Written by hand, so that each new route gets a decision."""
     return {
         ("POST", "/auth/exchange"): Access.PUBLIC,
         ("POST", "/auth/logout"): Access.OWNER,
@@ -133,7 +133,7 @@ def refusal(access: Access, headers: dict[str, str], own: str) -> int:
     return 404 if access is Access.CONTROL else 401
 
 
-async def test_every_route_is_in_the_table(tmp_path: Path, mounted_routes: list[Route]) -> None:
+async def test_every_route_has_the_expected_access(tmp_path: Path, mounted_routes: list[Route]) -> None:
     async with serving(tmp_path, mounted_routes) as running:
         assert {(route.method, route.path): route.access for route in running.server.routes} == expected_access()
 
@@ -143,7 +143,7 @@ async def test_no_bad_credential_opens_any_route(tmp_path: Path, mounted_routes:
     async with serving(tmp_path, mounted_routes, time=time) as running:
         for route in guarded(running.server.routes):
             for headers in bad_credentials(running, time):
-                time.now += 60  # Otherwise these would be too many guesses.
+                time.now += 60  # Otherwise these would be too many attempts.
                 path = filled(route.path)
                 json: dict[str, str] | None = {} if route.method == "POST" else None
                 status = await running.status(route.method, f"{path}?token={TOKEN}", headers=headers, json=json)
@@ -160,7 +160,7 @@ async def test_no_bad_credential_opens_a_websocket(tmp_path: Path, mounted_route
                 assert status == refusal(route.access, headers, running.server.url), (route, headers)
 
 
-async def test_bad_credentials_learn_nothing_from_public_routes(tmp_path: Path, mounted_routes: list[Route]) -> None:
+async def test_a_bad_credential_is_anonymous_on_public_routes(tmp_path: Path, mounted_routes: list[Route]) -> None:
     time = Time()
     async with serving(tmp_path, mounted_routes, time=time) as running:
         for headers in bad_credentials(running, time):
@@ -170,14 +170,14 @@ async def test_bad_credentials_learn_nothing_from_public_routes(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("extra", [{}, {"Cookie": "gatehouse=x"}, {"X-Token": "bogus"}])
-async def test_the_token_opens_whatever_bogus_stands_beside_it(tmp_path: Path, extra: dict[str, str]) -> None:
+async def test_the_token_is_accepted_next_to_bogus_credentials(tmp_path: Path, extra: dict[str, str]) -> None:
     async with serving(tmp_path) as running:
         bogus = {"Cookie": f"gatehouse_{running.server.port}=bogus"} | running.own
         for _ in range(15):
             assert await running.status("GET", "/auth/whoami", headers=BEARER | bogus | extra) == 200
 
 
-async def test_a_cookie_opens_beside_a_wrong_token(tmp_path: Path) -> None:
+async def test_a_cookie_is_accepted_next_to_a_wrong_token(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         headers = running.cookie() | running.own | {"Authorization": "Bearer wrong"}
         assert await running.status("GET", "/auth/whoami", headers=headers) == 200
@@ -189,7 +189,7 @@ async def test_control_routes_do_not_exist_over_tcp_even_for_the_owner(tmp_path:
         assert await running.status("POST", "/auth/link", headers=BEARER, json={}) == 404
 
 
-async def test_a_link_lets_a_browser_in_once(tmp_path: Path) -> None:
+async def test_a_link_signs_a_browser_in_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         async with running.control.post("/auth/link", json={}) as response:
             page, _, code = (await response.json())["url"].partition("#code=")
@@ -224,7 +224,7 @@ async def test_a_code_expires_after_an_hour(tmp_path: Path) -> None:
         assert await running.status("POST", "/auth/exchange", json={"code": code}) == 401
 
 
-async def test_logging_out_takes_the_cookie_back(tmp_path: Path) -> None:
+async def test_logging_out_deletes_the_cookie(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         headers = running.own | running.cookie()
         async with running.client.post("/auth/logout", json={}, headers=headers) as response:
@@ -238,7 +238,7 @@ async def test_our_own_page_may_use_its_cookie_for_a_get_without_origin(tmp_path
         assert await running.status("GET", "/auth/whoami", headers=headers) == 200
 
 
-async def test_readiness_tells_strangers_less_than_the_owner(tmp_path: Path) -> None:
+async def test_readiness_shows_reasons_only_to_the_owner(tmp_path: Path) -> None:
     since = datetime(2026, 3, 1, tzinfo=UTC)
     down = ChannelHealth(name="web", account="default", state="down", reason="a secret reason", since=since)
     second = ChannelHealth(name="web", account="two", state="up", reason="", since=since)
@@ -253,12 +253,12 @@ async def test_readiness_tells_strangers_less_than_the_owner(tmp_path: Path) -> 
     assert found["troubles"] == ["The disk is slow."]
 
 
-async def test_liveness_needs_nothing(tmp_path: Path) -> None:
+async def test_liveness_needs_no_credential(tmp_path: Path) -> None:
     async with serving(tmp_path) as running, running.client.get("/healthz") as response:
         assert (response.status, await response.json()) == (200, {"status": "alive"})
 
 
-async def test_there_is_no_link_while_there_is_no_port(tmp_path: Path) -> None:
+async def test_a_link_needs_a_port(tmp_path: Path) -> None:
     auth = Auth(Secret(TOKEN))
     routes = core_routes(auth=auth, health=lambda: Health(ready=True), url=lambda: "")
     path = tmp_path / "control.sock"

@@ -1,4 +1,4 @@
-"""A real server on a free port, and the ways in which tests talk to it."""
+"""A real server on a free port, and clients for it."""
 
 import asyncio
 import contextlib
@@ -18,12 +18,12 @@ from gateway.http.server import HttpServer
 
 TOKEN = "the-token-of-these-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-PATIENCE = 90.0
+TIMEOUT = 90.0
 
 
 @dataclass
 class Time:
-    """Both clocks of the server, moved by hand."""
+    """Both clocks of the server, set by the test."""
 
     now: float = 1_700_000_000.0
 
@@ -42,7 +42,7 @@ class Running:
 
     @property
     def own(self) -> dict[str, str]:
-        """What our own page sends with its requests."""
+        """The headers that our own page sends with its requests."""
         return {"Origin": self.server.url}
 
     def cookie(self, auth: Auth | None = None) -> dict[str, str]:
@@ -62,7 +62,7 @@ class Running:
             return str(found["error"])
 
     async def raw(self, data: bytes) -> bytes:
-        """Send bytes as they are and read until the server closes."""
+        """Send bytes, and read until the server closes the connection."""
         async with self.connect() as (reader, writer):
             with contextlib.suppress(ConnectionError):
                 writer.write(data)
@@ -71,7 +71,7 @@ class Running:
 
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         try:
             yield reader, writer
@@ -81,12 +81,12 @@ class Running:
                 await writer.wait_closed()
 
     def head(self, request: str, headers: Mapping[str, str] | None = None) -> bytes:
-        """Write a request's header for `raw`."""
+        """Return the header of a request, for `raw`."""
         lines = {"Host": f"127.0.0.1:{self.server.port}", **(headers or {})}
         return "\r\n".join([f"{request} HTTP/1.1", *(f"{name}: {lines[name]}" for name in lines), "", ""]).encode()
 
     async def upgrade(self, path: str, headers: Mapping[str, str] | None = None) -> int:
-        """Ask for a WebSocket by hand and return the status of the answer."""
+        """Request a WebSocket, and return the status of the response."""
         asking = {
             "Upgrade": "websocket",
             "Connection": "Upgrade",
@@ -94,15 +94,15 @@ class Running:
             "Sec-WebSocket-Version": "13",
             **(headers or {}),
         }
-        async with self.connect() as (reader, writer), asyncio.timeout(PATIENCE):
+        async with self.connect() as (reader, writer), asyncio.timeout(TIMEOUT):
             writer.write(self.head(f"GET {path}", asking))
             return int((await reader.readline()).split()[1])
 
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:
-    """Read until the server closes; a reset counts as that."""
+    """Read until the server closes or resets the connection."""
     data = b""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(65536):
                 data += chunk
@@ -119,7 +119,7 @@ async def serving(
     health: Callable[[], Health] = lambda: Health(ready=True),
     **settings: Any,  # noqa: ANN401 - As the config gives them.
 ) -> AsyncIterator[Running]:
-    """Serve the core's routes and these."""
+    """Serve the core's routes and `routes`."""
     auth = Auth(Secret(TOKEN), time.clock() if time else None)
     chosen = HttpSettings(**{"port": 0, "token": Secret(TOKEN), **settings})
     control_path = data_dir / "control.sock"
