@@ -98,7 +98,7 @@ async def _session(folder: Path) -> AsyncIterator[tuple[TurnContext, Meter, Agen
         meter = Meter(live, spool, now=lambda: NOW)
         context = TurnContext(
             live=live,
-            agents=lambda: registry,
+            agents=registry,
             mcp=McpServers(),
             sessions=sessions,
             meter=meter,

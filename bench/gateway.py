@@ -20,10 +20,12 @@ import structlog
 from bench.daemon import memory_mb
 from bench.table import Row
 from channels.loopback import LoopbackChannel
-from config import Settings
+from config import Secret, Settings
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
-from gateway.daemon import Daemon, opened
+from gateway.build import build_daemon, open_daemon
+from gateway.daemon import Daemon
 from gateway.files.store import FileStore
+from gateway.http.auth import Auth
 from gateway.observability import housekeeping
 from gateway.sessions import SessionManager
 from gateway.spool import Operation, RecoveredWork, ReminderRow, Spool, Stats, UsageTotal
@@ -152,7 +154,7 @@ async def _gateway(
 async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[LoopbackChannel]:
     """Run `daemon`, whose agent answers after `seconds`; give the channel to talk to it."""
     async with asyncio.TaskGroup() as tasks:
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=AtOnce(seconds)))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=AtOnce(seconds)))
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
@@ -164,14 +166,16 @@ async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[Loopbac
 @asynccontextmanager
 async def _daemon(settings: Settings, *, with_spool: bool) -> AsyncIterator[Daemon]:
     if with_spool:
-        async with opened(settings, listen=False) as daemon:
+        async with open_daemon(settings, listen=False) as daemon:
             yield daemon
         return
     folder = settings.gateway.data_dir / "sessions"
     sessions = await SessionManager.open(folder, settings.session, _now)
     await sessions.recover()
     store = FileStore(settings.gateway.data_dir / "files", settings.files.max_stored_bytes)
-    yield Daemon(settings, sessions, cast("Spool", NoSpool()), store, _now)
+    spool = cast("Spool", NoSpool())
+    auth = Auth(Secret("not used: nothing listens"))
+    yield build_daemon(settings, spool=spool, store=store, sessions=sessions, auth=auth)
     await sessions.close()
 
 

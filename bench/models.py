@@ -25,8 +25,8 @@ from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.providers.wire import to_openai
 from gateway.agent.toolbox import BUILT_IN
 from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.build import open_daemon
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
-from gateway.daemon import opened
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 
 if TYPE_CHECKING:
@@ -156,11 +156,11 @@ async def _gateway(folder: Path, provider: dict[str, object]) -> AsyncIterator[L
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}}
     agents = {"main": {"provider": "local", "model": "m"}}
     tables = {"gateway": {"data_dir": folder}, "channels": channels, "agents": agents, "providers": {"local": provider}}
-    async with opened(Settings.model_validate(tables), listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with open_daemon(Settings.model_validate(tables), listen=False) as daemon, asyncio.TaskGroup() as tasks:
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        await daemon.roster.warm_up()
+        await daemon.agents.warm_up()
         yield cast("LoopbackChannel", daemon.channels.by_identity["loopback", "default"])
         daemon.stop()
 

@@ -24,8 +24,8 @@ from bench.gateway import running
 from bench.table import Row, show
 from channels.loopback import LoopbackChannel
 from config import Settings
+from gateway.build import open_daemon
 from gateway.contract import Verdict
-from gateway.daemon import opened
 
 MESSAGES = 100_000
 SESSIONS = 1_000
@@ -102,7 +102,7 @@ async def _gateway(folder: Path, clock: Clock) -> AsyncIterator[LoopbackChannel]
             "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}},
         }
     )
-    async with opened(settings, listen=False, now=clock.now) as daemon, running(daemon) as chat:
+    async with open_daemon(settings, listen=False, now=clock.now) as daemon, running(daemon) as chat:
         yield chat
 
 

@@ -1,19 +1,32 @@
-"""The way from a message to its answer: intake, turns, errands; and the alarm, which speaks unasked."""
+"""The composition root: opens the stores and builds every part of the daemon from those before it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
+from config import LogLevel, Settings
 from gateway.access.live import Live, Moves
 from gateway.access.pairing import Pairing, Strangers
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
+from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
+from gateway.admin.session_routes import session_routes
+from gateway.aio import ShutdownRequest
+from gateway.backup.create import Backup
+from gateway.backup.restore import require_complete_restore
 from gateway.commands import COMMANDS, Desk
 from gateway.commands.runner import Errands
-from gateway.files.room import Files
+from gateway.daemon import Daemon, ProcessControls
+from gateway.data_dir import DataDirLock, prepare_data_dir
+from gateway.files.room import Files, drop_orphaned_files, session_file_remover
 from gateway.files.store import FileStore
 from gateway.files.uploads import FileRoutes
+from gateway.http.auth import Auth, load_or_make_token
+from gateway.http.routes import core_routes
+from gateway.http.server import HttpServer
 from gateway.inbound.dispatcher import Work
 from gateway.inbound.inbox import Queueing
 from gateway.inbound.intake import Admission, Intake
@@ -22,6 +35,8 @@ from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
 from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, RunningJobs, SessionFlusher
+from gateway.observability.logging import also_hide
+from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import Status
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
@@ -38,215 +53,254 @@ from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    live: Live
-    spool: Spool
-    sessions: SessionManager
-    store: FileStore
-    metrics: Metrics
-    now: Callable[[], datetime]
+def utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
-@dataclass(slots=True, kw_only=True)
-class Agents:
-    mcp: McpServers
-    meter: Meter
-    compactions: Compactor
-    roster: AgentRegistry
-    """A reload puts another in its place, so others ask for it by `current` whenever they need it."""
+@asynccontextmanager
+async def open_daemon(
+    settings: Settings,
+    *,
+    listen: bool = True,
+    now: Callable[[], datetime] = utc_now,
+    shutdown: ShutdownRequest | None = None,
+    controls: ProcessControls | None = None,
+) -> AsyncIterator[Daemon]:
+    """Lock the data directory, recover the stores, listen on the ports, and yield a daemon that is ready to `run`.
 
-    def current(self) -> AgentRegistry:
-        return self.roster
+    With `listen=False` only the control socket is served. `controls` are None where the daemon is embedded in another
+    program: then it cannot reload its configuration.
+    """
+    directory = settings.gateway.data_dir
+    prepare_data_dir(directory)
+    async with AsyncExitStack() as closing:
+        closing.enter_context(DataDirLock(directory))
+        require_complete_restore(directory)
+        spool = await closing.enter_async_context(await Spool.open(directory))
+        store = FileStore(directory / "files", settings.files.max_stored_bytes)
+        await store.open()
+        sessions = await SessionManager.open(
+            directory / "sessions", settings.session, now, journal=spool, on_leaving=session_file_remover(store)
+        )
+        closing.push_async_callback(sessions.close)
+        await sessions.recover()
+        await drop_orphaned_files(store, sessions)
+        token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
+        also_hide(token)
+        daemon = build_daemon(
+            settings,
+            spool=spool,
+            store=store,
+            sessions=sessions,
+            auth=Auth(token),
+            listen=listen,
+            now=now,
+            shutdown=shutdown,
+            controls=controls,
+        )
+        closing.push_async_callback(daemon.agents.aclose)
+        await closing.enter_async_context(daemon.server)
+        yield daemon
 
 
-def open_agents(ground: Ground) -> Agents:
+def build_daemon(
+    settings: Settings,
+    *,
+    spool: Spool,
+    store: FileStore,
+    sessions: SessionManager,
+    auth: Auth,
+    listen: bool = True,
+    now: Callable[[], datetime] = utc_now,
+    shutdown: ShutdownRequest | None = None,
+    controls: ProcessControls | None = None,
+) -> Daemon:
+    """Build every part, each from those before it. The caller opens and closes the stores and the server."""
+    shutdown = shutdown or ShutdownRequest()
+    live = Live(settings)
+    metrics = Metrics()
+
+    # Channels, and the way out to them.
+    moves = Moves(live, spool)
+    approvals = Approvals(live, sessions)
+    browser = SessionBrowser(live, sessions, approvals)
+    channels = ChannelRegistry(browser, moves.record, partial(ChannelStore, spool))
+    files = Files(live, store, channels.by_identity)
+    uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
+    reactions = WaitingReactions(channels.by_identity)
+    delivery = Delivery(channels.by_identity, spool, now=now, file_path=files.path, metrics=metrics)
+
+    # Agents, and what they cost.
     mcp = McpServers()
-    meter = Meter(ground.live, ground.spool, now=ground.now, metrics=ground.metrics)
-    return Agents(
+    agents = AgentRegistry(settings, mcp)
+    meter = Meter(live, spool, now=now, metrics=metrics)
+    compactor = Compactor(sessions=sessions, meter=meter, spool=spool)
+
+    # Lanes: one for the turns of each session, and one for the slow commands of each scope.
+    running_jobs = RunningJobs()
+
+    async def run_turns(job: Job) -> None:
+        # A turn may start the next message of its lane in the commit that ends it.
+        following: Job | None = job
+        while following is not None:
+            with running_jobs.track(following):
+                following = await dispatcher.run(following)
+
+    async def run_command(job: Job) -> None:
+        await dispatcher.run(job)
+
+    open_lanes = partial(
+        Lanes[Job],
+        max_waiting=settings.gateway.max_queued_per_session,
+        max_total=settings.gateway.max_queued,
+        on_removed=lambda job: reactions.remove(job.turn),
+    )
+    lanes, readings = open_lanes(run_turns, name="lane"), open_lanes(run_command, name="reading")
+    sessions.is_busy = lanes.is_busy
+
+    # Status, metrics and periodic work.
+    flusher = SessionFlusher(sessions, metrics.flushes.observe)
+    disk = DiskSpace(settings.gateway.data_dir)
+    status = Status(
+        channels=channels,
+        sessions=sessions,
+        spool=spool,
+        flusher=flusher,
+        disk=disk,
+        lanes=lanes,
+        running_jobs=running_jobs,
+        replies=delivery.chats,
+        mcp=mcp,
+        agents=agents,
+        metrics=metrics,
+        is_stopping=shutdown.is_requested,
+        now=now,
+    )
+    housekeeping = Housekeeping(
+        live=live, flusher=flusher, disk=disk, sessions=sessions, spool=spool, uploads=uploads, now=now
+    )
+
+    # Turns and commands.
+    reminders = Reminders(live, spool, now=now)
+    pairing = Pairing(live.book, spool, now=now, post=delivery.post)
+    desk = Desk(
+        sessions=sessions,
+        lanes=lanes,
+        readings=readings,
+        approvals=approvals,
+        pairing=pairing,
+        live=live,
+        agents=agents,
         mcp=mcp,
         meter=meter,
-        compactions=Compactor(sessions=ground.sessions, meter=meter, spool=ground.spool),
-        roster=AgentRegistry(ground.live.settings, mcp),
+        reminders=reminders,
+        compactions=compactor,
+        commands=COMMANDS,
+        status=status.sentence,
+        restart=shutdown.request_restart,
+        now=now,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chats:
-    moves: Moves
-    approvals: Approvals
-    channels: ChannelRegistry
-    signs: WaitingReactions
-    files: Files
-    uploads: FileRoutes
-    delivery: Delivery
-
-
-def open_chats(ground: Ground) -> Chats:
-    """Put together what no channel is needed for; the channels themselves are opened once everything else stands."""
-    live, spool = ground.live, ground.spool
-    moves = Moves(live, spool)
-    approvals = Approvals(live, ground.sessions)
-    browser = SessionBrowser(live, ground.sessions, approvals)
-    channels = ChannelRegistry(browser, moves.record, partial(ChannelStore, spool))
-    files = Files(live, ground.store, channels.by_identity)
-    return Chats(
-        moves=moves,
-        approvals=approvals,
-        channels=channels,
-        signs=WaitingReactions(channels.by_identity),
-        files=files,
-        uploads=FileRoutes(ground.store, lambda: live.settings.files.max_bytes, ground.now),
-        delivery=Delivery(channels.by_identity, spool, now=ground.now, file_path=files.path, metrics=ground.metrics),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answering:
-    intake: Intake
-    turns: TurnRunner
-    errands: Errands
-    work: Work
-    alarm: ReminderScheduler
-
-
-def open_answering(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> Answering:
-    live, delivery = ground.live, chats.delivery
-    turns = _turns(ground, chats, agents, desk)
-    errands = Errands(live=live, delivery=delivery, desk=desk, is_suspending=lambda: turns.is_suspending)
-    return Answering(
-        intake=_intake(ground, chats, desk),
-        turns=turns,
-        errands=errands,
-        work=Work(turns, errands, chats.signs),
-        alarm=ReminderScheduler(live, ground.spool, delivery, desk.reminders, now=ground.now),
-    )
-
-
-def _turns(ground: Ground, chats: Chats, agents: Agents, desk: Desk) -> TurnRunner:
-    live, sessions, delivery, lanes = ground.live, ground.sessions, chats.delivery, desk.lanes
     busy = BusyPolicy(live, lanes)
     recorder = TurnRecorder(
-        sessions=sessions,
-        spool=ground.spool,
-        delivery=delivery,
-        lanes=lanes,
-        busy=busy,
-        meter=agents.meter,
-        metrics=ground.metrics,
+        sessions=sessions, spool=spool, delivery=delivery, lanes=lanes, busy=busy, meter=meter, metrics=metrics
     )
-    return TurnRunner(
+    turns = TurnRunner(
         live=live,
         sessions=sessions,
         context=TurnContext(
             live=live,
-            agents=agents.current,
-            mcp=agents.mcp,
+            agents=agents,
+            mcp=mcp,
             sessions=sessions,
-            meter=agents.meter,
-            compactor=agents.compactions,
-            files=chats.files,
-            now=ground.now,
+            meter=meter,
+            compactor=compactor,
+            files=files,
+            now=now,
         ),
         recorder=recorder,
         busy=busy,
-        approvals=chats.approvals,
-        gate=ApprovalGate(live=live, approvals=chats.approvals, recorder=recorder, delivery=delivery, lanes=lanes),
+        approvals=approvals,
+        gate=ApprovalGate(live=live, approvals=approvals, recorder=recorder, delivery=delivery, lanes=lanes),
         delivery=delivery,
-        reactions=chats.signs,
-        files=chats.files,
-        reminders=desk.reminders,
-        compactor=agents.compactions,
+        reactions=reactions,
+        files=files,
+        reminders=reminders,
+        compactor=compactor,
     )
+    commands = Errands(live=live, delivery=delivery, desk=desk, is_suspending=lambda: turns.is_suspending)
+    dispatcher = Work(turns, commands, reactions)
 
-
-def _intake(ground: Ground, chats: Chats, desk: Desk) -> Intake:
-    strangers = Strangers(ground.live, desk.pairing, now=ground.now)
-    return Intake(
-        live=ground.live,
-        spool=ground.spool,
-        delivery=chats.delivery,
+    # The way in.
+    intake = Intake(
+        live=live,
+        spool=spool,
+        delivery=delivery,
         desk=desk,
-        admission=Admission(ground.live, strangers, now=ground.now),
-        queueing=Queueing(
-            live=ground.live,
-            spool=ground.spool,
-            desk=desk,
-            delivery=chats.delivery,
-            signs=chats.signs,
-            files=chats.files.downloads,
-        ),
+        admission=Admission(live, Strangers(live, pairing, now=now), now=now),
+        queueing=Queueing(live=live, spool=spool, desk=desk, delivery=delivery, signs=reactions, files=files.downloads),
     )
+    channels.open(settings)
 
+    # HTTP. The routes of channels are fixed from here on.
+    async def reload() -> list[str]:
+        assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
+        return await controls.reload(daemon)
 
-def open_desk(
-    ground: Ground,
-    chats: Chats,
-    agents: Agents,
-    lanes: Lanes[Job],
-    readings: Lanes[Job],
-    *,
-    status: Callable[[], str],
-    restart: Callable[[], None],
-) -> Desk:
-    return Desk(
-        sessions=ground.sessions,
+    def set_log_level(level: LogLevel) -> None:
+        assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
+        controls.set_log_level(level)
+
+    config_path: Path | None = controls.config_path if controls is not None else None
+    operator = Operator(reload=reload, set_log_level=set_log_level) if controls is not None else Operator()
+    server = HttpServer(
+        settings.http,
+        auth=auth,
+        routes=[
+            *core_routes(auth=auth, health=status.health, url=lambda: server.url),
+            *operator.routes(),
+            *status.routes(),
+            *doctor_routes(lambda: live.settings, channels.by_identity),
+            *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
+            *spool_routes(spool, delivery),
+            *pairing_routes(pairing),
+            *session_routes(sessions),
+            *backup_routes(
+                Backup(settings.gateway.data_dir, spool=spool, sessions=sessions, now=now, config=config_path)
+            ),
+            *uploads.routes(),
+            *channels.routes(),
+        ],
+        control_path=settings.gateway.data_dir / "control.sock",
+        listen=listen,
+    )
+    daemon = Daemon(
+        live=live,
+        spool=spool,
+        store=store,
+        sessions=sessions,
+        metrics=metrics,
+        channels=channels,
+        moves=moves,
+        approvals=approvals,
+        downloads=files.downloads,
+        reactions=reactions,
+        delivery=delivery,
+        mcp=mcp,
+        agents=agents,
+        meter=meter,
+        compactor=compactor,
         lanes=lanes,
         readings=readings,
-        approvals=chats.approvals,
-        pairing=Pairing(ground.live.book, ground.spool, now=ground.now, post=chats.delivery.post),
-        live=ground.live,
-        roster=agents.current,
-        mcp=agents.mcp,
-        meter=agents.meter,
-        reminders=Reminders(ground.live, ground.spool, now=ground.now),
-        compactions=agents.compactions,
-        commands=COMMANDS,
-        status=status,
-        restart=restart,
-        now=ground.now,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    running_jobs: RunningJobs
-    flusher: SessionFlusher
-    status: Status
-    housekeeping: Housekeeping
-
-
-def open_watch(
-    ground: Ground, chats: Chats, agents: Agents, lanes: Lanes[Job], *, is_stopping: Callable[[], bool]
-) -> Watch:
-    running_jobs = RunningJobs()
-    flusher = SessionFlusher(ground.sessions, ground.metrics.flushes.observe)
-    disk = DiskSpace(ground.live.settings.gateway.data_dir)
-    return Watch(
-        running_jobs=running_jobs,
         flusher=flusher,
-        status=Status(
-            channels=chats.channels,
-            sessions=ground.sessions,
-            spool=ground.spool,
-            flusher=flusher,
-            disk=disk,
-            lanes=lanes,
-            running_jobs=running_jobs,
-            replies=chats.delivery.chats,
-            mcp=agents.mcp,
-            roster=agents.current,
-            metrics=ground.metrics,
-            is_stopping=is_stopping,
-            now=ground.now,
-        ),
-        housekeeping=Housekeeping(
-            live=ground.live,
-            flusher=flusher,
-            disk=disk,
-            sessions=ground.sessions,
-            spool=ground.spool,
-            uploads=chats.uploads,
-            now=ground.now,
-        ),
+        status=status,
+        housekeeping=housekeeping,
+        turns=turns,
+        commands=commands,
+        intake=intake,
+        reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),
+        auth=auth,
+        server=server,
+        shutdown=shutdown,
+        now=now,
     )
+    return daemon

@@ -58,8 +58,8 @@ PACKAGES = (
     "admin",
     "testing",
     # What puts it together and runs it.
-    "build",
     "daemon",
+    "build",
     "cli",
 )
 """The packages and modules directly in `gateway/`, from the bottom up: each may import those before it."""

@@ -134,13 +134,13 @@ async def _attach(directory: Path, talk: Talk, where: str) -> int:
 
 async def _run_own_daemon(settings: Settings, talk: Talk) -> int:
     """Run a daemon for the time of the chat, and stop it in order."""
-    from gateway.daemon import opened  # noqa: PLC0415 - a chat that attaches does not need the whole gateway.
+    from gateway.build import open_daemon  # noqa: PLC0415 - a chat that attaches does not need the whole gateway.
 
     directory = settings.gateway.data_dir
     # Only the terminal channel runs: a bot should not come and go with a chat in a terminal.
     channels = {name: channel for name, channel in settings.channels.items() if name == CLIENT}
     settings = settings.model_copy(update={"channels": channels})
-    async with opened(settings, listen=False) as daemon:
+    async with open_daemon(settings, listen=False) as daemon:
         code = EXIT_FAILED
         ready = asyncio.Event()
         try:

@@ -10,8 +10,10 @@ from pathlib import Path
 import structlog
 
 from config import ConfigError, Loaded, LogLevel
+from gateway.aio import ShutdownRequest
+from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, load_settings, print_error
-from gateway.daemon import Daemon, opened
+from gateway.daemon import Daemon
 from gateway.errors import CannotStart, Refused
 from gateway.install.sd_notify import is_journal, notify, reloading, report_status, stopping, watchdog_interval
 from gateway.observability import housekeeping
@@ -35,39 +37,41 @@ def serve(config: Path | None) -> int:
 
 async def _serve(loaded: Loaded, config: Path | None) -> bool:
     """Run the daemon. Return True if it asked to be restarted."""
-    signals = _Signals()
+    shutdown = ShutdownRequest()
+    signals = _Signals(shutdown)
     with closing(DaemonLog(loaded)) as logs:
         logs.apply(loaded)
-        async with opened(loaded.settings) as daemon:
-            daemon.operator.set_log_level = logs.set_level
-            daemon.backup.config = loaded.path
-            signals.daemon = daemon
+        controls = Controls(config, loaded.path, logs)
+        async with open_daemon(loaded.settings, shutdown=shutdown, controls=controls) as daemon:
             if signals.stops:
                 return False
-            reloader = _Reloader(daemon, config, logs)
-            daemon.operator.reload = reloader.reload
 
             def announce() -> None:
                 housekeeping.tune_garbage_collector()
                 _notify_systemd("READY=1")
-                log.info("gateway_ready", url=daemon.url, pid=os.getpid())
-                reloader.started.set()
+                log.info("gateway_ready", url=daemon.server.url, pid=os.getpid())
+                controls.started.set()
                 # The link signs its reader in, so it must not be stored in the journal.
                 if not is_journal(STDERR, os.environ.get("JOURNAL_STREAM")):
-                    print_error(
-                        f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {daemon.page}\n"
-                    )
+                    link = daemon.sign_in_link()
+                    print_error(f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {link}\n")
 
-            async def keep_systemd_informed() -> None:
-                await reloader.started.wait()
+            async def report_to_systemd() -> None:
+                await controls.started.wait()
                 interval = watchdog_interval(os.environ, os.getpid())
                 await report_status(_notify_systemd, daemon.status.sentence, interval)
+
+            async def tell_systemd_about_shutdown() -> None:
+                await shutdown.wait()
+                if not shutdown.wants_restart:
+                    _notify_systemd(stopping(daemon.shutdown_timeout))
 
             try:
                 async with asyncio.TaskGroup() as tasks:
                     side_tasks = [
-                        tasks.create_task(reloader.follow(signals.hung_up), name="reload"),
-                        tasks.create_task(keep_systemd_informed(), name="service_manager"),
+                        tasks.create_task(controls.reload_on_hangup(daemon, signals.hung_up), name="reload"),
+                        tasks.create_task(report_to_systemd(), name="systemd:status"),
+                        tasks.create_task(tell_systemd_about_shutdown(), name="systemd:stopping"),
                     ]
                     await daemon.run(ready=announce)
                     for task in side_tasks:
@@ -77,7 +81,7 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
                 raise
             finally:
                 # A stop signal that arrives after a restart request wins.
-                wants_restart = daemon.wants_restart and not signals.stops
+                wants_restart = shutdown.wants_restart and not signals.stops
                 _notify_systemd(
                     reloading() if wants_restart else stopping(loaded.settings.gateway.shutdown_timeout),
                 )
@@ -126,12 +130,12 @@ class DaemonLog:
 
 
 class _Signals:
-    """Handles SIGTERM, SIGINT and SIGHUP. Counts stop signals that arrive before the daemon exists."""
+    """Handles SIGTERM, SIGINT and SIGHUP, also while the daemon is still starting."""
 
-    def __init__(self) -> None:
+    def __init__(self, shutdown: ShutdownRequest) -> None:
         self.hung_up = asyncio.Event()
         self.stops = 0
-        self.daemon: Daemon | None = None
+        self._shutdown = shutdown
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._stop)
@@ -140,41 +144,41 @@ class _Signals:
 
     def _stop(self) -> None:
         self.stops += 1
-        if self.daemon is not None:
-            _notify_systemd(stopping(self.daemon.shutdown_timeout))
-            self.daemon.stop()
+        self._shutdown.request()
 
 
-class _Reloader:
+class Controls:
     """Reloads the configuration, one reload at a time, once the daemon has started. A broken file changes nothing."""
 
-    def __init__(self, daemon: Daemon, config: Path | None, logs: DaemonLog) -> None:
+    def __init__(self, config: Path | None, config_path: Path | None, logs: DaemonLog) -> None:
         self.started = asyncio.Event()
-        self._daemon = daemon
+        self.config_path = config_path
+        """The file that was found; `config` is what the command line named."""
+        self.set_log_level = logs.set_level
         self._config = config
         self._logs = logs
         self._lock = asyncio.Lock()
 
-    async def follow(self, hung_up: asyncio.Event) -> None:
+    async def reload_on_hangup(self, daemon: Daemon, hung_up: asyncio.Event) -> None:
         """Reload whenever the event is set. Signals that arrive during a reload cause one more."""
         while True:
             await hung_up.wait()
             hung_up.clear()
             try:
-                await self.reload()
+                await self.reload(daemon)
             except Refused:
                 pass  # `reload` has logged the reason.
             except Exception:  # A bug in reloading must not stop a working daemon.
                 log.exception("reload_crashed")
 
-    async def reload(self) -> list[str]:
+    async def reload(self, daemon: Daemon) -> list[str]:
         """Load and apply the settings, and return the keys that need a restart. Raises `Refused` with the reasons."""
         await self.started.wait()
         async with self._lock:
             _notify_systemd(reloading())
             try:
                 loaded = await asyncio.to_thread(load_settings, self._config)
-                restart_needed = await self._daemon.reload(loaded.settings)
+                restart_needed = await daemon.reload(loaded.settings)
                 self._logs.apply(loaded)
             except (ConfigError, CannotStart) as error:
                 log.error("reload_refused", reason=str(error))  # noqa: TRY400 - the message is enough.

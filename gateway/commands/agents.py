@@ -19,8 +19,8 @@ MAX_NAME = 200
 
 def answering(call: Call, session: SessionMeta | None) -> Agent:
     """Return the agent that answers in `session` now, with its model."""
-    roster = call.desk.roster()
-    return roster[call.routed.agent] if session is None else roster.chosen(call.routed.agent, session)
+    agents = call.desk.agents
+    return agents[call.routed.agent] if session is None else agents.chosen(call.routed.agent, session)
 
 
 async def own_session(call: Call) -> SessionMeta:
@@ -37,7 +37,7 @@ def _insist_on_owner(call: Call) -> None:
 
 async def _agent(call: Call) -> Answer:
     session = await own_session(call)
-    choice = [each for each in call.desk.roster() if _may_choose(call, each)]
+    choice = [each for each in call.desk.agents if _may_choose(call, each)]
     current = answering(call, session).name
     wanted = call.argument.lower()
     if not wanted:
@@ -75,7 +75,7 @@ async def _model(call: Call) -> Answer:
         return Answer(text="\n".join([f"Models of {agent.name}", *rows, "/model <name> to let another one answer"]))
     _insist_on_owner(call)
     wanted = "" if call.argument.lower() == OWN else _model_name(call, agent)
-    named = wanted or f"its own model, {call.desk.roster()[agent.name].model or 'none'}"
+    named = wanted or f"its own model, {call.desk.agents[agent.name].model or 'none'}"
     answer = Answer(text=f"From now on {agent.name} answers with {named} in session {session.number}.")
     await call.desk.sessions.set_model(session.key, wanted, also=call.settle(answer))
     return answer

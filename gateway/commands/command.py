@@ -45,7 +45,7 @@ class Desk:
     approvals: Approvals
     pairing: Pairing
     live: Live
-    roster: Callable[[], AgentRegistry]
+    agents: AgentRegistry
     mcp: McpServers
     meter: Meter
     reminders: Reminders

@@ -134,7 +134,7 @@ class Status:
     replies: Lanes[OutboxRow]
     """The lanes of the outbox, one for each chat."""
     mcp: McpServers
-    roster: Callable[[], AgentRegistry]
+    agents: AgentRegistry
     metrics: Metrics
     is_stopping: Callable[[], bool]
     now: Callable[[], datetime]
@@ -179,7 +179,7 @@ class Status:
             if server.trouble:
                 # The reason is the server's own text, which must not reach a chat.
                 yield f"The MCP server {server.name} is not available. See the log for the reason."
-        for model in self.roster().passed_over():
+        for model in self.agents.passed_over():
             yield f"The model {model} failed recently, so its fallback is used."
         for model, failures in self.metrics.failing.items():
             if failures >= FAILURES_IN_A_ROW:

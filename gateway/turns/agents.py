@@ -151,6 +151,10 @@ class AgentRegistry:
         """Replace the agent `name` from its next turn on, for programs that embed the gateway."""
         self._agents[name] = change(self._agents[name])
 
+    def swap(self, other: "AgentRegistry") -> None:
+        """Exchange all agents with `other`: a reload prepares the new ones there, and then closes the old ones."""
+        self.__dict__, other.__dict__ = other.__dict__, self.__dict__
+
     def passed_over(self) -> list[str]:
         """Return the models that have failed recently and are replaced by fallbacks."""
         return self._providers.skipped_models()

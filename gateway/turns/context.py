@@ -119,7 +119,7 @@ class TurnContext:
         self,
         *,
         live: Live,
-        agents: Callable[[], AgentRegistry],
+        agents: AgentRegistry,
         mcp: McpServers,
         sessions: SessionManager,
         meter: Meter,
@@ -151,7 +151,7 @@ class TurnContext:
         # Waits briefly for MCP servers that have just been started: a resumed turn may need one of their tools.
         await self._mcp.wait_ready()
         session = await self._sessions.look_up(job.session)
-        agent = self._agents().chosen(job.agent, session)
+        agent = self._agents.chosen(job.agent, session)
         provider = self._meter.open_provider(
             agent,
             person_of(self._live.settings, job.inbound),

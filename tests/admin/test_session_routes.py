@@ -17,7 +17,7 @@ from gateway.admin.archive import (
     split_lines,
 )
 from gateway.admin.client import ControlClient
-from gateway.daemon import opened
+from gateway.build import open_daemon
 from gateway.data_dir import DataDirLock
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import SessionManager
@@ -36,7 +36,7 @@ OpenArchive = Callable[[Settings], AbstractAsyncContextManager[Archive]]
 
 @asynccontextmanager
 async def through_daemon(settings: Settings) -> AsyncIterator[Archive]:
-    async with opened(settings, listen=False), open_archive(settings) as archive:
+    async with open_daemon(settings, listen=False), open_archive(settings) as archive:
         assert isinstance(archive, RemoteArchive)
         yield archive
 
@@ -185,7 +185,7 @@ async def test_refuses_to_open_files_that_another_process_holds(settings: Settin
 
 async def test_an_interrupted_import_leaves_nothing(settings: Settings) -> None:
     key = f"{SCOPE}#7"
-    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
+    async with open_daemon(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         socket = await control.websocket("/sessions/import")
         await socket.send_bytes(encoded([header(key=key, number=7)]))
         await socket.close()
@@ -205,7 +205,7 @@ async def test_an_interrupted_import_leaves_nothing(settings: Settings) -> None:
     ],
 )
 async def test_an_invalid_query_gets_an_error_message(settings: Settings, path: str, sentence: str) -> None:
-    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
+    async with open_daemon(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         async with await control.websocket(path) as socket:
             message = await socket.receive(timeout=10)
         assert message.type is WSMsgType.TEXT
@@ -213,7 +213,7 @@ async def test_an_invalid_query_gets_an_error_message(settings: Settings, path: 
 
 
 async def test_a_plain_request_to_a_websocket_route_is_refused(settings: Settings) -> None:
-    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
+    async with open_daemon(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         with pytest.raises(Refused):
             await control.get("/sessions/list")
         with pytest.raises(Refused, match="`key` is missing"):
@@ -221,7 +221,7 @@ async def test_a_plain_request_to_a_websocket_route_is_refused(settings: Setting
 
 
 async def test_a_client_may_close_a_stream_early(settings: Settings) -> None:
-    async with opened(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
+    async with open_daemon(settings, listen=False), ControlClient(settings.gateway.data_dir) as control:
         for _ in range(3):
             socket = await control.websocket(f"/sessions/transcript?key={SCOPE}")
             assert (await socket.receive(timeout=10)).type is WSMsgType.BINARY
@@ -231,7 +231,7 @@ async def test_a_client_may_close_a_stream_early(settings: Settings) -> None:
 
 async def test_a_daemon_that_stops_during_an_import_is_reported(settings: Settings) -> None:
     async with ControlClient(settings.gateway.data_dir) as control, AsyncExitStack() as daemon, asyncio.timeout(60):
-        await daemon.enter_async_context(opened(settings, listen=False))
+        await daemon.enter_async_context(open_daemon(settings, listen=False))
 
         async def slowly() -> AsyncIterator[bytes]:
             yield encoded([header(key=f"{SCOPE}#7", number=7)])

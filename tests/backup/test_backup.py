@@ -15,8 +15,10 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from gateway.agent.providers.offline import OfflineProvider
+from gateway.backup.create import Backup
 from gateway.backup.restore import Restored, restore_backup
-from gateway.daemon import Daemon, opened
+from gateway.build import open_daemon
+from gateway.daemon import Daemon
 from gateway.errors import CannotStart, Refused
 from tests.daemon.harness import gateway, settings
 
@@ -24,8 +26,10 @@ MIDWAY = 12
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-async def taken(daemon: Daemon, path: Path, *, has_secrets: bool = False) -> Path:
-    blocks = [block async for block in daemon.backup.blocks(has_secrets=has_secrets)]
+async def taken(daemon: Daemon, path: Path, *, has_secrets: bool = False, config: Path | None = None) -> Path:
+    directory = daemon.live.settings.gateway.data_dir
+    backup = Backup(directory, spool=daemon.spool, sessions=daemon.sessions, now=daemon.now, config=config)
+    blocks = [block async for block in backup.blocks(has_secrets=has_secrets)]
     return written(path, gzip.compress(b"".join(blocks)))
 
 
@@ -42,7 +46,7 @@ def restored(archive: Path, folder: Path, *, replaces: bool = False) -> Restored
 
 def quick(daemon: Daemon) -> None:
     """Make the offline responder answer at once."""
-    daemon.roster.replace("main", lambda main: replace(main, provider=OfflineProvider(pace=0.0)))
+    daemon.agents.replace("main", lambda main: replace(main, provider=OfflineProvider(pace=0.0)))
 
 
 async def talk(chat: LoopbackChannel, peer: str, accepted: list[str], midway: asyncio.Event) -> None:
@@ -100,9 +104,8 @@ async def test_backup_contains_secrets_only_on_request(tmp_path: Path) -> None:
     config = tmp_path / "gatehouse.toml"
     config.write_text("# token")
     async with gateway(settings(tmp_path)) as (daemon, _):
-        daemon.backup.config = config
         plain = await taken(daemon, tmp_path / "plain.tar.gz")
-        whole = await taken(daemon, tmp_path / "whole.tar.gz", has_secrets=True)
+        whole = await taken(daemon, tmp_path / "whole.tar.gz", has_secrets=True, config=config)
     token = (tmp_path / "data/http.token").read_bytes()
     assert token.strip() not in gzip.decompress(plain.read_bytes())
     restored(whole, tmp_path / "new")
@@ -155,10 +158,10 @@ async def test_gateway_does_not_start_after_an_interrupted_restore(archive: Path
     (data / ".restoring-half/sessions").mkdir(parents=True)
     (data / "spool.db").touch()
     with pytest.raises(CannotStart, match="--replace"):
-        async with opened(settings(tmp_path / "new"), listen=False):
+        async with open_daemon(settings(tmp_path / "new"), listen=False):
             pass
     restored(archive, tmp_path / "new", replaces=True)
-    async with opened(settings(tmp_path / "new"), listen=False):
+    async with open_daemon(settings(tmp_path / "new"), listen=False):
         pass
 
 

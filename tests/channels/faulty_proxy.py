@@ -103,12 +103,12 @@ async def faulty_proxy(target: str) -> AsyncIterator[FaultyProxy]:
 
 async def wait_until_down(daemon: Daemon, *, within: float) -> str:
     """Wait until the daemon reports its only channel as down, and return the reason."""
-    await until(lambda: daemon.health().channels[0].state == "down", within=within)
-    return daemon.health().channels[0].reason
+    await until(lambda: daemon.status.health().channels[0].state == "down", within=within)
+    return daemon.status.health().channels[0].reason
 
 
 async def wait_until_ready(daemon: Daemon) -> None:
-    await until(lambda: daemon.health().ready, within=60)
+    await until(lambda: daemon.status.health().ready, within=60)
 
 
 async def wait_until_replies_sent(daemon: Daemon) -> None:

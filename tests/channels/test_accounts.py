@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from config import Settings
-from gateway.daemon import Daemon, opened
+from gateway.build import open_daemon
+from gateway.daemon import Daemon
 from tests.channels.discord.fake_discord import ADA as DISCORD_ADA
 from tests.channels.discord.fake_discord import TOKEN as DISCORD_TOKEN
 from tests.channels.discord.fake_discord import FakeDiscord, discord_server
@@ -36,11 +37,11 @@ def settings(folder: Path, telegrams: list[FakeBotApi], discords: list[FakeDisco
 
 @asynccontextmanager
 async def gateway(configured: Settings) -> AsyncIterator[Daemon]:
-    async with asyncio.timeout(TIMEOUT), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TIMEOUT), open_daemon(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()
-        await until(lambda: daemon.health().ready, within=TIMEOUT)
+        await until(lambda: daemon.status.health().ready, within=TIMEOUT)
         yield daemon
         daemon.stop()
 
@@ -53,7 +54,7 @@ async def test_four_bots_answer_in_separate_conversations(tmp_path: Path) -> Non
         discords = [await servers.enter_async_context(discord_server()) for _ in range(2)]
         async with gateway(settings(tmp_path, telegrams, discords)) as daemon:
             parrot.installed(daemon)
-            assert [(each.name, each.account) for each in daemon.health().channels] == [
+            assert [(each.name, each.account) for each in daemon.status.health().channels] == [
                 ("telegram", "default"),
                 ("telegram", "work"),
                 ("discord", "default"),

@@ -26,7 +26,7 @@ from typing import Any  # noqa: E402 - as above
 
 from config import Settings  # noqa: E402 - as above
 from gateway.agent.tools import Toolbox  # noqa: E402 - as above
-from gateway.daemon import opened  # noqa: E402 - as above
+from gateway.build import open_daemon  # noqa: E402 - as above
 from gateway.errors import CannotStart  # noqa: E402 - as above
 from gateway.observability.logging import configure  # noqa: E402 - as above
 from tests.crash import channel as channel_module  # noqa: E402 - as above
@@ -77,9 +77,9 @@ async def serve(order: Order) -> None:
     """Run the gateway as the command does, with our model and tool in place of its own."""
     configured = settings(order)
     configure(configured.gateway.log_level, configured.gateway.log_format, frozenset(), sys.stdout)
-    async with opened(configured, listen=False, now=partial(tell_time, order)) as daemon:
+    async with open_daemon(configured, listen=False, now=partial(tell_time, order)) as daemon:
         toolbox = Toolbox(leaving_traces(order.effects))
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=Obedient(order.gate), toolbox=toolbox))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=Obedient(order.gate), toolbox=toolbox))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
         await daemon.run(lambda: None)
 

@@ -14,9 +14,10 @@ from msgspec import structs
 from channels.loopback import LoopbackChannel
 from config import GatewaySettings, HttpSettings, Settings
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
+from gateway.build import open_daemon
 from gateway.contract import Address, Inbound, Outbound, OutboundKind, PeerKind, Sender
 from gateway.conversation import UserMessage
-from gateway.daemon import Daemon, opened
+from gateway.daemon import Daemon
 from gateway.sessions.entries import Entry
 from gateway.sessions.storage.codec import decode
 from gateway.spool import AddToInbox, SetInboxState, Spool, StartTurn
@@ -48,7 +49,7 @@ async def gateway(
     """Run a daemon and yield it with its loopback channel. `before` may change the daemon before it starts work."""
     async with (
         asyncio.timeout(DAEMON_TIMEOUT),
-        opened(configured, listen=False, now=now) as daemon,
+        open_daemon(configured, listen=False, now=now) as daemon,
         asyncio.TaskGroup() as tasks,
     ):
         before(daemon)
@@ -128,7 +129,7 @@ class Parrot:
         parrot.installed(daemon)
 
     def installed(self, daemon: Daemon) -> None:
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=self))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=self))
 
 
 class Slow:

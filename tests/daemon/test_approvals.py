@@ -249,7 +249,7 @@ async def test_what_was_allowed_and_cut_off_is_said_to_be_uncertain_and_asked_ab
 
     def slow(daemon: Daemon) -> None:
         provider = scripted([launch("Mars")])
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=Toolbox([hanging])))
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider, toolbox=Toolbox([hanging])))
 
     async with gateway(house(tmp_path, shutdown_timeout=0.0), slow) as (_, chat):
         await chat.say("go", sender=ADA, peer="ada")

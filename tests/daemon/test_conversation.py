@@ -56,9 +56,9 @@ class Witness:
 
 async def test_a_message_that_need_not_wait_is_accepted_and_begun_in_one_commit(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
-        spool = daemon._spool  # noqa: SLF001 - what is stored when cannot be seen from outside
+        spool = daemon.spool
         model = Witness(spool)
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
         await chat.say("this one starts the session")
         await chat.hear_message()
         await delivered(daemon)

@@ -33,7 +33,7 @@ class Scripted:
 
 
 def use(daemon: Daemon, provider: Provider) -> None:
-    daemon.roster.replace("main", lambda agent: replace(agent, provider=provider))
+    daemon.agents.replace("main", lambda agent: replace(agent, provider=provider))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_a_failing_command_ends_neither_the_daemon_nor_its_lane(
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello")
         await chat.hear_message()
-        daemon.roster.replace("main", lambda agent: replace(agent, about=about))
+        daemon.agents.replace("main", lambda agent: replace(agent, about=about))
         await chat.say("/model other")
         assert (await chat.hear_message()).text == sentence
         await chat.say("/history")

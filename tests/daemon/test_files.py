@@ -31,7 +31,7 @@ BLIND = ModelInfo(name="ears", sees_images=False)
 
 
 def using(provider: ScriptedProvider, info: ModelInfo = SEES) -> Callable[[Daemon], None]:
-    return lambda daemon: daemon.roster.replace("main", lambda main: replace(main, provider=provider, info=info))
+    return lambda daemon: daemon.agents.replace("main", lambda main: replace(main, provider=provider, info=info))
 
 
 def last_asked(provider: ScriptedProvider) -> UserMessage:

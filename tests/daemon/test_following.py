@@ -45,7 +45,7 @@ async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await one_waits_for_another(chat, parrot)
-        sessions = daemon._sessions  # noqa: SLF001 - a command would take out what waits
+        sessions = daemon.sessions
         await sessions.delete("agent:main:loopback:direct:ada")
         parrot.may_answer.set()
         first, second = await replies(chat, 2)
@@ -73,7 +73,7 @@ async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_res
 async def _stop_while_it_ends(daemon: Daemon, parrot: Parrot) -> None:
     """Stop what runs when the end of the first turn, and with it the second, is on its way to the disk."""
     gate = threading.Event()
-    spool, lanes = daemon._spool, daemon._lanes  # noqa: SLF001 - no other way to be there at that moment
+    spool, lanes = daemon.spool, daemon.lanes
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spool._writer.run(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - as above
         parrot.may_answer.set()

@@ -17,7 +17,7 @@ async def slow_disk(daemon: Daemon) -> AsyncIterator[None]:
     """While inside, nothing reaches the disk."""
     gate = threading.Event()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(daemon._spool._writer.run(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - no other way
+        tasks.create_task(daemon.spool._writer.run(lambda _: gate.wait()), name="gate")  # noqa: SLF001 - no other way
         try:
             yield
         finally:

@@ -80,7 +80,7 @@ async def test_the_transcript_and_the_metrics_say_which_model_has_answered(tmp_p
         async with gateway(settings(tmp_path, providers=providers, agents=agents)) as (daemon, chat):
             assert (await say_and_hear(chat, "hello")).text == "Here I am."
             seen = await scraped(tmp_path / "data")
-            health = daemon.health()
+            health = daemon.status.health()
     assert '"second/claude"' in transcript_text(tmp_path)
     assert seen.value("gatehouse_model_requests_total", model="second/claude", outcome="answered") == 1
     assert (seen.value("gatehouse_ready"), seen.value("gatehouse_degraded")) == (1, 1)

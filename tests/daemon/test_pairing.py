@@ -112,7 +112,7 @@ async def test_what_waits_of_somebody_who_is_shut_out_is_not_answered(tmp_path: 
         await gate.wait()
 
     async with gateway(configured(tmp_path)) as (daemon, chat):
-        daemon.roster.replace("main", lambda main: dataclasses.replace(main, provider=PatientProvider(["Yes."], hold)))
+        daemon.agents.replace("main", lambda main: dataclasses.replace(main, provider=PatientProvider(["Yes."], hold)))
         await chat.say(f"/pair approve {await code(chat)}", peer="owner")
         assert await heard(chat, "666") == WELCOME
         for text in ("at work", "waiting", "/undo", "/retry"):
@@ -243,5 +243,5 @@ async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str) -> None:
         if path != "nobody":
             assert "I do not know you yet" in await heard(chat, "666")
         await nothing_is_heard(chat)
-        assert not daemon.wants_restart
+        assert not daemon.shutdown.wants_restart
     assert not list((tmp_path / "data/sessions/transcripts").iterdir())

@@ -22,7 +22,7 @@ async def test_a_plan_is_shown_while_its_turn_runs(tmp_path: Path) -> None:
 
     def change(daemon: Daemon) -> None:
         toolbox = Toolbox([plan, gate.tool()])
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))
 
     async with gateway(settings(tmp_path), change) as (_, chat):
         await chat.say("go")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from config import GatewaySettings
 from gateway.admin.client import ControlClient
+from gateway.build import open_daemon
 from gateway.contract import Verdict
-from gateway.daemon import opened
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.disks import fill, small_disk
 from tests.observability.scraping import scraped
@@ -17,9 +17,9 @@ SIZE = 24 * 1024 * 1024
 
 
 async def test_not_ready_before_its_channels_are_up(tmp_path: Path) -> None:
-    async with opened(settings(tmp_path), listen=False) as daemon:
+    async with open_daemon(settings(tmp_path), listen=False) as daemon:
         seen = await scraped(tmp_path / "data")
-        assert not daemon.health().ready
+        assert not daemon.status.health().ready
     assert seen.value("gatehouse_ready") == 0
     assert seen.value("gatehouse_channel_up", channel="loopback", account="default") == 0
 
@@ -28,10 +28,10 @@ async def test_a_channel_that_needs_nobody_is_up_when_the_daemon_calls_itself_re
     ready: asyncio.Queue[bool] = asyncio.Queue()
     async with (
         asyncio.timeout(DAEMON_TIMEOUT),
-        opened(settings(tmp_path), listen=False) as daemon,
+        open_daemon(settings(tmp_path), listen=False) as daemon,
         asyncio.TaskGroup() as tasks,
     ):
-        tasks.create_task(daemon.run(lambda: ready.put_nowait(daemon.health().ready)), name="daemon")
+        tasks.create_task(daemon.run(lambda: ready.put_nowait(daemon.status.health().ready)), name="daemon")
         assert await ready.get()
         daemon.stop()
 
@@ -66,7 +66,7 @@ async def until_metric(place: Path, metric: str, *, is_set: bool = True) -> None
 async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path) -> None:
     servers = {"gone": {"command": ["/nowhere/to-be-found"]}}
     async with gateway(settings(tmp_path, mcp=servers)) as (daemon, _):
-        health = daemon.health()
+        health = daemon.status.health()
     assert (health.ready, health.state) == (True, "degraded")
     assert health.warnings == ("The MCP server gone is not available. See the log for the reason.",)
 
@@ -74,7 +74,7 @@ async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path
 async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
     answers = threading.Event()
     async with gateway(settings(tmp_path)) as (daemon, chat), asyncio.TaskGroup() as tasks:
-        commit = daemon._spool._writer.run  # noqa: SLF001 - the only way to have a commit that does not end
+        commit = daemon.spool._writer.run  # noqa: SLF001 - the only way to have a commit that does not end
         tasks.create_task(commit(lambda _connection: answers.wait(DAEMON_TIMEOUT)), name="stuck")
         try:
             stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.report())

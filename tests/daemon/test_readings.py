@@ -39,7 +39,7 @@ async def quick(folder: Path, **limits: object) -> AsyncIterator[LoopbackChannel
     model.may_answer.set()
     configured = GatewaySettings.model_validate({"data_dir": folder / "data", "flush_interval": 3600, **limits})
     async with gateway(settings(folder, gateway=configured)) as (daemon, chat):
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
         yield chat
 
 
@@ -122,7 +122,7 @@ async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tm
     await leave(tmp_path, accepted("t1", "hello?"), accepted("t2", "/session search hello"))
 
     def slowed(daemon: Daemon) -> None:
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
 
     async with gateway(settings(tmp_path), before=slowed) as (_, chat):
         assert "1  hello · you" in (await chat.hear_message()).text

@@ -11,7 +11,7 @@ from tests.observability.scraping import scraped
 async def test_running_turns_are_told_with_their_age_and_those_behind_them_counted(tmp_path: Path) -> None:
     model = Slow()
     async with gateway(settings(tmp_path)) as (daemon, chat):
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
         await chat.say("hello", peer="ada")
         await model.is_asked.wait()
         await chat.say("and another", peer="ada")

@@ -26,7 +26,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 async def one_running_and_two_waiting(folder: Path) -> AsyncIterator[tuple[Slow, Daemon, LoopbackChannel]]:
     model = Slow()
     async with gateway(settings(folder)) as (daemon, chat):
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
         await chat.say("first")
         await model.is_asked.wait()
         await chat.say("second")

@@ -107,7 +107,7 @@ async def test_turns_that_crashed_the_daemon_twice_run_one_at_a_time(
         await leave(tmp_path, accepted(peer, "boom", peer=peer), *[StartTurn(turn=peer)] * crashes)
 
     def counted(daemon: Daemon) -> None:
-        daemon.roster.replace("main", lambda agent: replace(agent, provider=model))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
 
     async with gateway(settings(tmp_path), before=counted) as (_, chat):
         heard = {(await chat.hear_message()).address.peer for _ in peers}
@@ -127,7 +127,7 @@ async def test_a_restart_by_the_owner_is_announced_when_it_is_done(tmp_path: Pat
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("/restart", peer="ada")
         assert "Restarting" in (await chat.hear_message()).text
-        assert daemon.wants_restart
+        assert daemon.shutdown.wants_restart
     async with gateway(settings(tmp_path)) as (_, chat):
         back = await chat.hear_message()
         assert (back.text, back.address.peer) == ("I am back.", "ada")
@@ -167,7 +167,7 @@ def use(daemon: Daemon, provider: Stepwise, *strikes: str, log: Path, hangs: asy
             await asyncio.Event().wait()
         return strikes[0] if strikes else f"mark {marks}"
 
-    daemon.roster.replace("main", lambda agent: replace(agent, provider=provider, toolbox=Toolbox([strike])))
+    daemon.agents.replace("main", lambda agent: replace(agent, provider=provider, toolbox=Toolbox([strike])))
 
 
 async def test_a_turn_goes_on_from_its_last_step_and_no_finished_tool_runs_again(tmp_path: Path) -> None:

@@ -65,4 +65,4 @@ def call(number: int) -> ToolCall:
 def agent(provider: ScriptedProvider, tools: Rocket | Gate) -> Callable[[Daemon], None]:
     """Return a function that gives the main agent of a daemon this model and these tools."""
     toolbox = tools.toolbox()
-    return lambda daemon: daemon.roster.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))
+    return lambda daemon: daemon.agents.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from config import GatewaySettings, HttpSettings, LogFormat, LogLevel, Settings
-from gateway.daemon import opened
+from gateway.build import open_daemon
 from gateway.observability.logging import configure
 
 __all__ = ["rehearse"]
@@ -26,5 +26,5 @@ def rehearse() -> None:
 
 async def _live(folder: Path) -> None:
     settings = Settings(gateway=GatewaySettings(data_dir=folder / "data"), http=HttpSettings(port=0))
-    async with asyncio.timeout(60), opened(settings) as daemon:
+    async with asyncio.timeout(60), open_daemon(settings) as daemon:
         await daemon.run(daemon.stop)

@@ -9,8 +9,8 @@ import pytest
 
 from config import HttpSettings, Secret, Settings
 from gateway.admin.client import ControlClient
+from gateway.build import open_daemon
 from gateway.contract import Access, Route
-from gateway.daemon import opened
 from gateway.errors import Refused
 from gateway.http.auth import COOKIE_LIFETIME, Auth
 from gateway.http.routes import ChannelHealth, Health, core_routes
@@ -29,8 +29,10 @@ async def mounted_routes(tmp_path: Path) -> list[Route]:
     channels["telegram"] = {**token, "options": {"webhook_url": "https://bot.example.org"}}
     channels["discord"] = {"token": "made-up.by-this.test"}
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "daemon"}, "channels": channels})
-    async with opened(settings, listen=False) as daemon:
-        return [*EXAMPLES, *daemon.routes()]
+    async with open_daemon(settings, listen=False) as daemon:
+        core = {"/auth", "/healthz", "/readyz"}
+        own = [route for route in daemon.server.routes if f"/{route.path.split('/')[1]}" not in core]
+        return [*EXAMPLES, *own]
 
 
 def expected_access() -> dict[tuple[str, str], Access]:

@@ -146,7 +146,7 @@ async def test_an_agent_uses_the_tools_of_a_server_in_a_conversation(tmp_path: P
         tables = {"fake": model.table()}, {"main": {"provider": "fake", "model": "m", "tools": ["sums__*"]}}
         configured = settings(tmp_path, providers=tables[0], agents=tables[1], mcp={"sums": program()})
         async with gateway(configured) as (daemon, chat):
-            await until(lambda: any(spec.name == "sums__add" for spec in daemon.roster["main"].toolbox.specs()))
+            await until(lambda: any(spec.name == "sums__add" for spec in daemon.agents["main"].toolbox.specs()))
             await chat.say("what is 40 and 2?")
             assert (await chat.hear_message()).text == "It is 42."
             await chat.say("/tools")

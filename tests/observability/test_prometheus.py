@@ -5,8 +5,8 @@ from pathlib import Path
 import aiohttp
 
 from config import HttpSettings, Secret
+from gateway.build import open_daemon
 from gateway.contract import Sender, Verdict
-from gateway.daemon import opened
 from tests.agent.wire.openai import OPENAI
 from tests.daemon.harness import ask, settings
 from tests.daemon.models import talking
@@ -60,7 +60,7 @@ async def test_a_failing_model_is_counted_and_makes_the_gateway_degraded(tmp_pat
         for _ in range(3):
             await ask(chat, "hello")
         seen = await scraped(tmp_path / "data")
-        health = daemon.health()
+        health = daemon.status.health()
         status = await ask(chat, "/status")
     assert seen.value("gatehouse_messages_settled_total", channel="loopback", outcome="failed") == 3
     assert seen.value("gatehouse_model_requests_total", model="house/small", outcome="failed") == 3
@@ -98,7 +98,7 @@ async def _statuses(folder: Path, http: HttpSettings) -> dict[str, int]:
         "proxied": {"X-Forwarded-For": "192.0.2.7"},
         "token": {"X-Forwarded-For": "192.0.2.7", **BEARER},
     }
-    async with opened(settings(folder, http=http)) as daemon, aiohttp.ClientSession(daemon.url) as client:
+    async with open_daemon(settings(folder, http=http)) as daemon, aiohttp.ClientSession(daemon.server.url) as client:
         found = {}
         for way, headers in ways.items():
             async with client.get("/metrics", headers=headers) as answer:

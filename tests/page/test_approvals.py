@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from config import Settings
 from gateway.agent.protocol import TextDelta
-from gateway.daemon import opened
+from gateway.build import open_daemon
 from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.page.conftest import shoot
 from tests.page.harness import write
@@ -26,12 +26,12 @@ def rocket() -> Rocket:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, rocket: Rocket) -> AsyncIterator[str]:
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})
-    async with opened(settings) as daemon, asyncio.TaskGroup() as tasks:
+    async with open_daemon(settings) as daemon, asyncio.TaskGroup() as tasks:
         agent(scripted([TextDelta(text="I will do that."), launch(COMMAND)]), rocket)(daemon)
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        yield daemon.page
+        yield daemon.sign_in_link()
         daemon.stop()
 
 

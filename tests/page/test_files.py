@@ -12,8 +12,8 @@ from playwright.async_api import FilePayload, Page, expect
 from config import Settings
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import TextDelta
+from gateway.build import open_daemon
 from gateway.conversation import ToolCall, UserMessage
-from gateway.daemon import opened
 from tests.agent.scripted import ScriptedProvider
 from tests.files.samples import png
 from tests.page.conftest import shoot
@@ -30,14 +30,14 @@ def provider() -> ScriptedProvider:
 async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
     """Run a whole gateway whose agent sends a file, and give the link to its page."""
     settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})
-    async with opened(settings) as daemon, asyncio.TaskGroup() as tasks:
+    async with open_daemon(settings) as daemon, asyncio.TaskGroup() as tasks:
         sees = ModelInfo(name="eyes", sees_images=True)
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider, info=sees))
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider, info=sees))
         (tmp_path / "data/workspace/main/report.txt").write_text("All is well.")
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        yield daemon.page
+        yield daemon.sign_in_link()
         daemon.stop()
 
 

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from config import Settings
 from gateway.agent.protocol import TextDelta
-from gateway.daemon import opened
+from gateway.build import open_daemon
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.tools import Gate, agent, call
 from tests.page.harness import write
@@ -24,12 +24,12 @@ def gate() -> Gate:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, gate: Gate) -> AsyncIterator[str]:
     tables = {"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}, "channels": {"web": {"busy": "steer"}}}
-    async with opened(Settings.model_validate(tables)) as daemon, asyncio.TaskGroup() as tasks:
+    async with open_daemon(Settings.model_validate(tables)) as daemon, asyncio.TaskGroup() as tasks:
         agent(ScriptedProvider([call(1)], [TextDelta(text="Both.")]), gate)(daemon)
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
-        yield daemon.page
+        yield daemon.sign_in_link()
         daemon.stop()
 
 

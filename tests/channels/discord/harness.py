@@ -15,8 +15,9 @@ from channels.discord.interactions import Interactions
 from channels.discord.wire import DiscordBot
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
 from gateway.adapters.services import InMemoryStore
+from gateway.build import open_daemon
 from gateway.contract import Address, Channel, ChannelContext, Notebook, Outbound, OutboundKind, PeerKind
-from gateway.daemon import Daemon, opened
+from gateway.daemon import Daemon
 from gateway.testing import StubBrowser
 from tests.channels.discord.fake_discord import ADA, BOT, CHANNEL, GUILD, THREAD, TOKEN, FakeDiscord, Json
 from tests.channels.harness import TEST_TIMEOUT, Core, PulseRecorder, running
@@ -91,7 +92,11 @@ def daemon_settings(
 @asynccontextmanager
 async def running_daemon(discord: FakeDiscord, settings: Settings) -> AsyncIterator[Daemon]:
     """Run a daemon, and continue once its bot has logged in."""
-    async with asyncio.timeout(TEST_TIMEOUT), opened(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with (
+        asyncio.timeout(TEST_TIMEOUT),
+        open_daemon(settings, listen=False) as daemon,
+        asyncio.TaskGroup() as tasks,
+    ):
         started, sessions = asyncio.Event(), len(discord.gateway.sessions)
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()

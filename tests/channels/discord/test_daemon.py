@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
-from gateway.daemon import opened
+from gateway.build import open_daemon
 from tests.agent.scripted import PatientProvider
 from tests.channels.discord.fake_discord import (
     ADA,
@@ -108,7 +108,7 @@ async def test_completions_respect_bindings_by_server(tmp_path: Path, discord: F
 async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: FakeDiscord) -> None:
     provider = PatientProvider(["One", " and two", " and that is all."], partial(shown, discord))
     async with running_daemon(discord, daemon_settings(tmp_path, discord)) as daemon:
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider))
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider))
         await discord.call_bot("count")
         await discord.called("edit", times=2)
     assert [call.body["content"] for call in discord.calls_of("send")] == ["One"]
@@ -119,13 +119,17 @@ async def test_an_answer_grows_by_editing_one_message(tmp_path: Path, discord: F
 async def test_a_refused_token_retires_discord_and_readiness_says_so(tmp_path: Path, discord: FakeDiscord) -> None:
     discord.gateway.refusals.append(4004)
     configured = daemon_settings(tmp_path, discord)
-    async with asyncio.timeout(TEST_TIMEOUT), opened(configured, listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    async with (
+        asyncio.timeout(TEST_TIMEOUT),
+        open_daemon(configured, listen=False) as daemon,
+        asyncio.TaskGroup() as tasks,
+    ):
         started = asyncio.Event()
         tasks.create_task(daemon.run(started.set), name="daemon")
         await started.wait()
         (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "channel:discord:default"]
         await running
-        health = daemon.health()
+        health = daemon.status.health()
         daemon.stop()
     assert not health.ready
     assert (health.channels[0].state, "Developer Portal" in health.channels[0].reason) == ("retired", True)

@@ -11,9 +11,9 @@ from pathlib import Path
 from channels.telegram import open_channel
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
 from gateway.adapters.services import InMemoryStore
+from gateway.build import open_daemon
 from gateway.contract import Address, Channel, ChannelContext, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon
-from gateway.daemon import opened as opened_daemon
 from gateway.testing import StubBrowser
 from tests.channels.harness import Core, PulseRecorder, running
 from tests.channels.telegram.bot_api import ADA, GROUP, TEST_TIMEOUT, TOKEN, Call, FakeBotApi
@@ -74,7 +74,7 @@ def settings(folder: Path, api: FakeBotApi, **options: object) -> Settings:
 async def gateway(configured: Settings, *, listen: bool = False) -> AsyncIterator[Daemon]:
     async with (
         asyncio.timeout(TEST_TIMEOUT),
-        opened_daemon(configured, listen=listen) as daemon,
+        open_daemon(configured, listen=listen) as daemon,
         asyncio.TaskGroup() as tasks,
     ):
         started = asyncio.Event()

@@ -113,7 +113,7 @@ async def test_in_a_group_an_answer_is_streamed_by_editing_one_message(tmp_path:
 
     provider = PatientProvider(["One", " and two", " and that is all."], seen)
     async with gateway(settings(tmp_path, api)) as daemon:
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider))
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider))
         await api.say("@gate_bot count", chat=GROUP, sender=BOB, **CALLED)
         edits = await shown_whole(api, "that is all.")
     assert [call.fields["text"] for call in api.calls_of("sendMessage")] == ["One"]
@@ -169,7 +169,7 @@ async def test_a_rejected_token_retires_telegram_and_readiness_shows_it(tmp_path
     async with gateway(settings(tmp_path, api)) as daemon:
         (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "channel:telegram:default"]
         await running
-        health = daemon.health()
+        health = daemon.status.health()
         assert not health.ready
         assert (health.channels[0].state, "BotFather" in health.channels[0].reason) == ("retired", True)
 
@@ -204,7 +204,7 @@ async def test_a_photo_reaches_the_model_but_an_endless_file_does_not(tmp_path: 
     api.files["E"] = None
     async with gateway(configured) as daemon:
         sees = ModelInfo(name="eyes", sees_images=True)
-        daemon.roster.replace("main", lambda main: replace(main, provider=provider, info=sees))
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider, info=sees))
         await api.say("", photo=[{"file_id": "P", "file_unique_id": "U", "width": 1, "height": 1}], caption="look")
         assert (await heard(api, 1)).fields["text"] == "A dot."
         await api.say("", document={"file_id": "E", "file_unique_id": "U", "file_name": "../x", "file_size": 10})

@@ -25,7 +25,7 @@ def webhook_settings(folder: Path, api: FakeBotApi) -> Settings:
 
 @asynccontextmanager
 async def listening(configured: Settings) -> AsyncIterator[tuple[Daemon, aiohttp.ClientSession]]:
-    async with gateway(configured, listen=True) as daemon, aiohttp.ClientSession(daemon.url) as client:
+    async with gateway(configured, listen=True) as daemon, aiohttp.ClientSession(daemon.server.url) as client:
         yield daemon, client
 
 
@@ -63,7 +63,7 @@ async def test_a_webhook_call_is_handled_once_and_rejected_without_the_secret(tm
 async def test_the_body_of_a_call_without_the_secret_is_not_read(tmp_path: Path, api: FakeBotApi) -> None:
     async with listening(webhook_settings(tmp_path, api)) as (daemon, _):
         await api.called("getWebhookInfo")
-        host, port = daemon.url.removeprefix("http://").split(":")
+        host, port = daemon.server.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         head = f"POST {PATH} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: 10\r\n\r\n".encode())
