@@ -1,6 +1,5 @@
 """The connection of one bot: everything that needs aiogram. `channel` imports this module in a thread."""
 
-import asyncio
 from types import TracebackType
 from typing import Self
 
@@ -23,10 +22,9 @@ class TelegramConnection:
 
     def __init__(self, context: ChannelContext, token: Secret) -> None:
         self._context = context
-        self._answer_sent = asyncio.Event()
         self._albums: WebhookAlbums | None = None
         self.api = BotApi(token, context.settings.api_base)
-        self.sender = TelegramSender(self.api, TEXT_LIMIT, on_sent=self._answer_sent.set)
+        self.sender = TelegramSender(self.api, TEXT_LIMIT)
 
     async def __aenter__(self) -> Self:
         await self.api.__aenter__()
@@ -43,7 +41,7 @@ class TelegramConnection:
             # The bot may have had a webhook in its last run. Saved parts of albums were acknowledged then, so Telegram
             # does not send them again.
             await WebhookAlbums(self.api, handler, self._context.notebook).resume()
-            poller = Poller(self.api, handler, self._context.pulse, max_wait=max_wait, answer_sent=self._answer_sent)
+            poller = Poller(self.api, handler, self._context.pulse, max_wait=max_wait)
             await poller.run()
 
     async def listen(self, deliver: Deliver, *, url: str, secret: Secret) -> None:

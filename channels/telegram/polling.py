@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 
 from channels.telegram.api import BotApi, ReceivedUpdate, delay_after, retry_delays
 from channels.telegram.updates import UpdateHandler, find_growing_albums
@@ -14,8 +13,6 @@ MIN_SLACK = 2
 """Seconds that a response may be late at least, before the connection is treated as dead."""
 ALBUM_PAUSE = 0.3
 """Seconds to wait for more parts of an album. Telegram responds as soon as it has the first."""
-ANSWER_PAUSE = 0.01
-"""Seconds by which the next poll is delayed for an answer. That is much less than a round trip to Telegram."""
 
 
 class Poller:
@@ -32,16 +29,12 @@ class Poller:
         pulse: Pulse,
         *,
         max_wait: int,
-        answer_sent: asyncio.Event,
-        answer_pause: float = ANSWER_PAUSE,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._handler = handler
         self._pulse = pulse
         self._max_wait = max_wait
-        self._answer_sent = answer_sent
-        self._answer_pause = answer_pause
         self._sleep = sleep
         self._wait = 0
         self._offset: int | None = None
@@ -73,7 +66,6 @@ class Poller:
     async def _poll(self) -> None:
         await self._handler.identify()
         received = await self._fetch(self._wait)
-        had_updates = bool(received)
         try:
             # Fetch an album again until it stops growing. Updates of other chats don't wait for it.
             seen: set[int] = set()
@@ -89,13 +81,6 @@ class Poller:
             if self._offset is not None:
                 await self._api.acknowledge(self._offset)
             raise
-        if had_updates:
-            # A poll keeps the event loop busier than all other steps of a quick answer. Let that answer go out first,
-            # but don't wait long: most models take their time.
-            self._answer_sent.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._answer_pause):
-                    await self._answer_sent.wait()
 
     async def _fetch(self, wait: int) -> list[ReceivedUpdate]:
         slack = max(MIN_SLACK, self._max_wait // 5)

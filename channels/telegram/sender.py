@@ -26,20 +26,10 @@ MAX_INLINE_FORMATTING = 200
 
 
 class TelegramSender:
-    """`on_sent` is called after each message that Telegram has accepted."""
-
-    def __init__(
-        self,
-        api: BotApi,
-        limit: TextLimit,
-        *,
-        on_sent: Callable[[], None],
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, api: BotApi, limit: TextLimit, *, clock: Callable[[], float] = monotonic) -> None:
         self._api = api
         self._limit = limit
         self._clock = clock
-        self._on_sent = on_sent
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
         self.has_drafts = True
         """False once the server has rejected a draft for good. Older Bot API servers have no drafts."""
@@ -55,7 +45,6 @@ class TelegramSender:
             chat, message_id = await self._api.send_text(target, formatted)
         except MarkupRefused:
             chat, message_id = await self._api.send_text(target, plain)
-        self._on_sent()
         return self._remember(key, chat, message_id)
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:

@@ -34,7 +34,7 @@ async def poll(
     async with asyncio.timeout(TEST_TIMEOUT), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
             async with UpdateHandler(bot, CONTEXT, deliver) as handler:
-                await Poller(bot, handler, pulse, max_wait=50, answer_sent=asyncio.Event(), sleep=sleep).run()
+                await Poller(bot, handler, pulse, max_wait=50, sleep=sleep).run()
     return delivered
 
 
@@ -158,47 +158,11 @@ async def test_an_update_that_was_not_accepted_is_fetched_again(api: FakeBotApi)
         asyncio.TaskGroup() as tasks,
         UpdateHandler(bot, CONTEXT, deliver) as handler,
     ):
-        poller = Poller(bot, handler, PulseRecorder(), max_wait=50, answer_sent=asyncio.Event(), sleep=sleep)
+        poller = Poller(bot, handler, PulseRecorder(), max_wait=50, sleep=sleep)
         polling = tasks.create_task(poller.run(), name="poll")
         await api.acknowledged()
         polling.cancel()
     assert delivered == ["second", "first"], "an update was delivered twice"
-
-
-class AnswerSent(asyncio.Event):
-    """`cleared` is set once the poller begins to wait for an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cleared = asyncio.Event()
-
-    def clear(self) -> None:
-        super().clear()
-        self.cleared.set()
-
-
-async def test_the_next_poll_waits_for_an_answer_to_the_last_one(api: FakeBotApi) -> None:
-    """An answer that was sent before the messages were delivered does not count."""
-    answer_sent = AnswerSent()
-
-    async def deliver(_: Inbound) -> Verdict:
-        answer_sent.set()
-        return Verdict.ACCEPTED
-
-    await api.say("hello")
-    async with (
-        asyncio.timeout(TEST_TIMEOUT),
-        BotApi(Secret(TOKEN), api.url) as bot,
-        asyncio.TaskGroup() as tasks,
-        UpdateHandler(bot, CONTEXT, deliver) as handler,
-    ):
-        poller = Poller(bot, handler, PulseRecorder(), max_wait=50, answer_sent=answer_sent, answer_pause=TEST_TIMEOUT)
-        polling = tasks.create_task(poller.run(), name="poll")
-        await answer_sent.cleared.wait()
-        assert len(api.calls_of("getUpdates")) == 1
-        answer_sent.set()
-        await api.acknowledged()
-        polling.cancel()
 
 
 @pytest.mark.usefixtures("channel")
