@@ -123,6 +123,7 @@ class TurnRunner:
                 # This turn has ended. The `/stop` is meant for the one that has begun with its end, and is not
                 # running yet.
                 if state.following is not None and not self.is_suspending:
+                    self._reactions.remove(state.following.turn)
                     following = TurnState(jobs=[state.following], has_begun=state.following.has_begun)
                     following.end(TurnOutcome.STOPPED, str(stop) or "Stopped.")
                     await finish_before_cancel(self._end(following))
@@ -143,6 +144,7 @@ class TurnRunner:
         agent, provider = await self._context.choose_agent(job)
         state.agent, state.usage = agent, provider.usage
         if not state.has_begun:
+            # Files come first: the transcript entry of a message says what became of them.
             state.jobs += self._busy.take_collected(job)
             await self._receive_files(state, state.jobs, slot)
         if not job.has_begun:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from channels.loopback import LoopbackChannel
 from gateway.daemon import Daemon
+from gateway.outbound.reactions import SEEN
 from tests.daemon.harness import Parrot, gateway, message, replies, settings, transcript_json
 from tests.polling import until
 
@@ -39,6 +40,18 @@ async def test_a_stop_while_a_turn_ends_stops_the_one_that_begins_with_it(tmp_pa
     ends = [entry["outcome"] for entry in transcript_json(tmp_path) if entry["type"] == "turn_end"]
     assert ends == ["answered", "stopped", "answered"]
     assert ["second"] not in [heard[-1:] for heard in parrot.heard], "it was never asked"
+
+
+async def test_a_stopped_follow_up_loses_its_waiting_reaction(tmp_path: Path) -> None:
+    parrot = Parrot()
+    channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"waiting_sign": "reaction"}}
+    async with gateway(settings(tmp_path, channels=channels), parrot.installed) as (daemon, chat):
+        await one_waits_for_another(chat, parrot)
+        while (await chat.hear()).how != SEEN:
+            pass
+        await _stop_while_it_ends(daemon, parrot)
+        while (await chat.hear()).how != f"no {SEEN}":
+            pass
 
 
 async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path: Path) -> None:
