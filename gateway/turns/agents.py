@@ -48,6 +48,7 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
     if unknown:
         raise CannotStart(f"agents.{name}.ask: {_unknown_tools(unknown, known)}")
 
+    # Evaluated for each request, since MCP servers connect, disconnect and change their tools at any time.
     def more() -> Iterator[Tool]:
         chosen = (
             tool
@@ -111,6 +112,7 @@ class AgentRegistry:
             if agent.backend is Backend.LLM:
                 self._used_providers |= {agent.provider, *(each.partition("/")[0] for each in agent.fallbacks)}
             lineup = self._providers.for_agent(agent.provider, agent.model, agent.fallbacks)
+            # Each once, the agent's own model first: `/model` lists them in this order.
             own_model = (agent.model,) if agent.model else ()
             models = dict.fromkeys((*own_model, *settings.providers[agent.provider].models, *agent.fallbacks))
             self._agents[name] = Agent(
@@ -143,7 +145,8 @@ class AgentRegistry:
             raise Refused(f"The agent {bound} no longer exists. Send it again, and another agent will answer.")
         if folder := self._repos.get(session.workspace or ""):
             agent = replace(agent, workspace=folder)
-        if session.model is None or (session.agent != agent.name):
+        # A model is chosen for one agent. It does not carry over to another.
+        if session.model is None or session.agent != agent.name:
             return agent
         return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
 

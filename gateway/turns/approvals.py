@@ -254,6 +254,8 @@ class ApprovalGate:
             try:
                 if known is None:
                     await finish_before_cancel(self._ask(state, question))
+                # Waiting may take hours. It must not keep others from their slots, count as the turn's time, or
+                # hold up a shutdown.
                 draft.is_paused = True
                 async with slot.paused():
                     with self._lanes.parked(job.session):

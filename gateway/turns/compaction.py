@@ -99,7 +99,7 @@ def older_part(
     messages = [message for turn in turns[: len(older)] for message in turn]
     if not messages:
         return None
-    # The last entry of a turn need not be one that the model sees.
+    # A turn may end with an entry that the model does not see. The summary covers that as well.
     names = {entry.turn for entry in older[-1] if entry.turn is not None}
     return OlderPart(
         earlier=summary.content if summary else "",
@@ -230,6 +230,7 @@ class Compactor:
         """Summarise a session and return the result. If the caller is cancelled, so is the compaction."""
         task = self._running.get(request.session) or self._start(request)
         try:
+            # Shielded, so that only the `except` below decides about the task, which others may be waiting for.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.cancel()
@@ -247,7 +248,7 @@ class Compactor:
         most = settings.max_messages - 1
         if not is_due and settings.context_messages is None and (await self._sessions.look_up(key)).messages >= most:
             is_due = len(await self._sessions.history(key)) >= most
-        if is_due:
+        if is_due and key not in self._running:  # One may have started during the awaits above.
             self._start(request)
 
     def _start(self, request: CompactionRequest) -> asyncio.Task[CompactionResult]:
@@ -276,6 +277,7 @@ class Compactor:
             if done.messages:
                 log.info("session_compacted", session=key, messages=done.messages, kept=done.kept)
             return done
+        # The pause doubles with each failure in a row. Every turn would try again otherwise, and be charged for it.
         failures = self._paused.pop(key, (0, 0.0))[0] + 1
         pause = min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE)
         self._paused[key] = (failures, monotonic() + pause)

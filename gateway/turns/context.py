@@ -177,6 +177,7 @@ class TurnContext:
             date=f"{today:%A, %Y-%m-%d}",
             zone=today.tzname() or "",
         )
+        # The system prompt and the older messages are the same in each turn of a day, so providers can cache them.
         prompt = Prompt(
             system=system_prompt(agent.system, facts, notes),
             messages=await self._files.with_pictures([*before, *turn], sees=agent.info.sees_images),

@@ -162,6 +162,7 @@ class TurnUsage:
         )
         self.uncommitted.append(spend)
         self._unrecorded.append(recorded)
+        # Counted before the commit: the person's next request may come first.
         self._daily.add(spend)
         self.model = model
         self._total += usage.input_tokens + usage.output_tokens
@@ -270,7 +271,7 @@ class MeteredProvider:
                         if response.first_token_after is None:
                             response.first_token_after = monotonic() - response.asked_at
                         if isinstance(chunk, TokenUsage):
-                            response.usage = chunk
+                            response.usage = chunk  # Passed on at the end, once it is charged.
                             continue
                         if isinstance(chunk, TextDelta):
                             response.written.append(chunk.text)
@@ -290,6 +291,7 @@ class MeteredProvider:
                 if response.usage is not None:
                     yield response.usage
                 return
+            # The estimate was too low. Remember that for later turns, summarise the session, and retry with less.
             log.warning("context_too_long", model=self._info.name, estimate=request.tokens)
             self._calibrations[self._info.name].too_long(request.tokens)
             self._max_tokens = round((request.tokens - request.fixed) * _RETRY_SHARE)
@@ -319,6 +321,7 @@ class MeteredProvider:
         fixed, budget = calibration.estimate(frame), token_budget(self._info, calibration)
         measured = frame + sum(sizes)
         room = min(budget - fixed, self._max_tokens or budget)
+        # Most requests fit, and are sent as they are.
         if calibration.estimate(measured) > fixed + room:
             # `fit` asks for each size several times. The ids are safe as keys: `messages` keeps the objects alive.
             known = dict(zip(map(id, messages), sizes, strict=True))
