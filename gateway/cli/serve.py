@@ -68,11 +68,12 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
 
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    side_tasks = [
-                        tasks.create_task(controls.reload_on_hangup(daemon, signals.hung_up), name="reload"),
-                        tasks.create_task(report_to_systemd(), name="systemd:status"),
-                        tasks.create_task(tell_systemd_about_shutdown(), name="systemd:stopping"),
-                    ]
+                    side_tasks = [tasks.create_task(controls.reload_on_hangup(daemon, signals.hung_up), name="reload")]
+                    if "NOTIFY_SOCKET" in os.environ:
+                        side_tasks += [
+                            tasks.create_task(report_to_systemd(), name="systemd:status"),
+                            tasks.create_task(tell_systemd_about_shutdown(), name="systemd:stopping"),
+                        ]
                     await daemon.run(ready=announce)
                     for task in side_tasks:
                         task.cancel()
