@@ -1,33 +1,28 @@
-"""What a turn is allowed while it runs: a place among the turns that run at the same time, and so much time."""
+"""Building blocks for asyncio: turn slots, retry delays, shutdown requests, and work that outlives a cancellation."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 
 class TurnSlot:
-    """Inside it, a turn has one of each kind of `places`, and `TimeoutError` is raised after `seconds` without pauses.
+    """Holds one permit of each semaphore and raises `TimeoutError` after `seconds`, not counting pauses.
 
-    Everybody takes those kinds in the same order, so nobody waits for ever. Time is that of the event loop, which no
-    change of the clock touches.
+    All turns acquire the semaphores in the same order, so they cannot deadlock. The time is that of the event loop,
+    which is independent of the wall clock.
     """
 
-    def __init__(self, seconds: float, *places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, seconds: float, *semaphores: asyncio.Semaphore) -> None:
+        self._semaphores = semaphores
         self._seconds = seconds
-        self._taken: list[asyncio.Semaphore] = []
+        self._acquired: list[asyncio.Semaphore] = []
         self._deadline: asyncio.Timeout
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._take_places()
-        except BaseException:
-            self._leave_places()
-            raise
+        await self._acquire()
         self._deadline = asyncio.timeout(self._seconds)
         await self._deadline.__aenter__()
         return self
@@ -35,38 +30,46 @@ class TurnSlot:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leave_places()
+        self._release()
         await self._deadline.__aexit__(kind, error, traceback)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Leave the places to others and stop the time; what raises inside does not wait for them again."""
-        left = (self._deadline.when() or 0.0) - asyncio.get_running_loop().time()
+        """Release the permits and stop the time while the turn waits for a person or a download.
+
+        After an exception inside, the permits are not acquired again.
+        """
+        loop = asyncio.get_running_loop()
+        left = (self._deadline.when() or 0.0) - loop.time()
         self._deadline.reschedule(None)
-        self._leave_places()
+        self._release()
         yield
-        await self._take_places()
-        self._deadline.reschedule(asyncio.get_running_loop().time() + left)
+        await self._acquire()
+        self._deadline.reschedule(loop.time() + left)
 
-    async def _take_places(self) -> None:
-        for place in self._places:
-            await place.acquire()
-            self._taken.append(place)
+    async def _acquire(self) -> None:
+        try:
+            for semaphore in self._semaphores:
+                await semaphore.acquire()
+                self._acquired.append(semaphore)
+        except BaseException:  # Cancelled with some of the permits: others are waiting for them.
+            self._release()
+            raise
 
-    def _leave_places(self) -> None:
-        while self._taken:
-            self._taken.pop().release()
+    def _release(self) -> None:
+        while self._acquired:
+            self._acquired.pop().release()
 
 
 class Jitter(Protocol):
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
-_chance = random.Random()  # noqa: S311 - nothing here is a secret
+_random = random.Random()  # noqa: S311 - not a secret
 
 
-def backoff_delays(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _chance) -> Iterator[float]:
-    """Yield waits that double up to `cap`, each shortened by up to half so that many peers do not return at once."""
+def backoff_delays(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _random) -> Iterator[float]:
+    """Yield retry delays that double up to `cap`. Each is shortened by up to half, so that clients spread out."""
     wait = first
     while True:
         yield wait * jitter.uniform(0.5, 1.0)
@@ -74,58 +77,58 @@ def backoff_delays(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _c
 
 
 class ShutdownRequest:
-    """Asked once, what runs may finish; asked twice, nobody waits for it."""
+    """A request to shut down. The first lets running work finish. The second ends the wait for it."""
 
     def __init__(self) -> None:
-        self._asked = asyncio.Event()
-        self._hurrying = asyncio.Event()
+        self._requested = asyncio.Event()
+        self._hurried = asyncio.Event()
         self.wants_restart = False
 
     def request(self) -> None:
-        if self._asked.is_set():
-            self._hurrying.set()
-        self._asked.set()
+        if self._requested.is_set():
+            self._hurried.set()
+        self._requested.set()
 
     def request_restart(self) -> None:
         self.wants_restart = True
         self.request()
 
     def is_requested(self) -> bool:
-        return self._asked.is_set()
+        return self._requested.is_set()
 
     async def wait(self) -> None:
-        """Return once somebody has asked."""
-        await self._asked.wait()
+        await self._requested.wait()
 
     async def wait_for(self, done: Coroutine[None, None, None], seconds: float) -> None:
-        """Wait for `done`, until the deadline or until asked again."""
+        """Wait for `done`, but only until the deadline or a second request. Then cancel it."""
+
+        async def hurried() -> None:
+            await self._hurried.wait()
+
         async with asyncio.TaskGroup() as tasks:
             waits = {
                 tasks.create_task(done, name="shutdown:waiting"),
-                tasks.create_task(_wait(self._hurrying), name="shutdown:hurrying"),
+                tasks.create_task(hurried(), name="shutdown:hurried"),
             }
             _, unfinished = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for each in unfinished:
                 each.cancel()
 
 
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
 _T = TypeVar("_T")
 
 
 async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float | None = None) -> _T:
-    """Do `work`. Cancelled meanwhile, wait for its end, at most `grace` seconds, and be cancelled then.
+    """Run `work` to completion even if the caller is cancelled, then raise the cancellation.
 
-    Cancelled again while waiting, it gives up.
+    1. The first cancellation waits for `work`, at most `grace` seconds.
+    2. When the grace is over, or on a second cancellation, `work` is cancelled too.
     """
     task = asyncio.ensure_future(work)
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    task.add_done_callback(partial(_tell, done))
+    # asyncio logs an exception that is never retrieved. After a cancellation only this callback retrieves it.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
-        await done
+        await asyncio.wait({task})
     except asyncio.CancelledError:
         try:
             await asyncio.wait({task}, timeout=grace)
@@ -133,11 +136,3 @@ async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float 
             task.cancel()
         raise
     return task.result()
-
-
-def _tell(done: asyncio.Future[None], task: asyncio.Future[_T]) -> None:
-    """Tell of the end of `task`, and look at its failure: asyncio complains of one that nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()
-    if not done.done():
-        done.set_result(None)
