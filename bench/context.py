@@ -19,7 +19,6 @@ from gateway.access.live import Live
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt
 from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.files.room import Files
 from gateway.files.store import FileStore
 from gateway.job import Job
 from gateway.mcp.registry import McpServers
@@ -103,7 +102,7 @@ async def _session(folder: Path) -> AsyncIterator[tuple[TurnContext, Meter, Agen
             sessions=sessions,
             meter=meter,
             compactor=Compactor(sessions=sessions, meter=meter, spool=spool),
-            files=Files(live, FileStore(folder / "files", settings.files.max_stored_bytes), {}),
+            store=FileStore(folder / "files", settings.files.max_stored_bytes),
             now=lambda: NOW,
         )
         yield context, meter, agent, _job(session.key)

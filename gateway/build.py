@@ -21,8 +21,8 @@ from gateway.commands import COMMANDS, Desk
 from gateway.commands.runner import Errands
 from gateway.daemon import Daemon, ProcessControls
 from gateway.data_dir import DataDirLock, prepare_data_dir
-from gateway.files.room import Files, drop_orphaned_files, session_file_remover
-from gateway.files.store import FileStore
+from gateway.files.download import AttachmentDownloads
+from gateway.files.store import FileStore, session_file_remover
 from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import core_routes
@@ -84,7 +84,7 @@ async def open_daemon(
         )
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        await drop_orphaned_files(store, sessions)
+        await store.drop_orphaned(sessions)
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
         daemon = build_daemon(
@@ -125,10 +125,10 @@ def build_daemon(
     approvals = Approvals(live, sessions)
     browser = SessionBrowser(live, sessions, approvals)
     channels = ChannelRegistry(browser, moves.record, partial(ChannelStore, spool))
-    files = Files(live, store, channels.by_identity)
+    downloads = AttachmentDownloads(live=live, store=store, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)
-    delivery = Delivery(channels.by_identity, spool, now=now, file_path=files.path, metrics=metrics)
+    delivery = Delivery(channels.by_identity, spool, now=now, file_path=store.path, metrics=metrics)
 
     # Agents, and what they cost.
     mcp = McpServers()
@@ -214,7 +214,7 @@ def build_daemon(
             sessions=sessions,
             meter=meter,
             compactor=compactor,
-            files=files,
+            store=store,
             now=now,
         ),
         recorder=recorder,
@@ -223,7 +223,7 @@ def build_daemon(
         gate=ApprovalGate(live=live, approvals=approvals, recorder=recorder, delivery=delivery, lanes=lanes),
         delivery=delivery,
         reactions=reactions,
-        files=files,
+        files=downloads,
         reminders=reminders,
         compactor=compactor,
     )
@@ -237,7 +237,7 @@ def build_daemon(
         delivery=delivery,
         desk=desk,
         admission=Admission(live, Strangers(live, pairing, now=now), now=now),
-        queueing=Queueing(live=live, spool=spool, desk=desk, delivery=delivery, signs=reactions, files=files.downloads),
+        queueing=Queueing(live=live, spool=spool, desk=desk, delivery=delivery, signs=reactions, files=downloads),
     )
     channels.open(settings)
 
@@ -282,7 +282,7 @@ def build_daemon(
         channels=channels,
         moves=moves,
         approvals=approvals,
-        downloads=files.downloads,
+        downloads=downloads,
         reactions=reactions,
         delivery=delivery,
         mcp=mcp,

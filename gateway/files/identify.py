@@ -1,19 +1,18 @@
-"""What a file is, by its own bytes; what its sender claims counts for nothing where that can be told. Pure."""
+"""Identifies files by their first bytes, and makes safe file names. Pure functions."""
 
 import codecs
 import re
 import struct
 import unicodedata
-from collections.abc import Iterator
 
 from gateway.text import clean, printable
 
 HEAD = 512
-"""As many bytes as it takes to tell."""
+"""The number of bytes that `media_type` needs."""
 
 UNKNOWN = "application/octet-stream"
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What models that see can be shown."""
+"""The image types that vision models accept."""
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
@@ -36,23 +35,24 @@ _MAGIC = (
 )
 _RIFF = frozenset({"image/webp", "audio/wav"})
 _REFINABLE = {"application/zip": "application/", "video/webm": "audio/", "audio/ogg": "video/", "video/mp4": "audio/"}
-"""Containers: a claim of these families is about what is inside, and cannot be told from the first bytes."""
+"""Container formats. A claimed type of this family names the content, which the first bytes do not show."""
 _BINARY_CONTROLS = frozenset(range(32)) - {7, 8, 9, 10, 12, 13, 27}
 
 
 def media_type(head: bytes, claimed: str) -> str:
-    """Return what `head` shows; else the claim, unless it claims what would have shown."""
+    """Return the type that `head` shows, or else the claimed type if it is plausible."""
     claim = claimed.partition(";")[0].strip().lower()
     for magic, at, found in _MAGIC:
         if head[at : at + len(magic)] == magic and (found not in _RIFF or head.startswith(b"RIFF")):
             family = _REFINABLE.get(found)
             return claim if family and claim.startswith(family) else found
+    # A claimed image would have shown in the first bytes, so without that it is not one.
     is_plausible = claim.isascii() and claim.count("/") == 1 and claim.isprintable() and claim not in PICTURES
     return claim if is_plausible else UNKNOWN
 
 
 def as_text(content: bytes) -> str | None:
-    """Return the text that a whole file is, or None where it is none."""
+    """Return the content of a text file, or None if it is not a text."""
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     if encoding != "utf-16" and not _BINARY_CONTROLS.isdisjoint(content):
         return None
@@ -63,23 +63,22 @@ def as_text(content: bytes) -> str | None:
 
 
 def dimensions(picture: bytes) -> tuple[int, int] | None:
-    """Return width and height as the picture's header says; None for one that is damaged."""
+    """Return width and height from the header of a picture, or None if it is damaged."""
     try:
-        return next(filter(None, _dimensions(picture)), None)
+        match media_type(picture[:HEAD], ""):
+            case "image/png":
+                width, height = struct.unpack(">II", picture[16:24])
+                return width, height
+            case "image/gif":
+                width, height = struct.unpack("<HH", picture[6:10])
+                return width, height
+            case "image/webp":
+                return _webp(picture)
+            case "image/jpeg":
+                return _jpeg(picture)
     except (struct.error, IndexError):
-        return None
-
-
-def _dimensions(picture: bytes) -> Iterator[tuple[int, int] | None]:
-    match media_type(picture[:HEAD], ""):
-        case "image/png":
-            yield struct.unpack(">II", picture[16:24])
-        case "image/gif":
-            yield struct.unpack("<HH", picture[6:10])
-        case "image/webp":
-            yield _webp(picture)
-        case "image/jpeg":
-            yield _jpeg(picture)
+        pass
+    return None
 
 
 def _webp(picture: bytes) -> tuple[int, int] | None:
@@ -96,10 +95,10 @@ def _webp(picture: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(picture: bytes) -> tuple[int, int] | None:
-    """Go from segment to segment to the one that starts a frame (SOF0 to SOF15, but for DHT, JPG and DAC)."""
+    """Find the segment that starts a frame: SOF0 to SOF15, except DHT, JPG and DAC."""
     at = 2
     while at + 9 <= len(picture):
-        if picture[at] != 0xFF:  # noqa: PLR2004 - what every marker starts with.
+        if picture[at] != 0xFF:  # noqa: PLR2004 - every marker starts with 0xFF.
             return None
         marker = picture[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:  # noqa: PLR2004 - see above.
@@ -110,7 +109,7 @@ def _jpeg(picture: bytes) -> tuple[int, int] | None:
 
 
 MAX_NAME_BYTES = 120
-"""File systems end at 255; ours also has a turn and a number in it."""
+"""File systems allow 255 bytes. A stored name also has a turn and a number."""
 
 _LONGEST_SUFFIX = 20
 _FORBIDDEN = re.compile(r'[/\\:*?"<>|\r\n\t]+')
@@ -118,7 +117,7 @@ _THOUSAND = 1000
 
 
 def safe_name(claimed: str, fallback: str = "file") -> str:
-    """Return a label that is one path component, never hidden, and has no character that a header or shell minds."""
+    """Return one path component that is not hidden and has no special characters for headers or shells."""
     text = unicodedata.normalize("NFC", printable(clean(claimed)))
     text = " ".join(_FORBIDDEN.sub("_", text).split()).strip(". ")
     stem, dot, suffix = text.rpartition(".")
@@ -130,7 +129,7 @@ def safe_name(claimed: str, fallback: str = "file") -> str:
 
 
 def in_bytes(size: int) -> str:
-    """Say a size as people do: 20 MB."""
+    """Return a size for people, such as 20 MB."""
     amount = float(size)
     for unit in ("bytes", "kB", "MB", "GB"):
         if amount < _THOUSAND or unit == "GB":

@@ -1,13 +1,14 @@
-"""The private store of files, one folder for each session, bounded in all; every file is 0600 and never half there.
+"""The private store of files, with one folder for each session and a limit on its total size.
 
-A `ref` is the folder and the name of a file in it, and names nothing outside of the store.
+Every file has mode 0600 and appears under its name only when it is complete. A `ref` is "folder/name" and cannot point
+outside of the store.
 """
 
 import asyncio
 import os
 import re
 import shutil
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +22,23 @@ from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
 from gateway.private_files import write_all
+from gateway.sessions import Leaving, SessionManager, SessionMeta
 from gateway.sessions.keys import file_name
-
-__all__ = ["FileStore", "StoredFile", "TooLarge", "folder_of"]
 
 log = structlog.get_logger()
 
+UPLOADS = "uploads"
+"""The folder of uploaded files that do not belong to a message yet."""
+
 _INCOMING = ".incoming"
 _COMPONENT = re.compile(r"[^./\0][^/\0]{0,199}")
-_BLOCK = 1 << 20
-_ROOM_AFTER_CLEARING = 0.9
+_BLOCK_SIZE = 1 << 20
+_FILL_AFTER_EVICTION = 0.9
+"""Eviction goes down to this share of the budget, so that not every file evicts another."""
 
 
 class TooLarge(Exception):
-    """More bytes came than are taken, whatever was claimed; nothing of them is kept."""
+    """More bytes arrived than the limit, whatever size was announced. None of them are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ def folder_of(session: str) -> str:
 
 
 class FileStore:
-    """`budget` is what all files together may take. Beyond it, the oldest go."""
+    """All files together may take `budget` bytes. Beyond it, the oldest are deleted."""
 
     def __init__(self, root: Path, budget: int) -> None:
         self._root = root
@@ -57,125 +61,134 @@ class FileStore:
         self._total = 0
 
     async def open(self) -> None:
-        """Make the folders, and throw away what was being written when the last run ended.
+        """Create the folders and delete files that were incomplete when the last run ended.
 
-        `CannotStart` when they cannot be used.
+        Raises `CannotStart` if the folders cannot be used.
         """
+
+        def prepare() -> int:
+            shutil.rmtree(self._root / _INCOMING, ignore_errors=True)
+            make_private_directory(self._root / _INCOMING)
+            return self._measure()
+
         try:
-            self._total = await asyncio.to_thread(self._open)
+            self._total = await asyncio.to_thread(prepare)
         except OSError as trouble:
             raise unusable(self._root, trouble.strerror) from trouble
 
-    def _open(self) -> int:
-        shutil.rmtree(self._root / _INCOMING, ignore_errors=True)
-        make_private_directory(self._root / _INCOMING)
-        return self._count()
-
-    def _count(self) -> int:
-        return sum(size for _, size, _ in self._files())
-
     async def keep(self, folder: str, name: str, chunks: AsyncIterable[bytes], *, limit: int) -> StoredFile:
-        """Keep what `chunks` yield, in place of what has that name; `TooLarge` at the first byte beyond `limit`."""
+        """Store the chunks and replace a file of that name. Raises `TooLarge` at the first byte beyond `limit`."""
+        target = self._path(f"{folder}/{name}")
         descriptor, temporary = await asyncio.to_thread(mkstemp, dir=self._root / _INCOMING)
+
+        def place() -> None:
+            os.fsync(descriptor)
+            make_private_directory(target.parent)
+            Path(temporary).replace(target)
+            fsync_directory(target.parent)
+
         try:
-            size = await _written(descriptor, chunks, limit)
-            await finish_before_cancel(asyncio.to_thread(self._place, descriptor, Path(temporary), folder, name))
+            size = await _write_chunks(descriptor, chunks, limit)
+            await finish_before_cancel(asyncio.to_thread(place))
         finally:
             os.close(descriptor)
-            with suppress(OSError):  # It has its own name by now, or else the next start removes it.
-                os.unlink(temporary)  # noqa: PTH108 - a name as `mkstemp` gave it.
-        stored = StoredFile(ref=f"{folder}/{name}", path=self._root / folder / name, size=size)
-        await self._make_room(size, stored.path)
-        return stored
-
-    def _place(self, descriptor: int, temporary: Path, folder: str, name: str) -> None:
-        os.fsync(descriptor)
-        target = self._path(f"{folder}/{name}")
-        make_private_directory(target.parent)
-        temporary.replace(target)
-        fsync_directory(target.parent)
+            with suppress(OSError):  # It was renamed, or else the next start deletes it.
+                os.unlink(temporary)  # noqa: PTH108 - a string from `mkstemp`.
+        self._total += size
+        if self._total > self.budget:
+            self._total = await asyncio.to_thread(self._evict, target)
+        return StoredFile(ref=f"{folder}/{name}", path=target, size=size)
 
     async def move(self, ref: str, folder: str, name: str) -> StoredFile:
-        """Give a file another place; it stays the same file."""
-        await asyncio.to_thread(self._move, ref, folder, name)
+        """Rename a file within the store."""
+
+        def rename() -> None:
+            target = self._path(f"{folder}/{name}")
+            make_private_directory(target.parent)
+            try:
+                self._path(ref).rename(target)
+            except FileNotFoundError as gone:
+                raise Refused("That file is no longer stored. Please send it again.") from gone
+
+        await asyncio.to_thread(rename)
         return await self.find(f"{folder}/{name}")
 
-    def _move(self, ref: str, folder: str, name: str) -> None:
-        target = self._path(f"{folder}/{name}")
-        make_private_directory(target.parent)
-        try:
-            self._path(ref).rename(target)
-        except FileNotFoundError as gone:
-            raise Refused("That file is not kept any more; send it again.") from gone
-
     async def find(self, ref: str) -> StoredFile:
-        """Return a file that is there; `Refused` when it is not, or not any more."""
-        return await asyncio.to_thread(self._find, ref)
-
-    def _find(self, ref: str) -> StoredFile:
+        """Return a stored file. Raises `Refused` if it does not exist."""
         path = self._path(ref)
         try:
-            return StoredFile(ref=ref, path=path, size=path.stat().st_size)
+            found = await asyncio.to_thread(path.stat)
         except OSError as gone:
-            raise Refused(f"The file {path.name} is not kept any more.") from gone
+            raise Refused(f"The file {path.name} is no longer stored.") from gone
+        return StoredFile(ref=ref, path=path, size=found.st_size)
+
+    async def path(self, ref: str) -> Path:
+        """Return the path of a stored file. Raises `Refused` if it does not exist."""
+        return (await self.find(ref)).path
 
     async def read(self, ref: str, limit: int) -> bytes:
-        """Return at most `limit` bytes from the beginning."""
-        return await asyncio.to_thread(self._read, ref, limit)
+        """Return at most the first `limit` bytes."""
+        stored = await self.find(ref)
 
-    def _read(self, ref: str, limit: int) -> bytes:
-        with self._find(ref).path.open("rb") as file:
-            return file.read(limit)
+        def read() -> bytes:
+            with stored.path.open("rb") as file:
+                return file.read(limit)
+
+        try:
+            return await asyncio.to_thread(read)
+        except FileNotFoundError as gone:
+            raise Refused(f"The file {stored.path.name} is no longer stored.") from gone
 
     async def drop(self, folder: str) -> None:
-        """Remove a folder with all that is in it."""
-        if await asyncio.to_thread(self._drop, folder):
-            self._total = await asyncio.to_thread(self._count)
-
-    def _drop(self, folder: str) -> bool:
+        """Delete a folder and the files in it."""
         path = self._path(f"{folder}/all").parent
-        is_there = path.is_dir()
-        if is_there:
-            shutil.rmtree(path, onerror=_log_undeletable)
-        return is_there
+        if await asyncio.to_thread(path.is_dir):
+            await asyncio.to_thread(shutil.rmtree, path, onerror=_log_undeletable)
+            self._total = await asyncio.to_thread(self._measure)
 
     async def drop_older(self, folder: str, before: float) -> None:
-        """Remove the files of `folder` that were written before that time."""
-        if await asyncio.to_thread(self._drop_older, folder, before):
-            self._total = await asyncio.to_thread(self._count)
-
-    def _drop_older(self, folder: str, before: float) -> int:
+        """Delete the files of `folder` that were written before that time."""
         path = self._path(f"{folder}/all").parent
-        old = [file for written, _, file in self._files(path.name) if written < before]
-        return sum(map(_removed, old))
 
-    async def folders(self) -> list[str]:
-        return await asyncio.to_thread(self._folders)
+        def drop() -> int:
+            old = [file for written, _, file in self._files(path.name) if written < before]
+            return sum(map(_delete, old))
+
+        if await asyncio.to_thread(drop):
+            self._total = await asyncio.to_thread(self._measure)
+
+    async def drop_orphaned(self, sessions: SessionManager) -> None:
+        """Delete the folders of sessions that were deleted while no daemon was running."""
+        found = {*await asyncio.to_thread(self._folders)} - {UPLOADS}
+        if not found:
+            return
+        kept = {folder_of(session.key) for scope in sessions.scopes() for session in sessions.list(scope)}
+        for folder in found - kept:
+            log.info("orphaned_files_deleted", folder=folder)
+            await self.drop(folder)
 
     def _folders(self) -> list[str]:
         return [entry.name for entry in os.scandir(self._root) if entry.is_dir() and not entry.name.startswith(".")]
 
-    async def _make_room(self, size: int, kept: Path) -> None:
-        self._total += size
-        if self._total > self.budget:
-            self._total = await asyncio.to_thread(self._evict, kept)
+    def _measure(self) -> int:
+        return sum(size for _, size, _ in self._files())
 
     def _evict(self, kept: Path) -> int:
-        """Remove the oldest files, so many that the next few need not look for room again; return what is left."""
+        """Delete the oldest files except `kept`. Returns the size of the others."""
         files = sorted(self._files())
         before = left = sum(size for _, size, _ in files)
         for _, size, file in files:
-            if left <= self.budget * _ROOM_AFTER_CLEARING:
+            if left <= self.budget * _FILL_AFTER_EVICTION:
                 break
-            if file != kept and _removed(file):
+            if file != kept and _delete(file):
                 left -= size
-        log.info("old_files_removed", freed=in_bytes(before - left))
+        log.info("old_files_deleted", freed=in_bytes(before - left))
         return left
 
     def _files(self, *folders: str) -> Iterator[tuple[float, int, Path]]:
-        """Yield when each file was written, its size and where it is; of all folders, where none is named."""
+        """Yield the time, size and path of each file in the given folders, by default in all."""
         for folder in folders or self._folders():
-            with suppress(FileNotFoundError):  # A folder or a file may be removed meanwhile.
+            with suppress(FileNotFoundError):  # Another thread may delete a folder or a file at the same time.
                 for entry in os.scandir(self._root / folder):
                     found = entry.stat(follow_symlinks=False)
                     yield found.st_mtime, found.st_size, Path(entry.path)
@@ -187,19 +200,21 @@ class FileStore:
         return self._root / folder / name
 
 
-def _removed(file: Path) -> bool:
-    try:
-        file.unlink()
-    except OSError as trouble:
-        log.warning("file_not_removed", file=str(file), reason=trouble.strerror)
-        return False
-    return True
+def session_file_remover(store: FileStore) -> Callable[[SessionMeta, Leaving], Coroutine[None, None, None]]:
+    """Return a callback that deletes the files of a session when the session is deleted."""
+
+    async def remove(meta: SessionMeta, why: Leaving) -> None:
+        if why is not Leaving.ROTATED:
+            await store.drop(folder_of(meta.key))
+
+    return remove
 
 
-async def _written(descriptor: int, chunks: AsyncIterable[bytes], limit: int) -> int:
-    """Write what comes, in large blocks, and return how much it was.
+async def _write_chunks(descriptor: int, chunks: AsyncIterable[bytes], limit: int) -> int:
+    """Write in large blocks and return the size.
 
-    A block is written wholly: a thread that went on after a cancellation could write to what gets the number next.
+    A cancellation waits for the running block. The caller closes the descriptor next, and a thread that went on
+    writing could then hit another file with the same number.
     """
     size = 0
     block = bytearray()
@@ -208,12 +223,21 @@ async def _written(descriptor: int, chunks: AsyncIterable[bytes], limit: int) ->
         if size > limit:
             raise TooLarge
         block += chunk
-        if len(block) >= _BLOCK:
+        if len(block) >= _BLOCK_SIZE:
             await finish_before_cancel(asyncio.to_thread(write_all, descriptor, bytes(block)))
             block.clear()
     await finish_before_cancel(asyncio.to_thread(write_all, descriptor, bytes(block)))
     return size
 
 
+def _delete(file: Path) -> bool:
+    try:
+        file.unlink()
+    except OSError as trouble:
+        log.warning("file_not_deleted", file=str(file), reason=trouble.strerror)
+        return False
+    return True
+
+
 def _log_undeletable(_function: object, path: str, error: tuple[object, BaseException, object]) -> None:
-    log.warning("file_not_removed", file=path, reason=str(error[1]))
+    log.warning("file_not_deleted", file=path, reason=str(error[1]))

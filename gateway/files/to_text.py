@@ -1,4 +1,4 @@
-"""What the model reads of a file in words: a text whole, a recording as what is heard, anything else by its name."""
+"""Turns attachments into text for the model: short texts in full, recordings transcribed, other files as a path."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
 
-from config import Secret
+from config import Secret, Settings
 from gateway.contract import Attachment, AttachmentKind
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, as_text, in_bytes, media_type, safe_name
@@ -28,13 +28,14 @@ log = structlog.get_logger()
 
 FOLDER = "attachments"
 _OURS = re.compile(r"[0-9a-f]{8}-\d+-.+")
-"""As a `Reader` names what it saves. A workspace may be somebody's own folder, with such a folder in it."""
+"""The names that `AttachmentReader` gives. The workspace may be a person's folder with an `attachments` of its own."""
 
 
 def save(workspace: Path, name: str, source: Path, budget: int) -> str:
-    """Copy `source` into the folder for attachments; return its path in the workspace. The oldest of ours make room.
+    """Copy `source` into the folder for attachments and return its path in the workspace.
 
-    The agent may have put a link in place of the folder or the file: none is followed.
+    Deletes the oldest of our copies beyond `budget` bytes. The agent may have put a link in place of the folder or the
+    file, so links are not followed.
     """
     with suppress(FileExistsError):
         (workspace / FOLDER).mkdir(mode=DIRECTORY_MODE)
@@ -45,85 +46,86 @@ def save(workspace: Path, name: str, source: Path, budget: int) -> str:
         target = open_private(name, CREATE, directory=folder)
         with os.fdopen(target, "wb") as copy, source.open("rb") as original:
             shutil.copyfileobj(original, copy, 1 << 20)
-        _make_room(folder, name, budget)
+        files = []
+        for found in filter(_OURS.fullmatch, os.listdir(folder)):  # noqa: PTH208 - a descriptor, which no link can replace.
+            with suppress(FileNotFoundError):
+                status = os.stat(found, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    files.append((status.st_mtime, status.st_size, found))
+        total = sum(size for _, size, _ in files)
+        for _, size, old in sorted(files):
+            if total > budget and old != name:
+                os.unlink(old, dir_fd=folder)
+                total -= size
     finally:
         os.close(folder)
     return f"{FOLDER}/{name}"
 
 
-def _make_room(folder: int, kept: str, budget: int) -> None:
-    files = []
-    for name in filter(_OURS.fullmatch, os.listdir(folder)):
-        with suppress(FileNotFoundError):
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
-                files.append((found.st_mtime, found.st_size, name))
-    total = sum(size for _, size, _ in files)
-    for _, size, name in sorted(files):
-        if total <= budget:
-            return
-        if name != kept:
-            os.unlink(name, dir_fd=folder)
-            total -= size
+OPENAI_URL = "https://api.openai.com/v1"
+TRANSCRIPTION_TIMEOUT = 120.0
+MAX_TRANSCRIPT_BYTES = 1_000_000
 
 
-OPENAI = "https://api.openai.com/v1"
-TIMEOUT = 120.0
-MAX_ANSWER_BYTES = 1_000_000
+Transcribe = Callable[[Path, str, str], Awaitable[str]]
+"""Transcribes a recording, given its path, name and type. Raises `Refused` with the reason if it cannot."""
 
 
-class _Answer(msgspec.Struct):
+class _Transcript(msgspec.Struct):
     text: str
 
 
 class Transcriber:
-    """`base_url` is that of a provider, with its version, as for chat."""
+    """Transcribes recordings with a provider's OpenAI API. `base_url` includes the version, as for chat."""
 
     def __init__(self, *, base_url: str | None, api_key: Secret | None, model: str) -> None:
-        self._url = f"{(base_url or OPENAI).rstrip('/')}/audio/transcriptions"
+        self._url = f"{(base_url or OPENAI_URL).rstrip('/')}/audio/transcriptions"
         self._headers = {"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {}
         self._model = model
 
     async def transcribe(self, path: Path, name: str, media_type: str) -> str:
-        """Return what is said; `Refused` with a sentence that a person may read. The log has the rest."""
+        """Return the spoken words. Raises `Refused` with a reason for the person. The log has the details."""
         try:
-            return await self._ask(path, name, media_type)
+            with await asyncio.to_thread(path.open, "rb") as recording:
+                form = FormData({"model": self._model, "response_format": "json"})
+                form.add_field("file", recording, filename=name, content_type=media_type)
+                async with (
+                    ClientSession(timeout=ClientTimeout(total=TRANSCRIPTION_TIMEOUT)) as client,
+                    client.post(self._url, data=form, headers=self._headers, allow_redirects=False) as answer,
+                ):
+                    if answer.status != HTTPStatus.OK:
+                        log.warning("transcription_failed", status=answer.status)
+                        raise Refused(f"the transcription service answered {answer.status}")
+                    body = b""
+                    async for chunk in answer.content.iter_chunked(MAX_TRANSCRIPT_BYTES):
+                        body += chunk
+                        if len(body) > MAX_TRANSCRIPT_BYTES:
+                            raise Refused("the transcription service sent an unreadable answer")
+            return msgspec.json.decode(body, type=_Transcript).text
         except (ClientError, OSError) as trouble:  # A timeout is an OSError.
             log.warning("transcription_failed", reason=type(trouble).__name__)
             raise Refused("the transcription service cannot be reached") from None
         except msgspec.DecodeError as trouble:
-            log.warning("transcription_failed", reason="its answer is not the JSON that was asked for")
-            raise Refused("the transcription service gave no readable answer") from trouble
+            log.warning("transcription_failed", reason="the answer is not the expected JSON")
+            raise Refused("the transcription service sent an unreadable answer") from trouble
 
-    async def _ask(self, path: Path, name: str, media_type: str) -> str:
-        with await asyncio.to_thread(path.open, "rb") as recording:
-            form = FormData({"model": self._model, "response_format": "json"})
-            form.add_field("file", recording, filename=name, content_type=media_type)
-            async with (
-                ClientSession(timeout=ClientTimeout(total=TIMEOUT)) as client,
-                client.post(self._url, data=form, headers=self._headers, allow_redirects=False) as answer,
-            ):
-                if answer.status != HTTPStatus.OK:
-                    log.warning("transcription_failed", status=answer.status)
-                    raise Refused(f"the transcription service answered {answer.status}")
-                body = b""
-                async for chunk in answer.content.iter_chunked(MAX_ANSWER_BYTES):
-                    body += chunk
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise Refused("the transcription service gave no readable answer")
-        return msgspec.json.decode(body, type=_Answer).text
+
+def configured_transcriber(settings: Settings) -> Transcribe | None:
+    """Return the function that transcribes recordings, or None if transcription is not configured."""
+    wanted = settings.transcription
+    if wanted.provider is None:
+        return None
+    provider = settings.providers[wanted.provider]
+    return Transcriber(base_url=provider.base_url, api_key=provider.api_key, model=wanted.model).transcribe
 
 
 _BACKTICKS = re.compile("`+")
 _BYTES_PER_CHAR = 4
 _RECORDINGS = frozenset({AttachmentKind.VOICE, AttachmentKind.AUDIO})
 
-Transcribe = Callable[[Path, str, str], Awaitable[str]]
-"""Makes text of a recording: its path, name and type in; `Refused` says in a sentence why there is none."""
-
 
 def unavailable(attachment: Attachment, why: str) -> entries.Attached:
-    """Describe a file that is not there."""
+    """Return the transcript note of an attachment that is not available."""
     name = safe_name(attachment.name, attachment.kind)
     size = f", {in_bytes(attachment.size)}" if attachment.size else ""
     note = f"[{attachment.kind}: {name}{size}; it is not available: {why}]"
@@ -132,12 +134,12 @@ def unavailable(attachment: Attachment, why: str) -> entries.Attached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentReader:
-    """`max_chars` of a text stand in the message itself; `transcribe` is None where nothing listens to recordings."""
+    """Reads the attachments of one message. Texts of up to `max_chars` become part of the message."""
 
     store: FileStore
     workspace: Path
     label: str
-    """Begins the names of what is saved into the workspace, so that two files of one name do not meet."""
+    """The prefix of names in the workspace, so that two files of the same name do not collide."""
     max_chars: int
     max_saved_bytes: int
     transcribe: Transcribe | None
@@ -166,11 +168,11 @@ class AttachmentReader:
         except Refused as trouble:
             note = await self._saved(found, stored, number, f"; it could not be transcribed: {trouble}")
             return msgspec.structs.replace(found, note=note)
-        note = f"[{found.kind}: {found.name}, transcribed:] {said[: self.max_chars] or '(nothing was said)'}"
+        note = f"[{found.kind}: {found.name}, transcribed:] {said[: self.max_chars] or '(no speech)'}"
         return msgspec.structs.replace(found, note=note, said=said[: self.max_chars])
 
     async def _whole_text(self, found: entries.Attached) -> str | None:
-        """Return a text file in full, between fences that it cannot end; None if it is too long or no text."""
+        """Return a text file in full, in a fence longer than any in it; None if it is too long or not a text."""
         if not 0 < found.size <= self.max_chars * _BYTES_PER_CHAR:
             return None
         content = await self.store.read(found.ref, found.size)
@@ -191,7 +193,7 @@ class AttachmentReader:
 
 
 def _kind(attachment: Attachment, found: str) -> str:
-    """Call an image what is one; what was claimed to be one and is not is just a file."""
+    """Return image only for a real image. A claimed image that is not one is a file."""
     if found in PICTURES:
         return AttachmentKind.IMAGE
     return AttachmentKind.FILE if attachment.kind is AttachmentKind.IMAGE else attachment.kind

@@ -1,4 +1,4 @@
-"""Files over HTTP: a page of ours uploads what goes with a message, and downloads what came with an answer."""
+"""HTTP routes of the chat page: upload files for a message, and download files of an answer."""
 
 import mimetypes
 from collections.abc import Callable
@@ -12,19 +12,15 @@ from aiohttp import web
 from gateway.contract import Access, AttachmentKind, Caller, Route
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, in_bytes, media_type, safe_name
-from gateway.files.store import FileStore, TooLarge
+from gateway.files.store import UPLOADS, FileStore, TooLarge
 from gateway.http.responses import HttpError
 
-__all__ = ["UPLOADS", "FileRoutes"]
-
-UPLOADS = "uploads"
-"""The store's folder of what has come in and belongs to no message yet."""
-KEPT_FOR = timedelta(days=1)
-BLOCK = 1 << 16
+UNSENT_KEPT_FOR = timedelta(days=1)
+_BLOCK_SIZE = 1 << 16
 
 
 class FileRoutes:
-    """`max_bytes` is asked for each upload."""
+    """`max_bytes` is called for each upload, because a reload can change it."""
 
     def __init__(self, store: FileStore, max_bytes: Callable[[], int], now: Callable[[], datetime]) -> None:
         self._store = store
@@ -38,19 +34,19 @@ class FileRoutes:
         ]
 
     async def tidy(self) -> None:
-        """Remove what was uploaded long ago and never sent."""
-        await self._store.drop_older(UPLOADS, (self._now() - KEPT_FOR).timestamp())
+        """Delete uploads that were never sent."""
+        await self._store.drop_older(UPLOADS, (self._now() - UNSENT_KEPT_FOR).timestamp())
 
     async def _upload(self, request: web.Request, _: Caller) -> web.StreamResponse:
-        """Take the body as a file, and answer with what a message has to say to bring it along."""
+        """Store the body as a file. The answer has the fields of an attachment for the next message."""
         limit = self._max_bytes()
         name = safe_name(request.query.get("name", ""))
-        sentence = f"The file is too large; files of up to {in_bytes(limit)} are taken."
+        sentence = f"The file is too large. The limit is {in_bytes(limit)}."
         if (request.content_length or 0) > limit:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
         try:
             kept = await self._store.keep(
-                UPLOADS, f"{token_hex(16)}-{name}", request.content.iter_chunked(BLOCK), limit=limit
+                UPLOADS, f"{token_hex(16)}-{name}", request.content.iter_chunked(_BLOCK_SIZE), limit=limit
             )
         except TooLarge:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence) from None
@@ -58,18 +54,21 @@ class FileRoutes:
             raise Refused("The file could not be written to the disk.") from trouble
         claimed = mimetypes.guess_type(name)[0] or ""
         kind = media_type(await self._store.read(kept.ref, HEAD), claimed)
+        attachment_kind = AttachmentKind.AUDIO if kind.startswith("audio/") else AttachmentKind.FILE
+        if kind in PICTURES:
+            attachment_kind = AttachmentKind.IMAGE
         return web.json_response(
             {
                 "ref": kept.ref.removeprefix(f"{UPLOADS}/"),
                 "name": name,
                 "size": kept.size,
                 "media_type": kind,
-                "kind": _kind(kind),
+                "kind": attachment_kind,
             }
         )
 
     async def _download(self, request: web.Request, _: Caller) -> web.StreamResponse:
-        """Hand over a file, to be saved and never to be shown: it is whatever somebody or a model has made."""
+        """Send a file as a download. The browser must not show it, because its content is not trusted."""
         try:
             found = await self._store.find(f"{request.match_info['folder']}/{request.match_info['name']}")
         except Refused as gone:
@@ -82,9 +81,3 @@ class FileRoutes:
                 "Content-Type": "application/octet-stream",
             },
         )
-
-
-def _kind(found: str) -> AttachmentKind:
-    if found in PICTURES:
-        return AttachmentKind.IMAGE
-    return AttachmentKind.AUDIO if found.startswith("audio/") else AttachmentKind.FILE

@@ -136,7 +136,8 @@ class Queueing:
             self._signs.add(job.turn, inbound)
         if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
             self._lanes.stop(job.session, INTERRUPTED)
-        self._files.start(job)
+        if job.inbound.attachments:
+            self._files.start(job)
         self._lanes.put(job.session, job)
         self._delivery.post(note)
 

@@ -1,4 +1,4 @@
-"""Reminders: texts that come to a chat later, once or again and again. See `docs/behaviour.md`."""
+"""Reminders: texts that are sent to a chat later, once or repeatedly. See `docs/behaviour.md`."""
 
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.scheduler import ReminderScheduler

@@ -1,4 +1,4 @@
-"""Reminders of a scope: making, listing and cancelling them."""
+"""Creates, lists and cancels the reminders of a scope."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,17 +13,15 @@ from gateway.access.rules import are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.reminders.schedule import in_words, read_when
+from gateway.reminders.schedule import format_time, parse_due_time
 from gateway.spool import AddReminder, ReminderContent, ReminderRow, Spool, SpoolFull, TooMany
 from gateway.text import clean
 
-__all__ = ["Reminders"]
-
 log = structlog.get_logger()
 
-MOST_PER_SCOPE = 50
-MOST_IN_ALL = 10_000
-MOST_CHARS = 1_000
+MAX_PER_SCOPE = 50
+MAX_TOTAL = 10_000
+MAX_CHARS = 1_000
 
 
 class Reminders:
@@ -32,59 +30,52 @@ class Reminders:
         self._spool = spool
         self._now = now
         self.changed = asyncio.Event()
-        """Set when one was made: it may be the next one that is due."""
+        """Set when a reminder was added, because it may be the next one that is due."""
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone that people mean."""
+        """The time zone of the times that people write."""
         return self._live.settings.gateway.zone
 
     async def make(self, job: Job, text: str, when: str) -> str:
-        """Keep a reminder for the chat of `job`; return what there is to say about it. `Refused` says why not."""
+        """Add a reminder for the chat of `job` and return the confirmation. Raises `Refused` with the reason."""
         text = clean(text).strip()
         if not text:
             raise Refused("the text is empty")
-        if len(text) > MOST_CHARS:
-            raise Refused(f"the text has {len(text):,} characters, and at most {MOST_CHARS:,} fit")
-        appointment = read_when(when, now=self._now(), zone=self.zone)
+        if len(text) > MAX_CHARS:
+            raise Refused(f"the text has {len(text):,} characters, and the limit is {MAX_CHARS:,}")
+        due = parse_due_time(when, now=self._now(), zone=self.zone)
         inbound = job.inbound
-        wanted = AddReminder(
+        reminder = AddReminder(
             id=uuid4().hex,
             scope=job.scope,
-            due_at=appointment.due_at,
-            cron=appointment.cron,
+            due_at=due.due_at,
+            cron=due.cron,
             about=ReminderContent(address=inbound.address, maker=inbound.sender, text=text, guild=inbound.guild),
-            max_per_scope=MOST_PER_SCOPE,
-            max_total=MOST_IN_ALL,
+            max_per_scope=MAX_PER_SCOPE,
+            max_total=MAX_TOTAL,
         )
-        await self._keep(wanted)
-        again = f", then by `{appointment.cron}`" if appointment.cron else ""
-        name = await self._name(wanted)
-        return f"{name} is set for {in_words(wanted.due_at, self.zone)}{again}. /reminders shows them all."
-
-    async def _keep(self, wanted: AddReminder) -> None:
         try:
-            await self._spool.commit(wanted)
+            await self._spool.commit(reminder)
         except TooMany as full:
-            raise Refused("there are too many reminders already; /reminders can cancel some") from full
+            raise Refused("there are too many reminders. Cancel some with /reminders") from full
         except SpoolFull as full:
-            raise Refused("there is no room on the disk; the operator can mend that") from full
+            raise Refused("the disk is full. The operator can fix that") from full
         self.changed.set()
-        log.info("reminder_made", reminder=wanted.id, cron=wanted.cron)
-
-    async def _name(self, kept: AddReminder) -> str:
-        """Name a reminder as its people see it. It is kept, whatever keeps us from reading its number."""
-        with suppress(SpoolFull):
-            for row in await self.of_scope(kept.scope):
-                if row.id == kept.id:
-                    return f"Reminder {row.number}"
-        return "The reminder"
+        log.info("reminder_added", reminder=reminder.id, cron=reminder.cron)
+        name = "The reminder"
+        with suppress(SpoolFull):  # The reminder is stored, even if its number cannot be read.
+            for row in await self.of_scope(reminder.scope):
+                if row.id == reminder.id:
+                    name = f"Reminder {row.number}"
+        again = f", then by `{due.cron}`" if due.cron else ""
+        return f"{name} is set for {format_time(due.due_at, self.zone)}{again}. /reminders lists all."
 
     async def of_scope(self, scope: str) -> list[ReminderRow]:
         return await self._spool.reminders(scope)
 
     def may_cancel(self, reminder: ReminderRow, inbound: Inbound, *, is_owner: bool) -> bool:
-        """Tell whether this is the person who has made it, wherever they write from, or an owner."""
+        """Return whether this is an owner, or the person who added the reminder, on any of their channels."""
         about = reminder.about
         made_by, asked_by = (about.address.channel, about.maker.id), (inbound.address.channel, inbound.sender.id)
         return is_owner or are_same_person(self._live, made_by, asked_by)

@@ -1,9 +1,8 @@
-"""The alarm: sleeps until a reminder is due, and puts each into the outbox exactly once for each of its times."""
+"""Sleeps until a reminder is due, and puts its message into the outbox exactly once for each due time."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, tzinfo
-from functools import partial
 
 import structlog
 
@@ -14,31 +13,27 @@ from gateway.aio import finish_before_cancel
 from gateway.contract import Outbound, PeerKind
 from gateway.outbound.delivery import Delivery
 from gateway.reminders.reminders import Reminders
-from gateway.reminders.schedule import in_words, next_time
+from gateway.reminders.schedule import format_time, next_time
 from gateway.spool import AddToOutbox, OutboxState, ReminderRow, RescheduleReminder, Spool, SpoolFull, WrongState
-from gateway.spool.spool import retry_while_full
-
-__all__ = ["ReminderScheduler"]
 
 log = structlog.get_logger()
 
 LATE_AFTER = timedelta(minutes=1)
-LONGEST_REST = 60.0
-"""Seconds after which the wall clock is looked at again: it may have been put forward, or the machine was asleep."""
-STEP = 60.0
-"""Seconds that the wall clock has to fall behind the other for having been put back."""
-BELIEVED = timedelta(days=1)
-"""A reminder that has rung for a time further ahead than this, and than its next two, starts anew."""
-MOST_FAILURES = 3
-"""So often in a row may the messages of a recurring reminder not be deliverable before it ends."""
+MAX_SLEEP = 60.0
+"""Seconds until the wall clock is read again. It may have been set forward, or the machine was suspended."""
+CLOCK_STEP = 60.0
+"""The wall clock counts as set back if it falls this many seconds behind the monotonic clock."""
+TRUSTED_AHEAD = timedelta(days=1)
+"""A reminder that was sent for a time further ahead than this, and than its next two times, ran on a wrong clock."""
+MAX_FAILURES = 3
+"""A recurring reminder ends after this many undeliverable messages in a row."""
 
-WITHOUT_ROOM = 5.0
+FULL_DISK_DELAY = 5.0
 """Seconds to wait on a full disk."""
-LAST_WORDS = 5.0
-"""Seconds that a ring may take to its end when the gateway is told to stop; it rings at the next start otherwise."""
+SHUTDOWN_GRACE = 5.0
+"""Seconds that a send may take after the gateway was told to stop. Otherwise the next start sends it."""
 
-_AT_ONCE = 100
-_ON_THE_WAY = {OutboxState.PENDING, OutboxState.SENDING}
+_BATCH_SIZE = 100
 
 
 class ReminderScheduler:
@@ -50,136 +45,131 @@ class ReminderScheduler:
         self._delivery = delivery
         self._reminders = reminders
         self._now = now
-        self._is_stale = True
-        self._looked: tuple[datetime, float] | None = None
+        self._must_recompute = True
+        self._last_clocks: tuple[datetime, float] | None = None
 
     def recompute(self) -> None:
-        """Look at the clock and at every recurring reminder anew: the time zone may be another."""
-        self._is_stale = True
+        """Recompute the next time of every recurring reminder, because the time zone may have changed."""
+        self._must_recompute = True
         self._reminders.changed.set()
 
     async def run(self) -> None:
-        """Ring until cancelled. What is committed when that happens is delivered, now or at the next start."""
+        """Send reminders until cancelled. A committed message is delivered now or after the next start."""
         while True:
             try:
-                await self._go_round()
-            except SpoolFull:  # Also what is only read fails, when it is in one transaction with what has no room.
-                self._is_stale = True
-                await asyncio.sleep(WITHOUT_ROOM)
-
-    async def _go_round(self) -> None:
-        self._reminders.changed.clear()
-        if self._was_put_back() or self._is_stale:
-            self._is_stale = False
-            await self._set_anew()
-        await self.send_due()
-        await self._rest(await self._spool.next_reminder())
+                self._reminders.changed.clear()
+                if self._was_clock_set_back() or self._must_recompute:
+                    self._must_recompute = False
+                    await self._reschedule_recurring()
+                await self.send_due()
+                await self._sleep_until(await self._spool.next_reminder())
+            except SpoolFull:  # Reads fail as well, if they share a transaction with a commit that found no room.
+                self._must_recompute = True
+                await asyncio.sleep(FULL_DISK_DELAY)
 
     async def send_due(self) -> None:
-        """Ring all that are due by now."""
-        while due := await self._spool.due_reminders(self._now(), limit=_AT_ONCE):
+        """Send all reminders that are due now."""
+        while due := await self._spool.due_reminders(self._now(), limit=_BATCH_SIZE):
             for reminder in due:
-                await finish_before_cancel(self._ring(reminder), grace=LAST_WORDS)
+                await finish_before_cancel(self._send(reminder), grace=SHUTDOWN_GRACE)
 
-    async def _rest(self, due_at: datetime | None) -> None:
-        """Sleep until `due_at` by the wall clock, until something has changed, or until the clock was put back."""
+    async def _sleep_until(self, due_at: datetime | None) -> None:
+        """Sleep until `due_at` by the wall clock, a change of the reminders, or a step back of the clock."""
         while due_at is None or self._now() < due_at:
-            left = None if due_at is None else min(LONGEST_REST, (due_at - self._now()).total_seconds())
+            left = None if due_at is None else min(MAX_SLEEP, (due_at - self._now()).total_seconds())
             try:
                 async with asyncio.timeout(left):
                     await self._reminders.changed.wait()
             except TimeoutError:
-                if self._was_put_back():
-                    self._is_stale = True
+                if self._was_clock_set_back():
+                    self._must_recompute = True
                     return
             else:
                 return
 
-    def _was_put_back(self) -> bool:
-        """Compare the wall clock with the one that does not jump, since the last look."""
+    def _was_clock_set_back(self) -> bool:
+        """Compare how far the wall clock and the monotonic clock have moved since the last call."""
         wall, steady = self._now(), asyncio.get_running_loop().time()
-        before, self._looked = self._looked, (wall, steady)
-        return before is not None and (wall - before[0]).total_seconds() < steady - before[1] - STEP
+        before, self._last_clocks = self._last_clocks, (wall, steady)
+        return before is not None and (wall - before[0]).total_seconds() < steady - before[1] - CLOCK_STEP
 
-    async def _set_anew(self) -> None:
-        """Have recurring reminders ring next as the clock and the time zone are now."""
+    async def _reschedule_recurring(self) -> None:
+        """Move recurring reminders to their next time by the present clock and time zone."""
         rows = await self._spool.recurring_reminders()
         moves = await asyncio.to_thread(lambda: list(_moves(rows, self._now(), self._reminders.zone)))
         for move in moves:
-            await self._record(move)
+            await self._commit(move)
 
-    async def _ring(self, reminder: ReminderRow) -> None:
-        """Put the message of `reminder` into the outbox and move it to its next time, in one commit."""
-        now = self._now()
-        failures = _failures(reminder)
-        is_welcome = may_talk(self._live, reminder.about.address, reminder.about.maker, reminder.about.guild)
-        if failures >= MOST_FAILURES or not is_welcome:
-            log.warning("reminder_ended", reminder=reminder.id, failures=failures, is_welcome=is_welcome)
-            await self._record(RescheduleReminder(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now))
+    async def _send(self, reminder: ReminderRow) -> None:
+        """Put the message of `reminder` into the outbox and move it to its next time, in one commit.
+
+        A crash before the commit leaves the reminder due. A crash after it leaves the message in the outbox. So the
+        message is sent once either way.
+        """
+        now, zone, about = self._now(), self._reminders.zone, reminder.about
+        failures = reminder.failures
+        if reminder.last_delivery is OutboxState.DEAD:
+            failures += 1
+        elif reminder.last_delivery is OutboxState.DELIVERED:
+            failures = 0
+        is_allowed = may_talk(self._live, about.address, about.maker, about.guild)
+        if failures >= MAX_FAILURES or not is_allowed:
+            log.warning("reminder_ended", reminder=reminder.id, failures=failures, is_allowed=is_allowed)
+            await self._commit(RescheduleReminder(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now))
             return
-        # While a chat is out of reach its reminders do not pile up: the one that waits for it tells enough.
-        rings = reminder.last_delivery not in _ON_THE_WAY
+        # While a chat is out of reach, its reminders do not pile up: the message that waits for it is enough.
+        is_sent = reminder.last_delivery not in {OutboxState.PENDING, OutboxState.SENDING}
+        parts: list[AddToOutbox] = []
+        if is_sent:
+            name = sanitize_name(about.maker.name) if about.address.kind is not PeerKind.DIRECT else ""
+            text = f"⏰ Reminder{f' for {name}' if name else ''}: {about.text}"
+            if now - reminder.due_at > LATE_AFTER:
+                text += f"\n\n(Late: this was due on {format_time(reminder.due_at, zone)}.)"
+            message = Outbound(address=self._live.whereabouts(about.address), text=text)
+            parts = self._delivery.compose(message, key=reminder.next_key)
+        cron = reminder.cron
         move = RescheduleReminder(
             id=reminder.id,
             due_at=reminder.due_at,
-            next_at=_following(reminder, now, self._reminders.zone),
+            next_at=None if cron is None else next_time(cron, max(now, reminder.due_at), zone),
             at=now,
-            is_sent=rings,
+            is_sent=is_sent,
             failures=failures,
         )
-        parts = self._delivery.compose(self._message(reminder, now), key=reminder.next_key) if rings else []
-        if await self._record(move, *parts):
+        if await self._commit(move, *parts):
             self._delivery.post(parts)
-            log.info("reminder_rung", reminder=reminder.id, channel=reminder.about.address.channel, sent=rings)
+            log.info("reminder_sent", reminder=reminder.id, channel=about.address.channel, sent=is_sent)
 
-    async def _record(self, *operations: RescheduleReminder | AddToOutbox) -> bool:
-        """Commit, as soon as there is room. False, and nothing is stored, when it was cancelled meanwhile."""
+    async def _commit(self, *operations: RescheduleReminder | AddToOutbox) -> bool:
+        """Commit as soon as there is room. Returns False, and stores nothing, if the reminder was cancelled."""
         try:
-            await retry_while_full(partial(self._spool.commit, *operations))
+            await self._delivery.record(*operations)
         except WrongState:
             return False
         return True
 
-    def _message(self, reminder: ReminderRow, now: datetime) -> Outbound:
-        about = reminder.about
-        who = sanitize_name(about.maker.name) if about.address.kind is not PeerKind.DIRECT else ""
-        text = f"⏰ Reminder{f' for {who}' if who else ''}: {about.text}"
-        if now - reminder.due_at > LATE_AFTER:
-            text += f"\n\n(Late: this was due on {in_words(reminder.due_at, self._reminders.zone)}.)"
-        return Outbound(address=self._live.whereabouts(about.address), text=text)
-
-
-def _failures(reminder: ReminderRow) -> int:
-    """Count the messages in a row that could not be delivered; of one that is not known any more nothing is said."""
-    if reminder.last_delivery is OutboxState.DEAD:
-        return reminder.failures + 1
-    return 0 if reminder.last_delivery is OutboxState.DELIVERED else reminder.failures
-
-
-def _following(reminder: ReminderRow, now: datetime, zone: tzinfo) -> datetime | None:
-    return None if reminder.cron is None else next_time(reminder.cron, max(now, reminder.due_at), zone)
-
-
-def _latest_ring(reminder: ReminderRow, now: datetime, zone: tzinfo) -> datetime:
-    """Return up to when it has rung, if the clock has gone back since; `now` at the least.
-
-    What it has rung for far ahead, it has rung for by a wrong clock, and that must not silence it until then.
-    """
-    last_sent_for = reminder.last_sent_for
-    if last_sent_for is None or last_sent_for <= now or reminder.cron is None:
-        return now
-    coming = next_time(reminder.cron, now, zone) or now
-    nearest = max(now + BELIEVED, next_time(reminder.cron, coming, zone) or coming)
-    return last_sent_for if last_sent_for <= nearest else now
-
 
 def _moves(reminders: Iterable[ReminderRow], now: datetime, zone: tzinfo) -> Iterator[RescheduleReminder]:
-    """Yield what has to be changed for each to ring at its next time from `now` on, and never twice for one time."""
+    """Yield the changes after which each reminder is due at its next time, and never twice for one time."""
     for reminder in reminders:
         if reminder.cron is None or reminder.due_at <= now:
             continue
-        next_at = next_time(reminder.cron, _latest_ring(reminder, now, zone), zone)
+        next_at = next_time(reminder.cron, _sent_until(reminder, reminder.cron, now, zone), zone)
         if next_at != reminder.due_at:
             yield RescheduleReminder(
                 id=reminder.id, due_at=reminder.due_at, next_at=next_at, at=now, failures=reminder.failures
             )
+
+
+def _sent_until(reminder: ReminderRow, cron: str, now: datetime, zone: tzinfo) -> datetime:
+    """Return the time up to which the reminder was sent, at least `now`.
+
+    That is later than `now` if the clock was set back. A time far ahead was set by a wrong clock and is ignored: the
+    reminder would be silent until then.
+    """
+    last = reminder.last_sent_for
+    if last is None or last <= now:
+        return now
+    coming = next_time(cron, now, zone) or now
+    trusted = max(now + TRUSTED_AHEAD, next_time(cron, coming, zone) or coming)
+    return last if last <= trusted else now

@@ -19,7 +19,8 @@ from gateway.agent.toolbox.notes import load_notes
 from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
 from gateway.conversation import Message
-from gateway.files.room import Files
+from gateway.files.pictures import with_pictures
+from gateway.files.store import FileStore
 from gateway.job import Job
 from gateway.mcp.registry import McpServers
 from gateway.sessions import SessionManager
@@ -124,7 +125,7 @@ class TurnContext:
         sessions: SessionManager,
         meter: Meter,
         compactor: Compactor,
-        files: Files,
+        store: FileStore,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -133,7 +134,7 @@ class TurnContext:
         self._sessions = sessions
         self._meter = meter
         self._compactor = compactor
-        self._files = files
+        self._store = store
         self._now = now
         self._notes_folder = live.settings.gateway.data_dir / "memory"
         self.notes = NotesCache()
@@ -177,10 +178,13 @@ class TurnContext:
             date=f"{today:%A, %Y-%m-%d}",
             zone=today.tzname() or "",
         )
+        messages: Sequence[Message] = [*before, *turn]
+        if any(message.pictures for message in messages):
+            messages = await with_pictures(messages, self._store, sees=agent.info.sees_images)
         # The system prompt and the older messages are the same in each turn of a day, so providers can cache them.
         prompt = Prompt(
             system=system_prompt(agent.system, facts, notes),
-            messages=await self._files.with_pictures([*before, *turn], sees=agent.info.sees_images),
+            messages=messages,
             tools=agent.toolbox.specs(),
             model=agent.chosen_model,
         )

@@ -17,7 +17,9 @@ from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.conversation import Message
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
-from gateway.files.room import Files
+from gateway.files.download import AttachmentDownloads
+from gateway.files.outgoing import OutgoingFiles
+from gateway.files.pictures import with_pictures
 from gateway.job import Job
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import DraftStream
@@ -51,7 +53,7 @@ class TurnRunner:
         gate: ApprovalGate,
         delivery: Delivery,
         reactions: WaitingReactions,
-        files: Files,
+        files: AttachmentDownloads,
         reminders: Reminders,
         compactor: Compactor,
     ) -> None:
@@ -149,7 +151,9 @@ class TurnRunner:
             await self._receive_files(state, state.jobs, slot)
         if not job.has_begun:
             await finish_before_cancel(self._recorder.start(state))
-        outgoing = state.outgoing = self._files.outgoing(job, state.sent)
+        outgoing = state.outgoing = OutgoingFiles(
+            store=self._files.store, settings=self._live.settings.files, job=job, count=len(state.sent)
+        )
         tools = ToolContext(
             workspace=agent.workspace,
             notes=self._context.notes_path(job),
@@ -204,7 +208,7 @@ class TurnRunner:
         await self._receive_files(state, others, slot)
         said = await finish_before_cancel(self._recorder.join(state, others))
         sees_images = state.agent is not None and state.agent.info.sees_images
-        return await self._files.with_pictures(to_messages(said), sees=sees_images)
+        return await with_pictures(to_messages(said), self._files.store, sees=sees_images)
 
     async def _receive_files(self, state: TurnState, jobs: Sequence[Job], slot: TurnSlot) -> None:
         """Wait for the files of messages, before the messages are recorded. The turn's slot is free during that."""
@@ -212,7 +216,7 @@ class TurnRunner:
             return
         async with slot.paused():
             for job in jobs:
-                state.received[job.turn] = await self._files.downloads.collect(job, state.agent.workspace)
+                state.received[job.turn] = await self._files.collect(job, state.agent.workspace)
 
     async def _end(self, state: TurnState, *, may_continue: bool = False) -> None:
         """Record the end, and start to summarise the session if the turn has made it long."""

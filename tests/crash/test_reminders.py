@@ -63,7 +63,7 @@ async def new_stage(home: Path, forked: Daemons) -> AsyncIterator[Stage]:
         yield Stage(order=order, far=far, daemons=forked)
 
 
-async def test_a_reminder_comes_once_wherever_the_daemon_dies(tmp_path: Path) -> None:
+async def test_a_reminder_is_sent_once_wherever_the_daemon_is_killed(tmp_path: Path) -> None:
     at, deaths, has_died = 1, 0, True
     async with daemons() as forked:
         while has_died:

@@ -17,7 +17,7 @@ from gateway.contract import Attachment, AttachmentKind
 from gateway.conversation import ToolCall, UserMessage
 from gateway.daemon import Daemon
 from gateway.errors import AuthRejected, ProviderFailed
-from gateway.files.download import AT_ONCE
+from gateway.files.download import MAX_PARALLEL
 from gateway.sessions import visible_text
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
@@ -130,7 +130,7 @@ async def test_a_file_that_is_too_large_is_named_and_the_message_answered(tmp_pa
         tmp_path, offered(name="film.mkv", size=claimed), content={"F": bytes(200_000)}, configured=small
     )
     assert "[file: film.mkv" in asked.text
-    assert "too large; files of up to 100 kB are taken" in asked.text
+    assert "too large; the limit is 100 kB" in asked.text
     kept = [path for path in (tmp_path / "data/files").rglob("*") if path.is_file()]
     assert kept == []
 
@@ -150,7 +150,7 @@ async def test_a_channel_that_is_locked_out_costs_the_file_and_no_more(tmp_path:
         chat.files = Revoked({"F": None})
         await chat.say("look", attachments=[offered()])
         await chat.hear_message()
-    assert "it is not available: the channel that it came by cannot be used now]" in last_asked(provider).text
+    assert "it is not available: its channel is not available now]" in last_asked(provider).text
 
 
 async def test_a_platform_that_gives_no_files_holds_up_no_other(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_platform_that_gives_no_files_holds_up_no_other(tmp_path: Path) 
     )
     async with gateway(configured, using(ScriptedProvider(OK))) as (daemon, chat):
         chat.files["F"] = None
-        for number in range(AT_ONCE):
+        for number in range(MAX_PARALLEL):
             await chat.say("look", peer=f"peer{number}", attachments=[offered()])
         other = daemon.channels.by_identity["loopback", "other"]
         assert isinstance(other, LoopbackChannel)
@@ -176,7 +176,7 @@ async def test_an_album_is_one_message_and_its_surplus_is_counted(tmp_path: Path
     content = {f"photo{number}": png(number + 1) for number in range(4)}
     asked = await asked_about(tmp_path, *album, content=content, configured=few, text="")
     assert [picture.name for picture in asked.pictures] == ["0.png", "1.png", "2.png"]
-    assert asked.text.endswith("[1 more files came with this message and were not taken: 3 is the most.]")
+    assert asked.text.endswith("[1 more files came with this message and were ignored: 3 is the limit.]")
     (user,) = users(tmp_path)
     assert len(user.attachments) == 4
 

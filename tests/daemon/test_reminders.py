@@ -198,5 +198,5 @@ async def test_a_model_is_told_what_was_wrong_with_its_time(tmp_path: Path, cloc
     ]
     async with serving(OPENAI, *script) as server, gateway(configured(tmp_path, server), now=clock) as (_, chat):
         await say_and_hear(chat, "remind me tomorrow")
-    assert "No reminder was set: 'tomorrow' is no time" in server.requests[1].body["messages"][-1]["content"]
+    assert "No reminder was set: 'tomorrow' is not a time" in server.requests[1].body["messages"][-1]["content"]
     assert "Reminder 1 is set for Monday, 16 November 2020" in server.requests[2].body["messages"][-1]["content"]

@@ -20,12 +20,12 @@ from gateway.files.identify import MAX_NAME_BYTES, in_bytes, safe_name
         ("x" * 300 + ".jpeg", "x" * (MAX_NAME_BYTES - 5) + ".jpeg"),
     ],
 )
-def test_a_claimed_name_becomes_a_label(claimed: str, name: str) -> None:
+def test_a_claimed_name_becomes_a_safe_name(claimed: str, name: str) -> None:
     assert safe_name(claimed) == name
 
 
 @given(st.text())
-def test_whatever_is_claimed_is_one_visible_component(claimed: str) -> None:
+def test_any_claimed_name_becomes_one_visible_path_component(claimed: str) -> None:
     name = safe_name(claimed)
     assert name
     assert not name.startswith(".")
@@ -38,5 +38,5 @@ def test_whatever_is_claimed_is_one_visible_component(claimed: str) -> None:
     ("size", "said"),
     [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (20_000_000, "20 MB"), (2_147_483_648, "2.1 GB")],
 )
-def test_sizes_are_said_as_people_do(size: int, said: str) -> None:
+def test_sizes_are_formatted_for_people(size: int, said: str) -> None:
     assert in_bytes(size) == said

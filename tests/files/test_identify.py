@@ -22,7 +22,7 @@ from tests.files.samples import jpeg, png
         (b"", "", "application/octet-stream"),
     ],
 )
-def test_the_bytes_decide_and_not_the_claim(head: bytes, claimed: str, found: str) -> None:
+def test_the_content_decides_the_type_and_not_the_claim(head: bytes, claimed: str, found: str) -> None:
     assert media_type(head, claimed) == found
 
 
@@ -38,12 +38,12 @@ def test_the_bytes_decide_and_not_the_claim(head: bytes, claimed: str, found: st
         (b"no picture", None),
     ],
 )
-def test_a_picture_tells_its_size(picture: bytes, size: tuple[int, int] | None) -> None:
+def test_dimensions_are_read_from_the_header(picture: bytes, size: tuple[int, int] | None) -> None:
     assert dimensions(picture) == size
 
 
 @given(st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF1234WEBPVP8L"]), st.binary())
-def test_a_damaged_picture_has_no_size_and_does_no_harm(magic: bytes, rest: bytes) -> None:
+def test_a_damaged_picture_has_no_dimensions(magic: bytes, rest: bytes) -> None:
     found = dimensions(magic + rest)
     assert found is None or len(found) == 2
 
@@ -60,5 +60,5 @@ def test_a_damaged_picture_has_no_size_and_does_no_harm(magic: bytes, rest: byte
         (b"caf\xe9", None),
     ],
 )
-def test_text_is_told_from_bytes(content: bytes, text: str | None) -> None:
+def test_text_files_are_told_from_binary_files(content: bytes, text: str | None) -> None:
     assert as_text(content) == text

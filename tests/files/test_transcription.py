@@ -23,7 +23,7 @@ def transcriber(url: str) -> Transcriber:
     return Transcriber(base_url=url, api_key=Secret("sk-canary"), model="whisper-1")
 
 
-async def test_a_recording_becomes_what_was_said(recording: Path) -> None:
+async def test_a_recording_becomes_text(recording: Path) -> None:
     got: dict[str, object] = {}
 
     async def transcribe(request: web.Request) -> web.Response:
@@ -54,12 +54,12 @@ async def test_a_recording_becomes_what_was_said(recording: Path) -> None:
     ("answer", "sentence"),
     [
         (lambda: web.json_response({"error": {"message": "bad key sk-canary"}}, status=401), "answered 401"),
-        (lambda: web.Response(text="<html>"), "no readable answer"),
-        (lambda: web.json_response({"words": []}), "no readable answer"),
-        (lambda: web.Response(body=b" " * 1_500_000), "no readable answer"),
+        (lambda: web.Response(text="<html>"), "unreadable answer"),
+        (lambda: web.json_response({"words": []}), "unreadable answer"),
+        (lambda: web.Response(body=b" " * 1_500_000), "unreadable answer"),
     ],
 )
-async def test_a_failure_is_a_sentence_without_the_key(
+async def test_a_failure_is_reported_without_the_key(
     recording: Path, answer: Callable[[], web.Response], sentence: str
 ) -> None:
     async def transcribe(request: web.Request) -> web.Response:
@@ -72,6 +72,6 @@ async def test_a_failure_is_a_sentence_without_the_key(
     assert "canary" not in str(caught.value)
 
 
-async def test_a_service_that_is_not_there_is_a_sentence(recording: Path) -> None:
+async def test_an_unreachable_service_is_reported(recording: Path) -> None:
     with pytest.raises(Refused, match="cannot be reached"):
         await transcriber("http://127.0.0.1:9/v1").transcribe(recording, "voice.ogg", "audio/ogg")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
-from gateway.files.store import FileStore
-from gateway.files.uploads import KEPT_FOR, UPLOADS, FileRoutes
+from gateway.files.store import UPLOADS, FileStore
+from gateway.files.uploads import UNSENT_KEPT_FOR, FileRoutes
 from tests.files.harness import chunks, left, opened
 from tests.files.samples import png
 from tests.http.harness import BEARER, Running, serving
@@ -23,7 +23,7 @@ async def house(tmp_path: Path) -> AsyncIterator[tuple[Running, FileStore]]:
         yield running, store
 
 
-async def test_an_upload_is_kept_and_described_by_its_bytes(tmp_path: Path) -> None:
+async def test_an_upload_is_stored_and_described_by_its_content(tmp_path: Path) -> None:
     async with house(tmp_path) as (running, store):
         async with running.client.post("/files?name=../cat.txt", data=png(), headers=RAW) as response:
             told = await response.json()
@@ -37,13 +37,13 @@ async def test_an_upload_is_kept_and_described_by_its_bytes(tmp_path: Path) -> N
         assert await store.read(f"{UPLOADS}/{told['ref']}", 1000) == png()
 
 
-async def test_a_body_larger_than_any_other_may_be_is_taken(tmp_path: Path) -> None:
+async def test_an_upload_may_be_larger_than_other_bodies(tmp_path: Path) -> None:
     async with house(tmp_path) as (running, _):
         status = await running.status("POST", "/files?name=a", data=BytesIO(bytes(1_500_000)), headers=RAW)
     assert status == 200
 
 
-async def test_what_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
+async def test_a_large_upload_is_refused_with_or_without_a_content_length(tmp_path: Path) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield bytes(65_536)
@@ -51,7 +51,7 @@ async def test_what_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: 
     async with house(tmp_path) as (running, _):
         async with running.client.post("/files", data=BytesIO(bytes(2_000_001)), headers=RAW) as response:
             assert response.status == 413
-            assert "up to 2.0 MB" in (await response.json())["error"]
+            assert "limit is 2.0 MB" in (await response.json())["error"]
         try:
             async with running.client.post("/files", data=endless(), headers=RAW) as response:
                 assert response.status == 413
@@ -60,14 +60,14 @@ async def test_what_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: 
     assert left(tmp_path) == []
 
 
-async def test_a_form_of_another_site_is_no_upload(tmp_path: Path) -> None:
+async def test_a_form_post_of_another_site_is_refused(tmp_path: Path) -> None:
     async with house(tmp_path) as (running, _):
         for kind in ("text/plain", "multipart/form-data; boundary=x", "application/json"):
             status = await running.status("POST", "/files", data=b"{}", headers={**BEARER, "Content-Type": kind})
             assert status == 415
 
 
-async def test_a_download_is_to_be_saved_and_never_shown(tmp_path: Path) -> None:
+async def test_a_file_is_sent_as_a_download(tmp_path: Path) -> None:
     async with house(tmp_path) as (running, store):
         await store.keep("s", "1-Größe.html", chunks(b"<script>alert(1)</script>"), limit=100)
         async with running.client.get("/files/s/1-Größe.html?name=Größe.html", headers=BEARER) as response:
@@ -79,17 +79,17 @@ async def test_a_download_is_to_be_saved_and_never_shown(tmp_path: Path) -> None
             assert await response.read() == b"<script>alert(1)</script>"
 
 
-async def test_nothing_outside_of_the_store_is_downloaded(tmp_path: Path) -> None:
+async def test_files_outside_the_store_cannot_be_downloaded(tmp_path: Path) -> None:
     async with house(tmp_path) as (running, _):
         for path in ("/files/s/none", "/files/..%2F..%2Fetc/passwd", "/files/.incoming/x", "/files/s/..%2Fx"):
             assert await running.status("GET", path, headers=BEARER) == 404
 
 
-async def test_what_was_uploaded_and_never_sent_goes_after_a_day(tmp_path: Path) -> None:
+async def test_unsent_uploads_are_deleted_after_a_day(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await store.keep(UPLOADS, "a", chunks(b"x"), limit=1)
     files = FileRoutes(store, lambda: 1, lambda: datetime.now(UTC))
     await files.tidy()
     assert left(tmp_path) == [f"{UPLOADS}/a"]
-    await FileRoutes(store, lambda: 1, lambda: datetime.now(UTC) + KEPT_FOR * 2).tidy()
+    await FileRoutes(store, lambda: 1, lambda: datetime.now(UTC) + UNSENT_KEPT_FOR * 2).tidy()
     assert left(tmp_path) == []

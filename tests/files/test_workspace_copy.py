@@ -20,20 +20,20 @@ def workspace(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_copied_and_named_as_tools_see_it(workspace: Path, source: Path) -> None:
+def test_a_file_is_copied_into_the_workspace(workspace: Path, source: Path) -> None:
     assert save(workspace, "a.bin", source, 100) == "attachments/a.bin"
     copy = workspace / "attachments" / "a.bin"
     assert copy.read_bytes() == b"content"
     assert copy.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_same_again_takes_its_place(workspace: Path, source: Path) -> None:
+def test_a_repeated_copy_replaces_the_file(workspace: Path, source: Path) -> None:
     save(workspace, "a.bin", source, 100)
     save(workspace, "a.bin", source, 100)
     assert [each.name for each in (workspace / "attachments").iterdir()] == ["a.bin"]
 
 
-def test_the_oldest_make_room(workspace: Path, source: Path) -> None:
+def test_the_oldest_files_are_evicted(workspace: Path, source: Path) -> None:
     names = [f"{number:08x}-1-a.bin" for number in range(4)]
     for age, name in enumerate(names):
         save(workspace, name, source, 15)
@@ -41,7 +41,7 @@ def test_the_oldest_make_room(workspace: Path, source: Path) -> None:
     assert sorted(each.name for each in (workspace / "attachments").iterdir()) == names[2:]
 
 
-def test_what_others_have_put_there_stays(workspace: Path, source: Path) -> None:
+def test_files_of_other_origin_are_kept(workspace: Path, source: Path) -> None:
     """The owner may have chosen a folder of their own as the workspace."""
     (workspace / "attachments").mkdir()
     (workspace / "attachments" / "thesis.pdf").write_bytes(bytes(1_000))
@@ -50,7 +50,7 @@ def test_what_others_have_put_there_stays(workspace: Path, source: Path) -> None
     assert (workspace / "attachments" / "thesis.pdf").stat().st_size == 1_000
 
 
-def test_no_link_that_the_agent_has_put_there_is_followed(tmp_path: Path, workspace: Path, source: Path) -> None:
+def test_links_in_the_workspace_are_not_followed(tmp_path: Path, workspace: Path, source: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a.bin").write_bytes(b"precious")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Refused
-from gateway.reminders.schedule import FURTHEST, Appointment, next_time, read_when
+from gateway.reminders.schedule import MAX_AHEAD, DueTime, next_time, parse_due_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
@@ -34,52 +34,52 @@ def utc(*parts: int) -> datetime:
         ("2027-03-28T02:30", utc(2027, 3, 28, 1, 30)),
     ],
 )
-def test_a_time_is_meant_in_the_zone_of_the_people(when: str, due_at: datetime) -> None:
-    assert read_when(when, now=NOW, zone=BERLIN) == Appointment(due_at=due_at)
+def test_times_are_parsed_in_the_configured_zone(when: str, due_at: datetime) -> None:
+    assert parse_due_time(when, now=NOW, zone=BERLIN) == DueTime(due_at=due_at)
 
 
 def test_a_cron_line_is_due_at_its_next_time() -> None:
-    due = read_when(" 0 9  * * mon-fri ", now=NOW, zone=BERLIN)
-    assert due == Appointment(due_at=utc(2026, 11, 17, 8), cron="0 9 * * mon-fri")
+    due = parse_due_time(" 0 9  * * mon-fri ", now=NOW, zone=BERLIN)
+    assert due == DueTime(due_at=utc(2026, 11, 17, 8), cron="0 9 * * mon-fri")
 
 
 @pytest.mark.parametrize(
     ("when", "why"),
     [
-        ("", "is no time"),
-        ("soon", "is no time"),
-        ("25:00", "is no time"),
-        ("PT", "is over"),
-        ("PT0S", "is over"),
-        ("2026-11-16T12:00", "is over: it is Monday, 16 November 2026, 13:00 CET now"),
-        ("2026-11-17", "lacks the time of day"),
+        ("", "is not a time"),
+        ("soon", "is not a time"),
+        ("25:00", "is not a time"),
+        ("PT", "has passed"),
+        ("PT0S", "has passed"),
+        ("2026-11-16T12:00", "has passed: it is Monday, 16 November 2026, 13:00 CET now"),
+        ("2026-11-17", "has no time of day"),
         ("2036-11-17T18:00", "more than 5 years away"),
         ("P9999W", "more than 5 years away"),
-        ("0001-01-01T00:00+14:00", "is no time"),
+        ("0001-01-01T00:00+14:00", "is not a time"),
         ("61 * * * *", "bad minute"),
         ("a b c d e", "bad minute"),
         ("0 0 30 2 *", "bad day-of-month"),
-        ("0 0 */31 2 1#5", "never comes"),
-        ("* * * * *", "more than 12 times an hour"),
+        ("0 0 */31 2 1#5", "never happens"),
+        ("* * * * *", "more often than 12 times an hour"),
         ("9" * 500, "too long"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(when: str, why: str) -> None:
+def test_impossible_times_are_refused_with_a_reason(when: str, why: str) -> None:
     with pytest.raises(Refused, match=why):
-        read_when(when, now=NOW, zone=BERLIN)
+        parse_due_time(when, now=NOW, zone=BERLIN)
 
 
-def test_every_five_minutes_is_often_enough() -> None:
-    assert read_when("*/5 * * * *", now=NOW, zone=UTC).due_at == utc(2026, 11, 16, 12, 5)
+def test_every_five_minutes_is_allowed() -> None:
+    assert parse_due_time("*/5 * * * *", now=NOW, zone=UTC).due_at == utc(2026, 11, 16, 12, 5)
 
 
-def test_nine_in_the_morning_stays_nine_when_summer_time_ends() -> None:
+def test_a_daily_time_stays_the_same_when_summer_time_ends() -> None:
     first = next_time("0 9 * * *", utc(2026, 10, 23, 12), BERLIN)
     assert first == utc(2026, 10, 24, 7)
     assert next_time("0 9 * * *", first, BERLIN) == utc(2026, 10, 25, 8)
 
 
-def test_an_hour_that_is_skipped_is_made_up_for_and_one_that_comes_twice_counts_once() -> None:
+def test_a_skipped_hour_comes_later_and_a_repeated_hour_counts_once() -> None:
     assert next_time("30 2 * * *", utc(2027, 3, 27, 12), BERLIN) == utc(2027, 3, 28, 1)
     first = next_time("30 2 * * *", utc(2026, 10, 24, 12), BERLIN)
     assert first == utc(2026, 10, 25, 0, 30)
@@ -87,17 +87,17 @@ def test_an_hour_that_is_skipped_is_made_up_for_and_one_that_comes_twice_counts_
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[0-9*/,\-LW#a-z]{1,5}( [0-9*/,\-LW#a-z]{1,5}){4}", fullmatch=True))
-def test_whatever_is_written_is_a_time_to_come_or_refused(when: str) -> None:
+def test_any_input_is_a_future_time_or_refused(when: str) -> None:
     try:
-        appointment = read_when(when, now=NOW, zone=BERLIN)
+        due = parse_due_time(when, now=NOW, zone=BERLIN)
     except Refused:
         return
-    assert appointment.due_at > NOW
-    assert appointment.cron or appointment.due_at <= NOW + FURTHEST
+    assert due.due_at > NOW
+    assert due.cron or due.due_at <= NOW + MAX_AHEAD
 
 
 @given(st.datetimes(datetime(2026, 1, 1), datetime(2028, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - hypothesis adds the zone
-def test_the_next_time_is_always_to_come(after: datetime) -> None:
+def test_the_next_time_is_in_the_future(after: datetime) -> None:
     for cron in ("30 2 * * *", "*/20 * * * *", "0 */3 * * *"):
         at = next_time(cron, after, BERLIN)
         assert at is not None

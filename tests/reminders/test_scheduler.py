@@ -39,7 +39,7 @@ async def pass_days(post: Post, time: Time, days: int) -> None:
         await post.arrived()
 
 
-async def test_a_chat_that_is_gone_is_tried_a_few_times_only(tmp_path: Path) -> None:
+async def test_a_reminder_ends_after_three_undeliverable_messages(tmp_path: Path) -> None:
     time, wire = Time(), Wire(*(Undeliverable("the chat is gone") for _ in range(9)))
     async with posting(tmp_path, wire, time=time) as post:
         await post.spool.commit(stretch(time))
@@ -48,7 +48,7 @@ async def test_a_chat_that_is_gone_is_tried_a_few_times_only(tmp_path: Path) -> 
     assert wire.tried == ["remind-r-1", "remind-r-2", "remind-r-3"]
 
 
-async def test_a_chat_that_comes_back_is_forgiven(tmp_path: Path) -> None:
+async def test_a_delivered_reminder_resets_the_failures(tmp_path: Path) -> None:
     time, wire = Time(), Wire(*(Undeliverable("blocked") for _ in range(2)))
     async with posting(tmp_path, wire, time=time) as post:
         await post.spool.commit(stretch(time))
@@ -59,7 +59,7 @@ async def test_a_chat_that_comes_back_is_forgiven(tmp_path: Path) -> None:
     assert len(wire.accepted) == 3
 
 
-async def test_reminders_of_a_chat_out_of_reach_do_not_pile_up(tmp_path: Path) -> None:
+async def test_reminders_of_an_unreachable_chat_do_not_pile_up(tmp_path: Path) -> None:
     """Without its channel a reply waits in the outbox until the channel is back."""
     time = Time()
     async with posting(tmp_path, time=time) as post:

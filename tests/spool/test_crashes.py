@@ -50,7 +50,7 @@ async def check(data_dir: Path, acknowledged: set[int]) -> int:
     return len(turns)
 
 
-async def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path: Path) -> None:
+async def test_acknowledged_commits_survive_repeated_kills(tmp_path: Path) -> None:
     dice = random.Random(7)  # noqa: S311 - not for secrets
     acknowledged: set[int] = set()
     async with asyncio.timeout(120):
@@ -63,7 +63,7 @@ async def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-async def test_a_start_can_be_killed_at_any_write_of_the_making_of_the_file(tmp_path: Path) -> None:
+async def test_the_creation_can_be_killed_at_any_write(tmp_path: Path) -> None:
     async with asyncio.timeout(120):
         for step in (1, 4, 8, 13, 18, 25, 40):
             data_dir = tmp_path / str(step)
@@ -84,7 +84,7 @@ async def test_a_start_can_be_killed_at_any_write_of_the_making_of_the_file(tmp_
         ("fsync,fdatasync:error=EIO:when=1", "spool.db"),
     ],
 )
-async def test_a_disk_that_fails_is_never_believed_again(tmp_path: Path, fault: str, file: str) -> None:
+async def test_nothing_is_written_after_a_failing_disk(tmp_path: Path, fault: str, file: str) -> None:
     """Once a sync has failed, a later one that succeeds says nothing about what was lost."""
     async with await Spool.open(tmp_path):
         pass  # Making the file needs syncs too.
@@ -102,7 +102,7 @@ async def test_a_disk_that_fails_is_never_believed_again(tmp_path: Path, fault: 
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-async def test_what_a_full_disk_refused_is_not_there_and_the_rest_is(tmp_path: Path) -> None:
+async def test_a_full_disk_loses_only_refused_commits(tmp_path: Path) -> None:
     """Every fiftieth write finds no room, in the middle of a batch."""
     tracing = (
         *("strace", "-f", "-qq", "-o", "/dev/null", "-P", str(tmp_path / "spool.db-wal")),

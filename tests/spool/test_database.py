@@ -23,7 +23,7 @@ def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("umask")
-async def test_files_are_private_from_birth_whatever_the_umask(tmp_path: Path) -> None:
+async def test_files_are_private_from_their_creation_with_any_umask(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     data_dir.chmod(0o700)
@@ -34,14 +34,14 @@ async def test_files_are_private_from_birth_whatever_the_umask(tmp_path: Path) -
     assert set(modes.values()) == {0o600}
 
 
-async def test_a_file_that_was_opened_to_others_is_closed_again(tmp_path: Path) -> None:
+async def test_the_mode_of_a_readable_file_is_corrected(tmp_path: Path) -> None:
     async with await Spool.open(tmp_path) as spool:
         spool.path.chmod(0o644)
     async with await Spool.open(tmp_path) as spool:
         assert spool.path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_newer_spool_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_newer_spool_is_refused_and_not_changed(tmp_path: Path) -> None:
     async with await Spool.open(tmp_path) as spool:
         await spool.commit(accept())
     _execute(spool.path, f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
@@ -57,7 +57,7 @@ async def test_a_second_process_cannot_open_it(tmp_path: Path) -> None:
             await Spool.open(tmp_path)
 
 
-async def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_an_unusable_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="Can't use"):
         await Spool.open(tmp_path / "missing")
 
@@ -82,7 +82,7 @@ def _make_foreign(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_spoil_header, _spoil_middle, _cut, _make_foreign])
-async def test_a_damaged_file_is_kept_aside_and_a_new_one_made(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+async def test_a_damaged_file_is_renamed_and_a_new_one_created(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     async with await Spool.open(tmp_path) as spool:
         await spool.commit(accept())
     spoil(spool.path)
@@ -101,7 +101,7 @@ async def test_a_damaged_file_is_kept_aside_and_a_new_one_made(tmp_path: Path, s
         assert len((await sound.recover()).inbox) == 1
 
 
-async def test_a_log_without_its_file_is_kept_aside_too(spool: Spool, tmp_path: Path) -> None:
+async def test_a_wal_without_its_database_is_renamed_too(spool: Spool, tmp_path: Path) -> None:
     """As a start leaves it that was killed while it set the two aside."""
     await spool.commit(accept())
     directory = copied(spool.path, tmp_path / "cut")
@@ -115,13 +115,13 @@ async def test_a_log_without_its_file_is_kept_aside_too(spool: Spool, tmp_path: 
     assert found.damaged_file.with_name(f"{found.damaged_file.name}-wal").exists()
 
 
-async def test_a_spool_of_no_length_is_a_new_one(tmp_path: Path) -> None:
+async def test_an_empty_file_is_a_new_spool(tmp_path: Path) -> None:
     (tmp_path / "spool.db").touch()
     async with await Spool.open(tmp_path) as spool:
         assert spool.damaged_file is None
 
 
-def test_an_older_version_is_migrated_step_by_step(tmp_path: Path) -> None:
+def test_an_older_version_is_migrated(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
     steps = [("CREATE TABLE a (x)", "INSERT INTO a VALUES (1)"), ("ALTER TABLE a ADD COLUMN y DEFAULT 2",)]
     migrate(connection, steps[:1])
@@ -133,7 +133,7 @@ def test_an_older_version_is_migrated_step_by_step(tmp_path: Path) -> None:
     connection.close()
 
 
-async def test_a_copy_of_the_older_version_is_kept_before_it_is_migrated(tmp_path: Path) -> None:
+async def test_a_copy_is_kept_before_a_migration(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "spool.db", isolation_level=None)) as old:
         migrate(old, MIGRATIONS[:1])
         old.execute("INSERT INTO facts VALUES ('name', 'value')")
@@ -160,9 +160,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
-async def test_a_log_cut_anywhere_gives_back_all_that_was_synced_before(
-    spool: Spool, tmp_path: Path, share: float
-) -> None:
+async def test_a_wal_cut_anywhere_recovers_all_synced_commits(spool: Spool, tmp_path: Path, share: float) -> None:
     """A power cut can lose what was written after the last sync, and nothing before it."""
     log = spool.path.with_name("spool.db-wal")
     await spool.recover()  # What was asked for before has been done: the log has its length.
@@ -185,7 +183,7 @@ def _written(log: Path) -> int:
     return head + -(-(len(log.read_bytes().rstrip(b"\0")) - head) // frame) * frame
 
 
-async def test_a_log_has_its_length_from_the_start(spool: Spool) -> None:
+async def test_the_wal_is_preallocated(spool: Spool) -> None:
     await spool.recover()
     log = spool.path.with_name("spool.db-wal")
     before = log.stat().st_size

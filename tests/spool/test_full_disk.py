@@ -38,7 +38,7 @@ async def accepted_until_full(spool: Spool) -> int:
     raise AssertionError("the disk did not get full")
 
 
-async def test_intake_is_refused_while_what_was_begun_can_be_finished(disk: Path) -> None:
+async def test_a_full_disk_refuses_intake_and_lets_accepted_work_finish(disk: Path) -> None:
     with capture_logs() as logs:
         async with await Spool.open(disk) as spool:
             await spool.commit(take("first"), accept("first"))
@@ -59,7 +59,7 @@ async def test_intake_is_refused_while_what_was_begun_can_be_finished(disk: Path
     assert [line["event"] for line in logs] == ["spool_write_failed", "spool_writable_again"]
 
 
-async def test_when_the_reserve_is_used_up_too_everything_waits_for_room(disk: Path) -> None:
+async def test_everything_waits_when_the_reserve_is_used_up(disk: Path) -> None:
     async with await Spool.open(disk) as spool:
         await spool.commit(take("first"), accept("first"))
         fill(disk)
@@ -91,7 +91,7 @@ async def noted_until_full(spool: Spool) -> int:
     raise AssertionError("the disk did not get full")
 
 
-async def test_a_disk_that_is_full_at_start_takes_nothing_until_there_is_room(disk: Path) -> None:
+async def test_a_disk_full_at_the_start_refuses_intake_until_there_is_room(disk: Path) -> None:
     async with await Spool.open(disk) as spool:
         await spool.commit(take("first"), accept("first"))
     (disk / "spool.reserve").unlink()

@@ -23,7 +23,7 @@ class Disk:
         self.waits.append(seconds)
 
 
-async def test_what_has_to_be_written_waits_for_room_longer_each_time() -> None:
+async def test_retry_while_full_waits_longer_each_time() -> None:
     disk = Disk(full_for=3)
     assert await retry_while_full(disk.write, sleep=disk.sleep) == "written"
     assert disk.tries == 4
@@ -31,7 +31,7 @@ async def test_what_has_to_be_written_waits_for_room_longer_each_time() -> None:
     assert disk.waits[2] > disk.waits[0]
 
 
-async def test_nothing_else_is_insisted_on() -> None:
+async def test_retry_while_full_raises_other_errors() -> None:
     async def refuse() -> None:
         raise Refused("Never.")
 

@@ -53,13 +53,13 @@ OUTBOX_STEPS: dict[OutboxState, list[Operation]] = {
 }
 
 
-async def test_a_turn_that_is_begun_at_once_counts_as_an_attempt(spool: Spool, crash: Crash) -> None:
+async def test_a_turn_started_at_once_counts_as_an_attempt(spool: Spool, crash: Crash) -> None:
     await spool.commit(take(), replace(accept(), is_started=True))
     (row,) = (await (await crash()).recover()).inbox
     assert (row.state, row.attempts) == (InboxState.RUNNING, 1)
 
 
-async def test_an_accepted_message_comes_back_whole(spool: Spool, crash: Crash) -> None:
+async def test_an_accepted_message_is_recovered_unchanged(spool: Spool, crash: Crash) -> None:
     await spool.commit(take(), accept(text="ä\u2029\x7f😀"))
     (row,) = (await (await crash()).recover()).inbox
     assert row.inbound == inbound("ä\u2029\x7f😀")
@@ -67,7 +67,7 @@ async def test_an_accepted_message_comes_back_whole(spool: Spool, crash: Crash) 
     assert (row.state, row.accepted_at, row.attempts) == (InboxState.RECEIVED, NOW, 0)
 
 
-async def test_a_reply_comes_back_whole(spool: Spool, crash: Crash) -> None:
+async def test_a_reply_is_recovered_unchanged(spool: Spool, crash: Crash) -> None:
     await spool.commit(send(text="**bold**"), MarkSending(key="k1", at=NOW + HOUR))
     (row,) = (await (await crash()).recover()).outbox
     assert row.message == outbound("**bold**")
@@ -75,7 +75,7 @@ async def test_a_reply_comes_back_whole(spool: Spool, crash: Crash) -> None:
     assert row.sending_at == NOW + HOUR
 
 
-async def test_an_event_is_taken_once_also_after_a_restart(spool: Spool, crash: Crash) -> None:
+async def test_an_event_is_accepted_once_even_after_a_restart(spool: Spool, crash: Crash) -> None:
     await spool.commit(take(), accept())
     for opened in (spool, await crash()):
         with pytest.raises(Duplicate):
@@ -83,14 +83,14 @@ async def test_an_event_is_taken_once_also_after_a_restart(spool: Spool, crash: 
         assert [row.turn for row in (await opened.recover()).inbox] == ["t1"]
 
 
-async def test_the_same_event_id_of_another_account_is_another_event(spool: Spool) -> None:
+async def test_event_ids_belong_to_their_account(spool: Spool) -> None:
     await spool.commit(take())
     await spool.commit(replace(take(), account="second"))
     await spool.commit(replace(take(), channel="other"))
     assert (await spool.stats()).seen == 3
 
 
-async def test_a_refused_call_leaves_nothing_behind(spool: Spool) -> None:
+async def test_a_refused_commit_stores_nothing(spool: Spool) -> None:
     await spool.commit(accept())
     with pytest.raises(Duplicate):
         await spool.commit(SetFact(name="a", value="1"), take(), send(), accept())
@@ -98,7 +98,7 @@ async def test_a_refused_call_leaves_nothing_behind(spool: Spool) -> None:
     assert (found.facts, found.outbox, (await spool.stats()).seen) == ({}, (), 0)
 
 
-async def test_a_turn_and_a_key_are_used_once(spool: Spool) -> None:
+async def test_a_turn_and_a_key_can_be_added_once(spool: Spool) -> None:
     await spool.commit(accept(), send())
     with pytest.raises(Duplicate):
         await spool.commit(accept())
@@ -107,7 +107,7 @@ async def test_a_turn_and_a_key_are_used_once(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(InboxState, InboxState)))
-async def test_a_message_moves_only_as_the_table_says(spool: Spool, source: InboxState, target: InboxState) -> None:
+async def test_a_message_changes_state_only_as_allowed(spool: Spool, source: InboxState, target: InboxState) -> None:
     await spool.commit(accept(), *INBOX_PATHS[source])
     settle = SetInboxState(turn="t1", state=target)
     if target in INBOX_MOVES[source]:
@@ -118,7 +118,7 @@ async def test_a_message_moves_only_as_the_table_says(spool: Spool, source: Inbo
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(OutboxState, OutboxState)))
-async def test_a_reply_moves_only_as_the_table_says(spool: Spool, source: OutboxState, target: OutboxState) -> None:
+async def test_a_reply_changes_state_only_as_allowed(spool: Spool, source: OutboxState, target: OutboxState) -> None:
     await spool.commit(send(), *OUTBOX_PATHS[source])
     moved = 0
     for step in OUTBOX_STEPS[target]:
@@ -130,12 +130,12 @@ async def test_a_reply_moves_only_as_the_table_says(spool: Spool, source: Outbox
     assert moved == (target in OUTBOX_MOVES[source])
 
 
-async def test_what_is_not_there_is_in_no_right_state(spool: Spool) -> None:
+async def test_an_unknown_row_is_in_the_wrong_state(spool: Spool) -> None:
     with pytest.raises(WrongState, match="unknown"):
         await spool.commit(StartTurn(turn="t9"))
 
 
-async def test_each_beginning_counts_until_it_is_forgiven(spool: Spool) -> None:
+async def test_each_start_counts_until_the_attempts_are_reset(spool: Spool) -> None:
     await spool.commit(accept(), StartTurn(turn="t1"))
     await spool.commit(StartTurn(turn="t1"))
     assert (await spool.recover()).inbox[0].attempts == 2
@@ -154,7 +154,7 @@ async def test_several_messages_can_share_one_answer(spool: Spool) -> None:
     assert (found.inbox, len(found.outbox)) == ((), 1)
 
 
-async def test_an_edit_counts_until_the_turn_has_started(spool: Spool) -> None:
+async def test_an_edit_is_stored_until_the_turn_starts(spool: Spool) -> None:
     await spool.commit(accept())
     await spool.commit(ReplaceInbound(turn="t1", inbound=inbound("better")))
     await spool.commit(StartTurn(turn="t1"))
@@ -163,13 +163,13 @@ async def test_an_edit_counts_until_the_turn_has_started(spool: Spool) -> None:
     assert (await spool.recover()).inbox[0].inbound.text == "better"
 
 
-async def test_a_postponed_reply_says_why_and_how_often(spool: Spool) -> None:
+async def test_a_retried_reply_keeps_its_reason_and_attempts(spool: Spool) -> None:
     await spool.commit(send(), MarkSending(key="k1", at=NOW), RetryLater(key="k1", reason="429"))
     (row,) = (await spool.recover()).outbox
     assert (row.state, row.attempts, row.reason) == (OutboxState.PENDING, 1, "429")
 
 
-async def test_a_dead_reply_is_listed_and_can_be_revived_in_its_old_place(spool: Spool) -> None:
+async def test_a_dead_reply_is_listed_and_can_be_retried_in_its_place(spool: Spool) -> None:
     await spool.commit(send("k1"), send("k2"), MarkDead(key="k1", reason="chat gone"))
     assert [row.key for row in (await spool.recover()).outbox] == ["k2"]
     assert [(row.key, row.reason) for row in (await spool.listing()).outbox] == [("k1", "chat gone"), ("k2", "")]
@@ -177,20 +177,20 @@ async def test_a_dead_reply_is_listed_and_can_be_revived_in_its_old_place(spool:
     assert [row.key for row in (await spool.recover()).outbox] == ["k1", "k2"]
 
 
-async def test_entries_noted_twice_are_kept_once(spool: Spool) -> None:
+async def test_entries_appended_twice_are_stored_once(spool: Spool) -> None:
     await spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"b\n")))
     await spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n", b"c\n")))
     assert [part async for part in spool.unflushed_entries()] == [("s", [(1, b"a\n"), (2, b"b\n"), (3, b"c\n")])]
 
 
-async def test_other_bytes_under_the_same_seq_are_refused_whole(spool: Spool) -> None:
+async def test_different_bytes_for_a_seq_refuse_the_whole_commit(spool: Spool) -> None:
     await spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n",)))
     with pytest.raises(Conflict):
         await spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"x\n", b"c\n")))
     assert [part async for part in spool.unflushed_entries()] == [("s", [(2, b"b\n")])]
 
 
-async def test_many_noted_entries_come_in_parts_and_in_order(spool: Spool) -> None:
+async def test_many_entries_come_in_parts_and_in_order(spool: Spool) -> None:
     lines = tuple(b"%d\n" % number for number in range(1_200))
     await spool.commit(*(AppendEntries(session=session, first_seq=0, lines=lines) for session in ("b", "a")))
     parts = [part async for part in spool.unflushed_entries()]
@@ -200,14 +200,14 @@ async def test_many_noted_entries_come_in_parts_and_in_order(spool: Spool) -> No
     assert [name for name, _ in parts] == sorted(name for name, _ in parts)
 
 
-async def test_what_a_flush_made_durable_is_forgotten(spool: Spool) -> None:
+async def test_flushed_entries_are_dropped(spool: Spool) -> None:
     for session in ("a", "b"):
         await spool.commit(AppendEntries(session=session, first_seq=1, lines=(b"1\n", b"2\n", b"3\n")))
     await spool.drop_entries({"a": 2, "b": 3, "c": 9})
     assert [part async for part in spool.unflushed_entries()] == [("a", [(3, b"3\n")])]
 
 
-async def test_forgetting_many_entries_takes_several_steps_and_forgets_them_all(spool: Spool) -> None:
+async def test_many_entries_are_dropped_in_several_steps(spool: Spool) -> None:
     sessions = [f"s{number}" for number in range(3)]
     lines = tuple(b"%d\n" % number for number in range(1_000))
     await spool.commit(*(AppendEntries(session=session, first_seq=1, lines=lines) for session in sessions))
@@ -219,7 +219,7 @@ async def test_forgetting_many_entries_takes_several_steps_and_forgets_them_all(
     ]
 
 
-async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_dropped(spool: Spool) -> None:
+async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_deleted(spool: Spool) -> None:
     await spool.commit(SaveDraft(turn="t1", receipt=Receipt(message_id="m0"), at=NOW))
     await spool.commit(SaveDraft(turn="t1", receipt=RECEIPT, at=NOW))
     assert (await spool.recover()).drafts == {"t1": RECEIPT}
@@ -227,13 +227,13 @@ async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_dropped(spool: Spo
     assert (await spool.recover()).drafts == {}
 
 
-async def test_facts_are_remembered_until_they_are_forgotten(spool: Spool, crash: Crash) -> None:
+async def test_facts_are_kept_until_they_are_deleted(spool: Spool, crash: Crash) -> None:
     await spool.commit(SetFact(name="restarted_by", value="ann"), SetFact(name="b", value="1"))
     await spool.commit(SetFact(name="restarted_by", value="bob"), SetFact(name="b", value=None))
     assert (await (await crash()).recover()).facts == {"restarted_by": "bob"}
 
 
-async def test_rows_that_cannot_be_read_are_set_aside_and_kept(spool: Spool, crash: Crash) -> None:
+async def test_unreadable_rows_become_dead_and_are_kept(spool: Spool, crash: Crash) -> None:
     await spool.commit(accept("t1"), accept("t2"), send("k1"), send("k2"))
     await spool.close()
     with sqlite3.connect(spool.path) as database:
@@ -249,7 +249,7 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_kept(spool: Spool, cra
     assert set((await opened.listing()).unreadable) == {"t1", "k1", "k2"}
 
 
-async def test_stats_count_what_is_unfinished(spool: Spool) -> None:
+async def test_stats_count_unfinished_rows(spool: Spool) -> None:
     await spool.commit(take(), accept("t1"), accept("t2"), send(), SetInboxState(turn="t2", state=InboxState.ANSWERED))
     stats = await spool.stats()
     assert (stats.inbox, stats.outbox) == ({InboxState.RECEIVED: 1}, {OutboxState.PENDING: 1})

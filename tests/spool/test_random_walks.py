@@ -236,6 +236,6 @@ class Walk:
 
 @settings(max_examples=40, deadline=None)
 @given(steps)
-def test_what_was_committed_is_what_is_found(walk: list[list[list[Operation]] | None]) -> None:
+def test_committed_operations_are_recovered(walk: list[list[list[Operation]] | None]) -> None:
     with TemporaryDirectory() as directory:
         asyncio.run(Walk(Path(directory)).run(walk))

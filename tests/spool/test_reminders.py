@@ -26,7 +26,7 @@ def appoint(name: str = "r1", *, scope: str = "s", due_at: datetime = NOW, cron:
     return AddReminder(id=name, scope=scope, due_at=due_at, cron=cron, about=ABOUT, max_per_scope=3, max_total=4)
 
 
-async def test_a_reminder_survives_a_crash_and_is_due_in_its_time(spool: Spool, crash: Crash) -> None:
+async def test_a_reminder_survives_a_crash(spool: Spool, crash: Crash) -> None:
     await spool.commit(appoint(due_at=NOW + HOUR, cron="0 9 * * *"))
     again = await crash()
     assert await again.next_reminder() == NOW + HOUR
@@ -35,7 +35,7 @@ async def test_a_reminder_survives_a_crash_and_is_due_in_its_time(spool: Spool, 
     assert (row.number, row.cron, row.about, row.last_delivery) == (1, "0 9 * * *", ABOUT, None)
 
 
-async def test_it_rings_with_its_message_or_not_at_all(spool: Spool) -> None:
+async def test_a_reminder_moves_on_together_with_its_message(spool: Spool) -> None:
     await spool.commit(appoint())
     (row,) = await spool.due_reminders(NOW, limit=9)
     ring = RescheduleReminder(id="r1", due_at=NOW, next_at=NOW + HOUR, at=NOW, is_sent=True)
@@ -54,7 +54,7 @@ async def test_it_rings_with_its_message_or_not_at_all(spool: Spool) -> None:
     assert (await spool.reminders("s"))[0].last_delivery is OutboxState.DEAD
 
 
-async def test_one_that_was_cancelled_rings_no_more(spool: Spool) -> None:
+async def test_a_cancelled_reminder_is_no_longer_due(spool: Spool) -> None:
     await spool.commit(appoint())
     await spool.commit(CancelReminder(id="r1", at=NOW))
     assert await spool.reminders("s") == []
@@ -64,7 +64,7 @@ async def test_one_that_was_cancelled_rings_no_more(spool: Spool) -> None:
             await spool.commit(late)
 
 
-async def test_a_number_is_not_given_to_another_soon(spool: Spool) -> None:
+async def test_a_number_is_not_reused_soon(spool: Spool) -> None:
     await spool.commit(appoint("r1"), appoint("r2"), appoint("other", scope="t"), CancelReminder(id="r2", at=NOW))
     await spool.delete_old_rows(NOW + HOUR)
     await spool.commit(appoint("r3"))
@@ -76,7 +76,7 @@ async def test_a_number_is_not_given_to_another_soon(spool: Spool) -> None:
     assert [row.number for row in await spool.reminders("s")] == [1, 2]
 
 
-async def test_there_are_only_so_many_of_a_scope_and_in_all(spool: Spool) -> None:
+async def test_reminders_are_limited_per_scope_and_in_total(spool: Spool) -> None:
     await spool.commit(appoint("r1"), appoint("r2"), appoint("r3"))
     with pytest.raises(TooMany):
         await spool.commit(appoint("r4"))
@@ -86,7 +86,7 @@ async def test_there_are_only_so_many_of_a_scope_and_in_all(spool: Spool) -> Non
     await spool.commit(CancelReminder(id="r1", at=NOW), appoint("r4"))
 
 
-async def test_a_row_that_cannot_be_read_stands_in_nobodys_way(tmp_path: Path) -> None:
+async def test_unreadable_reminders_do_not_block_others(tmp_path: Path) -> None:
     async with await Spool.open(tmp_path) as spool:
         await spool.commit(appoint("bad"), appoint("good"))
     with sqlite3.connect(tmp_path / "spool.db") as connection:

@@ -21,7 +21,7 @@ from tests.spool.samples import HOUR, NOW, RECEIPT, accept, send, take
 LATER = NOW + 49 * HOUR
 
 
-async def test_events_are_remembered_for_two_days_and_dropped_afterwards(spool: Spool) -> None:
+async def test_events_are_kept_for_two_days(spool: Spool) -> None:
     await spool.commit(*(take(f"old{number}") for number in range(2_000)))
     await spool.commit(*(take(f"new{number}", at=LATER) for number in range(ALWAYS_SEEN)))
     await spool.delete_old_rows(NOW + 47 * HOUR)
@@ -32,14 +32,14 @@ async def test_events_are_remembered_for_two_days_and_dropped_afterwards(spool: 
     assert (await spool.stats()).seen == ALWAYS_SEEN + 1
 
 
-async def test_a_clock_that_jumps_ahead_does_not_make_it_forget_the_newest(spool: Spool) -> None:
+async def test_the_newest_events_survive_a_clock_jump(spool: Spool) -> None:
     await spool.commit(take("e1"))
     await spool.delete_old_rows(NOW + timedelta(days=3650))
     with pytest.raises(Duplicate):
         await spool.commit(take("e1"))
 
 
-async def test_no_more_events_are_kept_than_asked_for(spool: Spool) -> None:
+async def test_the_number_of_events_is_limited(spool: Spool) -> None:
     await spool.commit(*(take(f"e{number}") for number in range(3_000)))
     await spool.delete_old_rows(NOW, max_seen=1_000)
     assert (await spool.stats()).seen == 1_000
@@ -51,7 +51,7 @@ def message(turn: str, state: InboxState) -> list[Operation]:
     return [accept(turn), StartTurn(turn=turn), SetInboxState(turn=turn, state=state)]
 
 
-async def test_finished_rows_go_after_a_while_and_the_dead_stay_longer(spool: Spool) -> None:
+async def test_finished_rows_are_deleted_earlier_than_dead_ones(spool: Spool) -> None:
     await spool.commit(
         *message("answered", InboxState.ANSWERED),
         *message("dead", InboxState.DEAD),
@@ -77,7 +77,7 @@ async def test_finished_rows_go_after_a_while_and_the_dead_stay_longer(spool: Sp
     assert {row.turn for row in (await spool.recover()).inbox} == {"waiting", "received", "answered"}
 
 
-async def test_finished_and_dead_rows_are_bounded_in_number_too(spool: Spool) -> None:
+async def test_the_number_of_finished_and_dead_rows_is_limited(spool: Spool) -> None:
     finished = FINISHED_LIMIT + 1_000
     for start in range(0, finished, 1_000):
         await spool.commit(
@@ -102,14 +102,14 @@ async def test_finished_and_dead_rows_are_bounded_in_number_too(spool: Spool) ->
     assert (len(dead), dead[0].key) == (DEAD_LIMIT, "k10")
 
 
-async def test_a_draft_whose_turn_has_ended_is_dropped(spool: Spool) -> None:
+async def test_drafts_of_finished_turns_are_deleted(spool: Spool) -> None:
     await spool.commit(accept("open"), *message("ended", InboxState.ANSWERED))
     await spool.commit(*(SaveDraft(turn=turn, receipt=RECEIPT, at=NOW) for turn in ("open", "ended", "unknown")))
     await spool.delete_old_rows(LATER)
     assert set((await spool.recover()).drafts) == {"open"}
 
 
-async def test_the_room_of_dropped_rows_is_given_back(spool: Spool) -> None:
+async def test_the_space_of_deleted_rows_is_returned(spool: Spool) -> None:
     lines = tuple(b"x" * 10_000 for _ in range(200))
     for start in range(0, 2_000, 200):
         await spool.commit(AppendEntries(session="s", first_seq=start, lines=lines))

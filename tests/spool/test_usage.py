@@ -30,19 +30,19 @@ async def test_usage_adds_up_and_survives_a_crash(spool: Spool, crash: Crash) ->
     ]
 
 
-async def test_who_has_used_nothing_has_used_nothing(spool: Spool) -> None:
+async def test_usage_is_zero_without_rows(spool: Spool) -> None:
     assert await spool.usage(TODAY, "web:ann") == UsageTotal()
     assert await spool.top_usage(TODAY, limit=5) == []
 
 
-async def test_usage_is_refused_with_what_it_belongs_to(spool: Spool) -> None:
+async def test_usage_is_refused_with_the_rest_of_its_commit(spool: Spool) -> None:
     await spool.commit(take("e1"))
     with pytest.raises(Duplicate):
         await spool.commit(spend(), take("e1"))
     assert await spool.usage(TODAY) == UsageTotal()
 
 
-async def test_days_go_after_a_while(spool: Spool) -> None:
+async def test_old_days_of_usage_are_deleted(spool: Spool) -> None:
     old = (NOW - USAGE_KEPT - timedelta(days=1)).date().isoformat()
     await spool.commit(spend(), *(spend(f"web:{number}", day=old) for number in range(1_200)))
     await spool.delete_old_rows(NOW)

@@ -213,4 +213,4 @@ async def test_a_photo_reaches_the_model_but_an_endless_file_does_not(tmp_path: 
     assert isinstance(first, UserMessage)
     assert [picture.data for picture in first.pictures] == [png()]
     assert isinstance(second, UserMessage)
-    assert second.text == "[file: _x, 10 bytes; it is not available: it is too large; files of up to 300 kB are taken]"
+    assert second.text == "[file: _x, 10 bytes; it is not available: it is too large; the limit is 300 kB]"
