@@ -46,7 +46,7 @@ def restored(archive: Path, folder: Path, *, replaces: bool = False) -> Restored
 
 def quick(daemon: Daemon) -> None:
     """Make the offline responder answer at once."""
-    daemon.agents.replace("main", lambda main: replace(main, provider=OfflineProvider(pace=0.0)))
+    daemon.agents.replace("main", lambda main: replace(main, provider=OfflineProvider(word_delay=0.0)))
 
 
 async def talk(chat: LoopbackChannel, peer: str, accepted: list[str], midway: asyncio.Event) -> None:

@@ -1,55 +1,25 @@
-"""What the offline provider says: rules over the conversation, and nothing that is not in it."""
+"""The offline provider: answers by a few fixed rules, for a first start without a language model."""
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 
 from config import ProviderSettings
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, new_call_id
-from gateway.conversation import AssistantMessage, Json, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
+from gateway.conversation import AssistantMessage, Json, Message, ToolCall, ToolMessage, UserMessage
 from gateway.text import excerpt
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRequest:
-    """A wish to call a tool."""
-
-    tool: str
-    input: dict[str, Json] = field(default_factory=dict)
-
-
-Decision = str | ToolRequest
-History = Sequence[Message]
-Rule = Callable[[re.Match[str], History], Decision]
-
+_WORD_DELAY = 0.012
+_MAX_DELTAS = 250
+"""A longer answer comes in runs of words, so that its reader does not wait for the delays alone."""
 _MAX_COMMAND_CHARS = 2_500
 _QUOTE_CHARS = 300
 
-
-def choose_reply(messages: History, *, offered: Collection[str]) -> Decision:
-    """Answer the last message: with text, or with a call of one of the tools that are `offered`."""
-    last = messages[-1] if messages else None
-    if isinstance(last, ToolMessage):
-        return _report(messages, last.outcomes)
-    decision = _answer(last.text, messages) if isinstance(last, UserMessage) else _INTRODUCTION
-    if isinstance(decision, ToolRequest) and decision.tool not in offered:
-        return f"For that I would need the tool `{decision.tool}`, which this agent has not been given."
-    return decision
-
-
-def _answer(text: str, messages: History) -> Decision:
-    wish = text.strip() if len(text) <= _MAX_COMMAND_CHARS else ""
-    for pattern, rule in _RULES:
-        if match := pattern.search(wish):
-            return rule(match, messages)
-    return _echo(text, messages)
-
-
 _INTRODUCTION = """\
-I am Gatehouse's built-in **offline responder**: a handful of rules, *not* a language model. No key, no network.
+I'm Gatehouse's built-in **offline responder**: a few rules, *not* a language model. I need no API key and no network.
 
-What I can do:
+I can:
 
 - tell the time: `what time is it`
 - look at the workspace: `list files`, `read notes.txt`
@@ -57,147 +27,156 @@ What I can do:
 - remind you: `remind me in 5 minutes to turn off the oven`, `remind me every day at 9:00 to stretch`
 - look back in this conversation: `what did I say first`, `what is my name`, `how many messages`
 
-Real answers need a language model. Whoever runs this Gatehouse can add one by four lines of configuration \
-(`kind` and `api_key` or `base_url` of a provider, `provider` and `model` of the agent), with a key of OpenAI, \
-Anthropic or OpenRouter, or without any by a local Ollama. Until then everything else can be tried with me: \
-channels, sessions, commands, tools."""
+To connect a real model, run `gatehouse setup`. You can use a key of OpenAI, Anthropic or OpenRouter, or a local \
+Ollama without a key. Until then, try everything else with me: channels, sessions, commands, tools."""
 
-_REMINDER = (
-    "I am the offline responder, not a language model, so I cannot say anything clever about it. Say `help` to see \
-what I can do."
-)
+_HINT = "I'm the offline responder, not a language model, so I can't say more. Send `help` to see what I can do."
 
-
-def _introduce(_match: re.Match[str], _messages: History) -> Decision:
-    return _INTRODUCTION
-
-
-def _greet(_match: re.Match[str], messages: History) -> Decision:
-    name = _find_name(messages)
-    return f"Hello{f', **{name}**' if name else ''}! {_INTRODUCTION}"
+_REPORTS = {
+    "current_time": "It is **{output}**.",
+    "list_files": "These files are in the workspace:\n\n{block}",
+    "read_file": "Here it is:\n\n{block}",
+    "remember": "{output} Ask me `what do you remember` at any time.",
+    "remind": "{output}",
+    "recall": "Here's what I find in my notes:\n\n{output}",
+}
 
 
-def _echo(text: str, messages: History) -> str:
-    if not text.strip():
-        return f"Your message has no text. {_REMINDER}"
-    if len(_said(messages)) > 1:
-        return f"You said:\n\n{_quoted(text)}\n\n{_REMINDER}"
-    return f"You said:\n\n{_quoted(text)}\n\n{_INTRODUCTION}"
+def open_offline(_settings: ProviderSettings, _name: str) -> Provider:
+    return OfflineProvider()
 
 
-def _tell_time(_match: re.Match[str], _messages: History) -> Decision:
-    return ToolRequest(tool="current_time")
+class OfflineProvider:
+    """Streams its answers word by word, as a model would."""
+
+    def __init__(self, word_delay: float = _WORD_DELAY) -> None:
+        self._word_delay = word_delay
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        reply = choose_reply(prompt.messages, offered={spec.name for spec in prompt.tools})
+        if isinstance(reply, ToolRequest):
+            yield ToolCall(id=new_call_id(), name=reply.tool, input=reply.input)
+            return
+        words = re.findall(r"\s*\S+\s*", reply)
+        run = -(-len(words) // _MAX_DELTAS) or 1
+        for start in range(0, len(words), run):
+            if start:
+                await asyncio.sleep(self._word_delay)
+            yield TextDelta(text="".join(words[start : start + run]))
 
 
-def _list_files(match: re.Match[str], _messages: History) -> Decision:
-    path = _unquoted(match["path"])
-    return ToolRequest(tool="list_files", input={"path": path} if path else {})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRequest:
+    tool: str
+    input: dict[str, Json] = field(default_factory=dict)
 
 
-def _read_file(match: re.Match[str], _messages: History) -> Decision:
-    return ToolRequest(tool="read_file", input={"path": _unquoted(match["path"])})
+Reply = str | ToolRequest
 
 
-def _remember(match: re.Match[str], _messages: History) -> Decision:
-    return ToolRequest(tool="remember", input={"text": match["text"].strip()})
+def choose_reply(messages: Sequence[Message], *, offered: Collection[str]) -> Reply:
+    """Answer the last message: with text, or by calling one of the `offered` tools."""
+    last = messages[-1] if messages else None
+    if isinstance(last, ToolMessage):
+        steps = [message for message in messages if isinstance(message, AssistantMessage)]
+        tools = {call.id: call.name for step in steps for call in step.tool_calls}
+        return "\n\n".join(
+            f"That didn't work: {outcome.output}"
+            if outcome.is_error
+            else _report(tools.get(outcome.id, "tool"), outcome.output)
+            for outcome in last.outcomes
+        )
+    if not isinstance(last, UserMessage):
+        return _INTRODUCTION
+    text = last.text.strip()
+    reply: Reply | None = None
+    if len(last.text) <= _MAX_COMMAND_CHARS:
+        found = ((intent, pattern.search(text)) for intent, pattern in _INTENTS)
+        reply = next((_answer(intent, match, messages) for intent, match in found if match), None)
+    if isinstance(reply, ToolRequest) and reply.tool not in offered:
+        return f"I'd need the tool `{reply.tool}` for that, but this agent doesn't have it."
+    if reply is not None:
+        return reply
+    if not text:
+        return f"Your message has no text. {_HINT}"
+    is_first = sum(isinstance(message, UserMessage) for message in messages) == 1
+    return f"You said:\n\n{_quote(text)}\n\n{_INTRODUCTION if is_first else _HINT}"
 
 
-def _recall(match: re.Match[str], _messages: History) -> Decision:
-    query = _unquoted(match["query"])
-    return ToolRequest(tool="recall", input={"query": query} if query else {})
+def _report(tool: str, output: str) -> str:
+    """Put the result of a tool into words."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", output)), default=2)
+    fence = "`" * (longest + 1)  # Longer than any fence in the output.
+    report = _REPORTS.get(tool, "`{tool}` says:\n\n{block}")
+    return report.format(tool=tool, output=output, block=f"{fence}\n{output}\n{fence}")
 
 
-_UNITS = {"second": "PT{}S", "minute": "PT{}M", "hour": "PT{}H", "day": "P{}D"}
+def _answer(intent: str, match: re.Match[str], messages: Sequence[Message]) -> Reply:  # noqa: PLR0911 - one case for each intent.
+    given = {name: value.strip() for name, value in match.groupdict().items() if value}
+    said = [message.text for message in messages if isinstance(message, UserMessage)]
+    answers = [message.text for message in messages if isinstance(message, AssistantMessage) and message.text]
+    found = (_NAME.search(text[:_MAX_COMMAND_CHARS]) for text in reversed(said))
+    name = next((each["name"] for each in found if each), None)
+    match intent:
+        case "tell_name":
+            return f"You told me that your name is **{name}**." if name else "You haven't told me your name here."
+        case "meet":
+            return f"Nice to meet you, **{name}**. Ask me `what is my name` later in this conversation."
+        case "greet":
+            return f"Hello{f', **{name}**' if name else ''}! {_INTRODUCTION}"
+        case "tell_time":
+            return ToolRequest(tool="current_time")
+        case "list_files" | "read_file":
+            path = given.get("path", "").strip(_QUOTES)
+            return ToolRequest(tool=intent, input={"path": path} if path else {})
+        case "recall":
+            query = given.get("query", "").strip(_QUOTES)
+            return ToolRequest(tool="recall", input={"query": query} if query else {})
+        case "remember":
+            return ToolRequest(tool="remember", input={"text": given["text"]})
+        case "remind":
+            if "amount" in given:
+                when = _UNITS[given["unit"].lower()].format(given["amount"])
+            elif "daily" in given:
+                hour, _, minute = given["daily"].partition(":")
+                when = f"{int(minute)} {int(hour)} * * *"
+            else:
+                when = given["clock"]
+            return ToolRequest(tool="remind", input={"text": given["text"], "when": when})
+        case "first_message":
+            return f"The first thing you said here is:\n\n{_quote(said[0])}"
+        case "last_message":
+            return f"Before that you said:\n\n{_quote(said[-2])}" if said[1:] else "You said nothing here before that."
+        case "last_answer" if answers:  # It is Markdown already, so it is not escaped.
+            return f"The last thing I said is:\n\n> {excerpt(answers[-1][: 4 * _QUOTE_CHARS], _QUOTE_CHARS)}"
+        case "last_answer":
+            return "I haven't said anything here yet."
+        case "count_messages":
+            return (
+                f"Messages that I can see in this conversation: **{len(said)}** from you (including this one) "
+                f"and **{len(answers)}** from me."
+            )
+        case _:
+            return _INTRODUCTION
 
 
-def _remind(match: re.Match[str], _messages: History) -> Decision:
-    said = {name: value for name, value in match.groupdict().items() if value}
-    if "amount" in said:
-        when = _UNITS[said["unit"].lower()].format(said["amount"])
-    elif "daily" in said:
-        hour, _, minute = said["daily"].partition(":")
-        when = f"{int(minute)} {int(hour)} * * *"
-    else:
-        when = said["clock"]
-    return ToolRequest(tool="remind", input={"text": said["text"].strip(), "when": when})
+_INLINE_MARKUP = re.compile(r"[\\`*\[\]<~]|&(?=#?\w)|(?<![^\W_])_|_(?![^\W_])")
+_LEADING_MARKUP = re.compile(r"^(\d{0,9})([#>+=.)-])")
 
 
-def _first_said(_match: re.Match[str], messages: History) -> Decision:
-    return f"The first thing you said here is:\n\n{_quoted(_said(messages)[0])}"
-
-
-def _last_said(_match: re.Match[str], messages: History) -> Decision:
-    earlier = _said(messages)[:-1]
-    if not earlier:
-        return "You had said nothing here before that."
-    return f"Before that you said:\n\n{_quoted(earlier[-1])}"
-
-
-def _last_answered(_match: re.Match[str], messages: History) -> Decision:
-    answers = _answers(messages)
-    # My own words are Markdown already.
-    return f"The last thing I said is:\n\n> {_shortened(answers[-1])}" if answers else "I have said nothing here yet."
-
-
-def _count(_match: re.Match[str], messages: History) -> Decision:
-    said, answers = len(_said(messages)), len(_answers(messages))
-    return (
-        f"In what I can see of this conversation there are **{said}** from you, this one included, and **{answers}** \
-from me."
-    )
-
-
-def _meet(_match: re.Match[str], messages: History) -> Decision:
-    return f"Nice to meet you, **{_find_name(messages)}**. Ask me `what is my name` later in this conversation."
-
-
-def _tell_name(_match: re.Match[str], messages: History) -> Decision:
-    name = _find_name(messages)
-    return f"You told me that your name is **{name}**." if name else "You have not told me your name here."
+def _quote(text: str) -> str:
+    """Quote a person's text literally: Markdown characters in it are escaped."""
+    escaped = _INLINE_MARKUP.sub(r"\\\g<0>", excerpt(text[: 4 * _QUOTE_CHARS], _QUOTE_CHARS))
+    return "> " + _LEADING_MARKUP.sub(r"\1\\\2", escaped)
 
 
 _NAME = re.compile(r"\b(?i:my name is|my name['\u2019]s) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
-
-
-def _find_name(messages: History) -> str | None:
-    """Look for the name that was given last."""
-    for text in reversed(_said(messages)):
-        if match := _NAME.search(text[:_MAX_COMMAND_CHARS]):
-            return match["name"]
-    return None
-
-
-def _said(messages: History) -> list[str]:
-    return [message.text for message in messages if isinstance(message, UserMessage)]
-
-
-def _answers(messages: History) -> list[str]:
-    return [message.text for message in messages if isinstance(message, AssistantMessage) and message.text]
-
-
-_INLINE = re.compile(r"[\\`*\[\]<~]|&(?=#?\w)|(?<![^\W_])_|_(?![^\W_])")
-_LEADING = re.compile(r"^(\d{0,9})([#>+=.)-])")
-
-
-def _quoted(text: str) -> str:
-    """Quote what a person wrote as it was written: what looks like Markdown in it is not meant as such."""
-    escaped = _INLINE.sub(r"\\\g<0>", _shortened(text))
-    return "> " + _LEADING.sub(r"\1\\\2", escaped)
-
-
-def _shortened(text: str) -> str:
-    return excerpt(text[: 4 * _QUOTE_CHARS], _QUOTE_CHARS)
-
-
-def _unquoted(words: str | None) -> str:
-    return (words or "").strip().strip("\"'`“”")
-
+_QUOTES = "\"'`“”"
+_UNITS = {"second": "PT{}S", "minute": "PT{}M", "hour": "PT{}H", "day": "P{}D"}
 
 _POLITE = r"^(?:please |can you |could you |would you )*"
 _END = r"\s?[.?!]{0,3}$"
 _PATH = r"(?P<path>\"[^\"]+\"|'[^']+'|`[^`]+`|\S*[^\s.?!])"
-
-
 _CLOCK = r"\d{1,2}:\d{2}"
 _WHEN = (
     rf"(?:in (?P<amount>\d{{1,5}}) (?P<unit>second|minute|hour|day)s?|every day at (?P<daily>{_CLOCK})"
@@ -205,101 +184,41 @@ _WHEN = (
 )
 
 
-def _rule(pattern: str, rule: Rule) -> tuple[re.Pattern[str], Rule]:
-    return re.compile(pattern, re.IGNORECASE | re.DOTALL), rule
+def _intent(name: str, pattern: str) -> tuple[str, re.Pattern[str]]:
+    return name, re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
-_RULES = (
-    _rule(rf"^(?:what(?:['\u2019]s| is) my name|who am i|do you (?:know|remember) my name){_END}", _tell_name),
-    _rule(
+# The first pattern that matches counts.
+_INTENTS = (
+    _intent("tell_name", rf"^(?:what(?:['\u2019]s| is) my name|who am i|do you (?:know|remember) my name){_END}"),
+    _intent(
+        "tell_time",
         r"^(?:what time is it|what(?:['\u2019]s| is) the (?:current )?(?:time|date)|what day is it|current time)\b",
-        _tell_time,
     ),
-    _rule(
+    _intent(
+        "list_files",
         rf"{_POLITE}(?:list|show|ls)(?: me)?(?: all)?(?: the| my| your)? files(?: (?:in|of) {_PATH})?{_END}",
-        _list_files,
     ),
-    _rule(rf"^(?:what|which) files (?:are there|do you have|can you see)(?: in {_PATH})?{_END}", _list_files),
-    _rule(rf"^ls(?: {_PATH})?{_END}", _list_files),
-    _rule(rf"{_POLITE}(?:read|open|cat)(?: me)?(?: the)?(?: file)? {_PATH}{_END}", _read_file),
-    _rule(rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? file {_PATH}{_END}", _read_file),
-    _rule(rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? (?P<path>\S+\.\w+){_END}", _read_file),
-    _rule(rf"^(?:what do|do) you remember(?: about)?(?: (?P<query>.+?))?{_END}", _recall),
-    _rule(rf"{_POLITE}recall(?: (?P<query>.+?))?{_END}", _recall),
-    _rule(rf"{_POLITE}(?:remember|note(?: down)?)(?: that|:)? (?P<text>.*\w.*)$", _remember),
-    _rule(rf"{_POLITE}remind me {_WHEN},? (?:to |of |that |about )?(?P<text>\S.*)$", _remind),
-    _rule(rf"{_POLITE}remind me (?:to |of |that |about )?(?P<text>\S.*?) {_WHEN}{_END}", _remind),
-    _rule(rf"^what (?:did i (?:say|write|ask|tell you)(?: you)?|was the) first(?: message)?{_END}", _first_said),
-    _rule(rf"^what was my first (?:message|question){_END}", _first_said),
-    _rule(
-        rf"^what did i (?:just )?(?:say|write|ask|tell you)(?: (?:last|before|before that|just now))?{_END}", _last_said
+    _intent("list_files", rf"^(?:what|which) files (?:are there|do you have|can you see)(?: in {_PATH})?{_END}"),
+    _intent("list_files", rf"^ls(?: {_PATH})?{_END}"),
+    _intent("read_file", rf"{_POLITE}(?:read|open|cat)(?: me)?(?: the)?(?: file)? {_PATH}{_END}"),
+    _intent("read_file", rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? file {_PATH}{_END}"),
+    _intent("read_file", rf"{_POLITE}(?:show|print|display)(?: me)?(?: the)? (?P<path>\S+\.\w+){_END}"),
+    _intent("recall", rf"^(?:what do|do) you remember(?: about)?(?: (?P<query>.+?))?{_END}"),
+    _intent("recall", rf"{_POLITE}recall(?: (?P<query>.+?))?{_END}"),
+    _intent("remember", rf"{_POLITE}(?:remember|note(?: down)?)(?: that|:)? (?P<text>.*\w.*)$"),
+    _intent("remind", rf"{_POLITE}remind me {_WHEN},? (?:to |of |that |about )?(?P<text>\S.*)$"),
+    _intent("remind", rf"{_POLITE}remind me (?:to |of |that |about )?(?P<text>\S.*?) {_WHEN}{_END}"),
+    _intent("first_message", rf"^what (?:did i (?:say|write|ask|tell you)(?: you)?|was the) first(?: message)?{_END}"),
+    _intent("first_message", rf"^what was my first (?:message|question){_END}"),
+    _intent(
+        "last_message",
+        rf"^what did i (?:just )?(?:say|write|ask|tell you)(?: (?:last|before|before that|just now))?{_END}",
     ),
-    _rule(rf"^what was my (?:last|previous) (?:message|question){_END}", _last_said),
-    _rule(rf"^what did you (?:just )?(?:say|answer)(?: (?:last|before|just now))?{_END}", _last_answered),
-    _rule(r"^how many messages\b", _count),
-    _rule(r"\bmy name(?: is|['\u2019]s) \w", _meet),
-    _rule(rf"^(?:hi|hello|hey|good (?:morning|evening|day))\b.{{0,20}}{_END}", _greet),
-    _rule(rf"^(?:help|who are you|what are you|what can you do|how do i add a model)\b.{{0,40}}{_END}", _introduce),
+    _intent("last_message", rf"^what was my (?:last|previous) (?:message|question){_END}"),
+    _intent("last_answer", rf"^what did you (?:just )?(?:say|answer)(?: (?:last|before|just now))?{_END}"),
+    _intent("count_messages", r"^how many messages\b"),
+    _intent("meet", r"\bmy name(?: is|['\u2019]s) \w"),
+    _intent("greet", rf"^(?:hi|hello|hey|good (?:morning|evening|day))\b.{{0,20}}{_END}"),
+    _intent("introduce", rf"^(?:help|who are you|what are you|what can you do|how do i add a model)\b.{{0,40}}{_END}"),
 )
-
-
-def _report(messages: History, outcomes: Sequence[ToolOutcome]) -> str:
-    """Put the outcomes of the calls before into words."""
-    names = {call.id: call.name for step in messages if isinstance(step, AssistantMessage) for call in step.tool_calls}
-    return "\n\n".join(_phrase(names.get(outcome.id, "tool"), outcome) for outcome in outcomes)
-
-
-def _phrase(tool: str, outcome: ToolOutcome) -> str:
-    if outcome.is_error:
-        return f"That did not work: {outcome.output}"
-    phrase = _PHRASES.get(tool, "`{tool}` says:\n\n{block}")
-    return phrase.format(tool=tool, output=outcome.output, block=_block(outcome.output))
-
-
-_PHRASES = {
-    "current_time": "It is **{output}**.",
-    "list_files": "This is in the workspace:\n\n{block}",
-    "read_file": "Here it is:\n\n{block}",
-    "remember": "{output} Ask me `what do you remember` at any time.",
-    "remind": "{output}",
-    "recall": "This is what I find in my notes:\n\n{output}",
-}
-
-
-def _block(text: str) -> str:
-    """Fence `text` as code; the fence is longer than any in the text."""
-    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text}\n{fence}"
-
-
-_MAX_DELTAS = 250
-
-
-class OfflineProvider:
-    """Answers by rules, word by word, with `pace` seconds between two words."""
-
-    def __init__(self, pace: float = 0.012) -> None:
-        self._pace = pace
-
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        decision = choose_reply(prompt.messages, offered={spec.name for spec in prompt.tools})
-        if isinstance(decision, ToolRequest):
-            yield ToolCall(id=new_call_id(), name=decision.tool, input=decision.input)
-            return
-        for number, piece in enumerate(_pieces(decision)):
-            if number:
-                await asyncio.sleep(self._pace)
-            yield TextDelta(text=piece)
-
-
-def open_offline(_settings: ProviderSettings, _name: str) -> Provider:
-    return OfflineProvider()
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Cut into words; into runs of words where there are so many that a reader would wait for the pace alone."""
-    words = re.findall(r"\s*\S+\s*", text)
-    run = -(-len(words) // _MAX_DELTAS) or 1
-    for start in range(0, len(words), run):
-        yield "".join(words[start : start + run])

@@ -53,7 +53,7 @@ def answer(*texts: str) -> str | ToolRequest:
         ("Remind me every day at 9:05 to stretch", "remind", {"text": "stretch", "when": "5 9 * * *"}),
     ],
 )
-def test_a_plain_wish_becomes_a_tool_call(text: str, tool: str, arguments: dict[str, str]) -> None:
+def test_a_simple_request_becomes_a_tool_call(text: str, tool: str, arguments: dict[str, str]) -> None:
     assert answer(text) == ToolRequest(tool=tool, input=dict(arguments))
 
 
@@ -74,7 +74,7 @@ def test_a_plain_wish_becomes_a_tool_call(text: str, tool: str, arguments: dict[
         "{output} %s {0}",
     ],
 )
-def test_other_talk_is_answered_without_a_tool_and_honestly(text: str) -> None:
+def test_any_other_text_is_answered_without_a_tool(text: str) -> None:
     said = answer(text)
     assert isinstance(said, str)
     assert "offline responder" in said
@@ -82,17 +82,18 @@ def test_other_talk_is_answered_without_a_tool_and_honestly(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["help", "hi", "Hello!", "who are you?", "what can you do", "Tell me of Rome"])
-def test_it_says_what_it_is_and_how_to_get_a_model(text: str) -> None:
+def test_the_introduction_says_how_to_get_a_real_model(text: str) -> None:
     said = answer(text)
     assert isinstance(said, str)
     assert "**offline responder**" in said
     assert "*not* a language model" in said
     assert "Anthropic or OpenRouter" in said
     assert "Ollama" in said
+    assert "run `gatehouse setup`" in said
     assert "README" not in said
 
 
-def test_it_introduces_itself_at_length_only_once() -> None:
+def test_only_the_first_answer_has_the_whole_introduction() -> None:
     said = answer("Tell me of Rome", "...", "And of Carthage")
     assert isinstance(said, str)
     assert said.startswith("You said:\n\n> And of Carthage\n\n")
@@ -123,14 +124,14 @@ def test_it_introduces_itself_at_length_only_once() -> None:
         "| a |",
     ],
 )
-def test_what_a_person_wrote_is_quoted_as_it_was_written(text: str) -> None:
+def test_a_persons_text_is_quoted_literally(text: str) -> None:
     said = answer(text)
     assert isinstance(said, str)
     assert _shown(text) in render_html(said)
 
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=60))
-def test_no_text_is_taken_for_markdown_when_it_is_quoted(text: str) -> None:
+def test_no_quoted_text_is_rendered_as_markdown(text: str) -> None:
     said = answer("Tell me of Rome", "...", f"xyz {text}", "...", "what was my last message")
     assert isinstance(said, str)
     assert _shown(f"xyz {text}") in render_html(said)
@@ -147,27 +148,27 @@ def _shown(text: str) -> str:
         (("hi, my name is Ada Lovelace and I count", "...", "what is my name?"), "**Ada Lovelace**"),
         (("my name is Ada", "...", "My name is Grace", "...", "who am I"), "**Grace**"),
         (("my name is Ada", "...", "hello"), "Hello, **Ada**!"),
-        (("what's my name",), "not told me"),
-        (("I am told your name is Bob", "my name is Hal", "what is my name"), "not told me"),
+        (("what's my name",), "haven't told me"),
+        (("I am told your name is Bob", "my name is Hal", "what is my name"), "haven't told me"),
         (("one", "...", "two", "...", "what did I say first?"), "> one"),
         (("one", "...", "two", "...", "what did I say last"), "> two"),
         (("one", "...", "What was my previous message?"), "> one"),
         (("what did I say first",), "> what did I say first"),
         (("what did I just say",), "nothing here before"),
         (("one", "two", "what did you say"), "> two"),
-        (("what did you say",), "nothing here yet"),
-        (("one", "two", "how many messages are there"), "**2** from you, this one included, and **1** from me"),
+        (("what did you say",), "haven't said anything here yet"),
+        (("one", "two", "how many messages are there"), "**2** from you (including this one) and **1** from me"),
     ],
 )
-def test_it_keeps_to_what_was_said_in_this_conversation(texts: tuple[str, ...], part: str) -> None:
+def test_answers_come_from_this_conversation(texts: tuple[str, ...], part: str) -> None:
     said = answer(*texts)
     assert isinstance(said, str)
     assert part in said
 
 
-def test_it_uses_only_the_tools_that_are_offered() -> None:
+def test_only_offered_tools_are_called() -> None:
     said = choose_reply([UserMessage(text="what time is it")], offered={"recall"})
-    assert said == "For that I would need the tool `current_time`, which this agent has not been given."
+    assert said == "I'd need the tool `current_time` for that, but this agent doesn't have it."
 
 
 def reported(name: str, output: str, *, is_error: bool = False) -> str | ToolRequest:
@@ -184,26 +185,26 @@ def reported(name: str, output: str, *, is_error: bool = False) -> str | ToolReq
     ("name", "output", "said"),
     [
         ("current_time", "noon", "It is **noon**."),
-        ("list_files", "a.txt", "This is in the workspace:\n\n```\na.txt\n```"),
+        ("list_files", "a.txt", "These files are in the workspace:\n\n```\na.txt\n```"),
         ("read_file", "a {b}\n````\nc", "Here it is:\n\n`````\na {b}\n````\nc\n`````"),
         ("remember", "Noted.", "Noted. Ask me `what do you remember` at any time."),
-        ("recall", "- tea", "This is what I find in my notes:\n\n- tea"),
+        ("recall", "- tea", "Here's what I find in my notes:\n\n- tea"),
         ("fetch", "x", "`fetch` says:\n\n```\nx\n```"),
     ],
 )
-def test_an_outcome_is_put_into_words(name: str, output: str, said: str) -> None:
+def test_a_tool_result_is_put_into_words(name: str, output: str, said: str) -> None:
     assert reported(name, output) == said
 
 
-def test_a_failed_tool_is_told_as_such() -> None:
-    assert reported("read_file", "There is no 'x'.", is_error=True) == "That did not work: There is no 'x'."
+def test_a_failed_tool_is_reported() -> None:
+    assert reported("read_file", "There is no 'x'.", is_error=True) == "That didn't work: There is no 'x'."
 
 
-def test_an_empty_conversation_is_answered_too() -> None:
+def test_an_empty_conversation_gets_an_answer() -> None:
     assert isinstance(choose_reply([], offered=OFFERED), str)
 
 
-def test_a_tool_outcome_is_data_and_not_a_wish() -> None:
+def test_a_tool_result_is_never_read_as_a_request() -> None:
     assert isinstance(reported("read_file", "what time is it"), str)
 
 
@@ -211,5 +212,5 @@ def test_a_tool_outcome_is_data_and_not_a_wish() -> None:
 @pytest.mark.parametrize(
     "text", ["recall " + "." * 2_400, "read " + "a." * 1_200, "please " * 350, "my name is " * 200]
 )
-def test_no_wish_takes_long_to_understand(text: str) -> None:
+def test_no_text_takes_long_to_match(text: str) -> None:
     answer(text)
