@@ -1,20 +1,8 @@
-"""A conversation as the model sees it, free of any provider's wire format and of how transcripts are stored."""
+"""A conversation as the model sees it, independent of any provider's format and of the transcript files."""
 
 from typing import ClassVar
 
 from msgspec import Struct
-
-__all__ = [
-    "AssistantMessage",
-    "Json",
-    "Message",
-    "Picture",
-    "Thought",
-    "ToolCall",
-    "ToolMessage",
-    "ToolOutcome",
-    "UserMessage",
-]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -24,11 +12,11 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     name: str
     input: dict[str, Json]
     fault: str = ""
-    """Why it cannot be run, for the model: its arguments were no JSON object."""
+    """Why it cannot run, as a sentence for the model: its arguments were not a JSON object."""
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
-    """What a tool call gave; a failure is an outcome too."""
+    """The result of a tool call, or its failure."""
 
     id: str
     output: str
@@ -36,7 +24,7 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """An image that came with a message. `file` is where it is kept; without `data` it is named but not shown."""
+    """An image that came with a message. `file` is its place in the file store; without `data` it is only named."""
 
     name: str
     file: str
@@ -44,14 +32,14 @@ class Picture(Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
     def __repr__(self) -> str:
-        """Leave out what may be megabytes."""
+        """Leave out `data`, which may have megabytes."""
         return f"Picture(name={self.name!r}, file={self.file!r}, media_type={self.media_type!r})"
 
 
 class Thought(Struct, frozen=True, kw_only=True):
-    """What a model thought before it called tools, in its provider's own shape. It is for that model only.
+    """A model's thoughts before it called tools, in its provider's own format. Only that model may read them.
 
-    Some models must be shown their thoughts again until the turn is over. They are kept in no transcript.
+    Some models need their thoughts back until the turn is over. Thoughts are never written to a transcript.
     """
 
     model: str
@@ -59,18 +47,18 @@ class Thought(Struct, frozen=True, kw_only=True):
 
 
 class UserMessage(Struct, frozen=True, kw_only=True):
-    """What a person said. The text names every picture, so a model that does not see them knows of them."""
+    """A person's message. The text names every picture, so that models without vision know about them."""
 
     text: str
     sender: str = ""
     sender_id: str = ""
     is_ours: bool = False
-    """Said by the gateway itself, like a summary. What people say can never look like it."""
+    """Written by the gateway, such as a summary. People cannot write a message that looks like it."""
     pictures: tuple[Picture, ...] = ()
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True):
-    """What the model said in one step; with tool calls, a `ToolMessage` with their outcomes follows."""
+    """The model's text and tool calls of one step. After tool calls follows a `ToolMessage` with their outcomes."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -79,7 +67,7 @@ class AssistantMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolMessage(Struct, frozen=True, kw_only=True):
-    """One outcome for each call of the assistant message before it, in the order of the calls."""
+    """The outcomes of the calls in the assistant message before it, in the same order."""
 
     outcomes: tuple[ToolOutcome, ...]
     pictures: ClassVar[tuple[Picture, ...]] = ()

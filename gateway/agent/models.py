@@ -1,18 +1,16 @@
-"""What is known about models: how much they read and write, whether they see, and what they cost."""
+"""Facts about models: context size, output limit, images, prices. Built in, and overridden by the settings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from config import ModelSettings, ProviderKind, ProviderSettings
 from gateway.agent.protocol import TokenUsage
-
-__all__ = ["ModelInfo", "Prices", "describe"]
 
 _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """For a million tokens, in whatever currency the settings are in; the built-in ones are US dollars."""
+    """Prices of a million tokens, in the currency of the settings. The built-in prices are in US dollars."""
 
     input: float
     output: float
@@ -20,28 +18,31 @@ class Prices:
     cache_write: float
 
 
+_FREE = Prices(input=0, output=0, cached_input=0, cache_write=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model of one provider. What nobody said about it is a careful guess."""
+    """One model of one provider. The defaults are cautious guesses for unknown models."""
 
     name: str
     """As `provider/model`."""
     context_tokens: int = 32_768
-    """All that it reads and writes in one step together."""
+    """Input and output of one step together."""
     max_output_tokens: int = 8_192
     sees_images: bool = False
     sums_up: bool = True
-    """Whether it can be asked for a summary: rules cannot."""
+    """Whether it can summarise a conversation. The offline provider cannot."""
     prices: Prices | None = None
-    """None where they are not known."""
+    """None if unknown."""
+    is_free: bool = field(init=False)
+    """Whether it is known to cost nothing, so its tokens need not be counted."""
 
-    @property
-    def is_free(self) -> bool:
-        """Whether it is known to cost nothing, so that nobody needs to count."""
-        return self.prices == Prices(input=0, output=0, cached_input=0, cache_write=0)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_free", self.prices == _FREE)
 
     def cost(self, usage: TokenUsage) -> float | None:
-        """Return what a step has cost, or None where the prices are not known."""
+        """Return the cost of a step, or None if the prices are unknown."""
         if self.prices is None:
             return None
         fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
@@ -99,44 +100,31 @@ _FAMILIES = {
     "mistral": _unpriced(32_768),
     "gemma3": _unpriced(32_768, sees_images=True),
 }
-"""By the beginning of a model's name; the longest that fits counts. A user's settings go over these."""
+"""By the start of a model's name; the longest match counts. The settings override these."""
 
 
 def describe(provider: str, settings: ProviderSettings, model: str | None) -> ModelInfo:
-    """Return what is known of `model`: what the settings say of it, over what its family is like."""
+    """Return the facts about `model`: from the settings, else from its family, else cautious guesses."""
     if settings.kind is ProviderKind.OFFLINE:
-        free = Prices(input=0, output=0, cached_input=0, cache_write=0)
-        return ModelInfo(name=f"{provider}/{model or 'rules'}", context_tokens=200_000, sums_up=False, prices=free)
-    wanted = model or ""
-    info = replace(_family(wanted), name=f"{provider}/{wanted}")
-    return _told(info, settings.models.get(wanted, ModelSettings()))
-
-
-def _family(model: str) -> ModelInfo:
-    """Find the family by the last part of the name: some endpoints put the maker before it (`openai/gpt-5`)."""
-    name = model.rpartition("/")[2].lower()
-    fitting = [prefix for prefix in _FAMILIES if name.startswith(prefix)]
-    return _FAMILIES[max(fitting, key=len)] if fitting else ModelInfo(name="")
-
-
-def _told(info: ModelInfo, settings: ModelSettings) -> ModelInfo:
+        return ModelInfo(name=f"{provider}/{model or 'rules'}", context_tokens=200_000, sums_up=False, prices=_FREE)
+    # Some endpoints put the maker before the name (`openai/gpt-5`).
+    short = (model or "").rpartition("/")[2].lower()
+    matching = [prefix for prefix in _FAMILIES if short.startswith(prefix)]
+    family = _FAMILIES[max(matching, key=len)] if matching else ModelInfo(name="")
+    own = settings.models.get(model or "", ModelSettings())
+    prices = family.prices
+    if own.input_price is not None and own.output_price is not None:
+        prices = Prices(
+            input=own.input_price,
+            output=own.output_price,
+            cached_input=own.input_price if own.cached_input_price is None else own.cached_input_price,
+            cache_write=own.input_price if own.cache_write_price is None else own.cache_write_price,
+        )
     return replace(
-        info,
-        context_tokens=settings.context_tokens or info.context_tokens,
-        max_output_tokens=settings.max_output_tokens or info.max_output_tokens,
-        sees_images=info.sees_images if settings.sees_images is None else settings.sees_images,
-        prices=_prices(info.prices, settings),
-    )
-
-
-def _prices(known: Prices | None, settings: ModelSettings) -> Prices | None:
-    """Take the settings' prices where they give any: a price that they leave out follows from their input price."""
-    if settings.input_price is None or settings.output_price is None:
-        return known
-    cached, written = settings.cached_input_price, settings.cache_write_price
-    return Prices(
-        input=settings.input_price,
-        output=settings.output_price,
-        cached_input=settings.input_price if cached is None else cached,
-        cache_write=settings.input_price if written is None else written,
+        family,
+        name=f"{provider}/{model or ''}",
+        context_tokens=own.context_tokens or family.context_tokens,
+        max_output_tokens=own.max_output_tokens or family.max_output_tokens,
+        sees_images=family.sees_images if own.sees_images is None else own.sees_images,
+        prices=prices,
     )
