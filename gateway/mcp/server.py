@@ -1,4 +1,4 @@
-"""One MCP server: kept connected, its tools made ours. While it is away, they say so."""
+"""One MCP server: keeps it connected and turns its tools into ours. While it is down, its tools say so."""
 
 import asyncio
 import os
@@ -20,52 +20,153 @@ from gateway.aio import backoff_delays
 from gateway.conversation import Json
 from gateway.text import clean, excerpt
 
+if TYPE_CHECKING:
+    from mcp import Client
+
 log = structlog.get_logger()
 
-_MAX_LINE_BYTES = 8_192
-_WIDTH = 200
+MAX_TOOLS = 200
+MAX_DESCRIPTION_CHARS = 2_000
+POLL_INTERVAL = 30.0
+"""Seconds between two requests for the list of tools, which also show that the server is still there."""
+READY_TIMEOUT = 10.0
+"""Seconds for which turns wait for a server that was just started."""
+BACKOFF_RESET_AFTER = 60.0
+"""A server that was connected for this long is reconnected without delay."""
+LOST = "the connection was lost"
+
+_CONNECTION_CLOSED = -32000
+"""An error code of the MCP SDK."""
+
+SEPARATOR = "__"
+_MAX_TOOL_NAME = 64
+"""The limit of the OpenAI and Anthropic APIs, which also forbid other characters than these."""
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class StderrTail:
-    """The newest line; `listening` gives the file to write to."""
+def tool_name(server: str, tool: str) -> str:
+    """Return `server__tool`. If that is not a valid name, it is changed, and part of a hash keeps it unique."""
+    full = f"{server}{SEPARATOR}{tool}"
+    name = _FORBIDDEN.sub("_", full)
+    if name == full and len(name) <= _MAX_TOOL_NAME:
+        return name
+    mark = sha256(full.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{name[: _MAX_TOOL_NAME - len(mark) - 1]}-{mark}"
 
-    def __init__(self, server: str) -> None:
-        self.line = ""
-        self._server = server
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[TextIO]:
-        """While inside, hear what is written to the file. What goes wrong there comes in a group of exceptions."""
-        ours, theirs = os.pipe()
+def server_of(name: str) -> str | None:
+    """Return the server of a tool name, or None for a built-in tool."""
+    server, separator, _ = name.partition(SEPARATOR)
+    return server if separator else None
+
+
+class McpServer:
+    """`run` connects, and reconnects with growing delays, until it is cancelled."""
+
+    def __init__(self, name: str, settings: McpSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.tools: tuple[Tool, ...] = ()
+        """As last listed. They stay while the server is down, since conversations may refer to them."""
+        self.trouble = "it is being started"
+        """Why its tools cannot be used now, or an empty string. It may name programs and addresses."""
+        self.ready = asyncio.Event()
+        """Set once its tools are known, it has failed, or it has taken too long."""
+        self._client: Client | None = None
+        self._lost = asyncio.Event()
+
+    async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
-        pipe = os.fdopen(ours, "rb", buffering=0)
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        with os.fdopen(theirs, "w") as file, closing(transport):
-            async with asyncio.TaskGroup() as tasks:
-                listener = tasks.create_task(self._listen(reader), name=f"mcp:{self._server}:stderr")
-                yield file
-                listener.cancel()
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Take lines as they come; one that is too long comes in pieces."""
+        delays = backoff_delays()
+        loop.call_later(READY_TIMEOUT, self.ready.set)
         while True:
+            started = loop.time()
+            stderr = StderrTail(self.name)
             try:
-                line = await reader.readuntil(b"\n")
-            except asyncio.LimitOverrunError as long:
-                line = await reader.readexactly(long.consumed)
-            except asyncio.IncompleteReadError as end:
-                line = end.partial
-                if not line:
-                    return
-            if words := clean(line.decode(errors="replace")).strip():
-                self.line = excerpt(words, _WIDTH)
-                log.debug("mcp_server_said", server=self._server, line=words)
+                await self._stay_connected(stderr)
+            except Exception as failure:  # noqa: BLE001 - after any failure of a server, it is reported and restarted.
+                reason = _describe_failure(failure)
+                self.trouble = f"{reason} ({stderr.line})" if stderr.line else reason
+                self.ready.set()
+                log.warning("mcp_server_lost", server=self.name, reason=self.trouble)
+            if loop.time() - started > BACKOFF_RESET_AFTER:
+                delays = backoff_delays()
+            await asyncio.sleep(next(delays))
+
+    async def _stay_connected(self, stderr: "StderrTail") -> None:
+        """Connect, and poll the list of tools until the connection is lost, which raises an exception."""
+        client_module = await asyncio.to_thread(import_module, "gateway.mcp.client")
+        self._lost.clear()
+        async with AsyncExitStack() as stack:
+            errors = await stack.enter_async_context(stderr.listening())
+            async with asyncio.timeout(self.settings.timeout):
+                client: Client = await stack.enter_async_context(client_module.open_client(self.settings, errors))
+                self.tools = await self._list_tools(client)
+            self._client, self.trouble = client, ""
+            self.ready.set()
+            log.info("mcp_server_connected", server=self.name, tools=len(self.tools))
+            try:
+                while True:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(POLL_INTERVAL):
+                            await self._lost.wait()
+                            raise ConnectionError(LOST)
+                    self.tools = await self._list_tools(client)
+            finally:
+                self._client, self.trouble = None, LOST
+
+    async def _list_tools(self, client: "Client") -> tuple[Tool, ...]:
+        listed: list[Any] = []  # Any: types of the SDK, which this module does not import.
+        cursor: str | None = None
+        for _ in range(MAX_TOOLS):  # A server could return pages without end.
+            page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+            listed += page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        if len(listed) > MAX_TOOLS:
+            log.warning("mcp_tools_truncated", server=self.name, listed=len(listed), most=MAX_TOOLS)
+        return tuple(
+            Tool(
+                spec=ToolSpec(
+                    name=tool_name(self.name, each.name),
+                    description=excerpt(clean(each.description or each.title or ""), MAX_DESCRIPTION_CHARS),
+                    schema=each.input_schema,
+                ),
+                run=partial(self._call_tool, each.name),
+                concurrent=bool(each.annotations and each.annotations.read_only_hint),
+                deadline=self.settings.timeout,
+            )
+            for each in listed[:MAX_TOOLS]
+        )
+
+    async def _call_tool(self, tool: str, _context: ToolContext, arguments: dict[str, Json]) -> str:
+        if self._client is None:
+            raise ToolFailed(f"The MCP server {self.name} cannot be used now. Gatehouse keeps trying to connect.")
+        from mcp import MCPError  # noqa: PLC0415 - loaded by now, since there is a client.
+
+        try:
+            return result_text(await self._client.call_tool(tool, arguments))
+        except MCPError as failure:
+            if failure.error.code == _CONNECTION_CLOSED:
+                self._lost.set()  # The next poll would notice it as well, but later.
+            raise ToolFailed(f"The MCP server {self.name} reported an error: {failure.error.message}") from failure
 
 
-def result_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which this module does not load
-    """Put the parts of a `CallToolResult` together; raise `ToolFailed` where it says that it is an error."""
-    parts = [_part(block) for block in result.content]
+def result_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which this module does not import.
+    """Return the text of a `CallToolResult`. Raises `ToolFailed` if it is an error."""
+    parts: list[str] = []
+    for block in result.content:
+        match block.type:
+            case "text":
+                parts.append(str(block.text))
+            case "resource" if hasattr(block.resource, "text"):
+                parts.append(str(block.resource.text))
+            case "resource_link":
+                parts.append(f"[{block.name}: {block.uri}]")
+            case kind:
+                mime = getattr(block, "mime_type", None) or getattr(getattr(block, "resource", None), "mime_type", None)
+                parts.append(f"[{kind} of type {mime or 'unknown'}, which cannot be shown here]")
     if not parts and result.structured_content is not None:
         parts = [msgspec.json.encode(result.structured_content).decode()]
     text = "\n\n".join(parts) or "(nothing)"
@@ -74,162 +175,7 @@ def result_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which 
     return text
 
 
-def _part(block: Any) -> str:  # noqa: ANN401 - as above
-    match block.type:
-        case "text":
-            return str(block.text)
-        case "resource" if hasattr(block.resource, "text"):
-            return str(block.resource.text)
-        case "resource_link":
-            return f"[{block.name}: {block.uri}]"
-        case kind:
-            mime = getattr(block, "mime_type", None) or getattr(getattr(block, "resource", None), "mime_type", None)
-            return f"[{kind} of type {mime or 'unknown'}, which cannot be shown here]"
-
-
-SEPARATOR = "__"
-_LONGEST = 64
-"""Neither of the two big APIs takes a longer name, or other characters than these."""
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def tool_name(server: str, tool: str) -> str:
-    """Return `server__tool`. Where that has to be changed to be a name, a part of a hash keeps it apart from others."""
-    plain = f"{server}{SEPARATOR}{tool}"
-    name = _FORBIDDEN.sub("_", plain)
-    if name == plain and len(name) <= _LONGEST:
-        return name
-    mark = sha256(plain.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{name[: _LONGEST - len(mark) - 1]}-{mark}"
-
-
-def server_of(name: str) -> str | None:
-    """Return the server that a tool's name begins with, or None where it is no server's."""
-    server, separator, _ = name.partition(SEPARATOR)
-    return server if separator else None
-
-
-if TYPE_CHECKING:
-    from mcp import Client
-
-
-MAX_TOOLS = 200
-MAX_DESCRIPTION_CHARS = 2_000
-POLL_INTERVAL = 30.0
-"""Seconds between two looks at the list of tools, which also tell whether the server is still there."""
-READY_TIMEOUT = 10.0
-"""Seconds that turns wait at the most for a server that has just been started."""
-LOST = "the connection was lost"
-BACKOFF_RESET_AFTER = 60.0
-"""A server that was there this long starts its backoff anew."""
-
-
-class McpServer:
-    """`run` connects, and connects again with growing pauses, until it is cancelled."""
-
-    def __init__(self, name: str, settings: McpSettings) -> None:
-        self.name = name
-        self.settings = settings
-        self.tools: tuple[Tool, ...] = ()
-        """As last listed; they stay while the server is away, since a conversation may speak of them."""
-        self.trouble = "it is being started"
-        """Why its tools cannot be used now; empty while they can. It may name programs and addresses."""
-        self.ready = asyncio.Event()
-        """Set once its tools are known, or it has failed, or it takes too long."""
-        self._client: Client | None = None
-        self._lost = asyncio.Event()
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        waits = backoff_delays()
-        loop.call_later(READY_TIMEOUT, self.ready.set)
-        while True:
-            started = loop.time()
-            words = StderrTail(self.name)
-            try:
-                await self._serve(words)
-            except Exception as failure:  # noqa: BLE001 - whatever a server does, it is tried again, and told
-                self._down(_reason(failure), words)
-            if loop.time() - started > BACKOFF_RESET_AFTER:
-                waits = backoff_delays()
-            await asyncio.sleep(next(waits))
-
-    async def _serve(self, words: StderrTail) -> None:
-        """Be connected until the connection is lost, which is an exception."""
-        opening = await asyncio.to_thread(import_module, "gateway.mcp.client")
-        self._lost.clear()
-        async with AsyncExitStack() as closing:
-            errors = await closing.enter_async_context(words.listening())
-            async with asyncio.timeout(self.settings.timeout):
-                client: Client = await closing.enter_async_context(opening.open_client(self.settings, errors))
-                self.tools = await self._list(client)
-            self._client, self.trouble = client, ""
-            self.ready.set()
-            log.info("mcp_server_up", server=self.name, tools=len(self.tools))
-            try:
-                await self._watch(client)
-            finally:
-                self._client, self.trouble = None, LOST
-
-    async def _watch(self, client: "Client") -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_INTERVAL):
-                    await self._lost.wait()
-                    raise ConnectionError(LOST)
-            self.tools = await self._list(client)
-
-    async def _list(self, client: "Client") -> tuple[Tool, ...]:
-        listed = [each async for each in _pages(client)]
-        if len(listed) > MAX_TOOLS:
-            log.warning("mcp_tools_left_out", server=self.name, listed=len(listed), most=MAX_TOOLS)
-        return tuple(self._tool(each) for each in listed[:MAX_TOOLS])
-
-    def _tool(self, listed: Any) -> Tool:  # noqa: ANN401 - a type of the SDK, which is not loaded here
-        schema: dict[str, Json] = listed.input_schema
-        description = excerpt(clean(listed.description or listed.title or ""), MAX_DESCRIPTION_CHARS)
-        hints = listed.annotations
-        return Tool(
-            spec=ToolSpec(name=tool_name(self.name, listed.name), description=description, schema=schema),
-            run=partial(self._call, listed.name),
-            concurrent=bool(hints and hints.read_only_hint),
-            deadline=self.settings.timeout,
-        )
-
-    async def _call(self, tool: str, _context: ToolContext, arguments: dict[str, Json]) -> str:
-        if self._client is None:
-            raise ToolFailed(f"The MCP server {self.name} cannot be used now. It will be tried again.")
-        from mcp import MCPError  # noqa: PLC0415 - loaded by now, since there is a client
-
-        try:
-            return result_text(await self._client.call_tool(tool, arguments))
-        except MCPError as failure:
-            if failure.error.code == _CONNECTION_CLOSED:
-                self._lost.set()  # The next look at the tools would notice it, but later.
-            raise ToolFailed(f"The MCP server {self.name} could not do that: {failure.error.message}") from failure
-
-    def _down(self, reason: str, words: StderrTail) -> None:
-        self.trouble = f"{reason} ({words.line})" if words.line else reason
-        self.ready.set()
-        log.warning("mcp_server_lost", server=self.name, reason=self.trouble)
-
-
-_CONNECTION_CLOSED = -32000
-
-
-async def _pages(client: "Client") -> AsyncIterator[Any]:  # Any: as above.
-    cursor: str | None = None
-    for _ in range(MAX_TOOLS):
-        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-        for each in page.tools:
-            yield each
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-
-
-def _reason(failure: BaseException) -> str:
-    """Say what the innermost failure is."""
+def _describe_failure(failure: BaseException) -> str:
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     if isinstance(failure, TimeoutError):
@@ -237,3 +183,43 @@ def _reason(failure: BaseException) -> str:
     if isinstance(failure, FileNotFoundError):
         return f"there is no program {failure.filename}"
     return excerpt(clean(str(failure)), 200) or type(failure).__name__
+
+
+class StderrTail:
+    """Keeps the last line that a program wrote to stderr, which often says why it exited."""
+
+    _MAX_LINE_BYTES = 8_192
+    _MAX_KEPT_CHARS = 200
+
+    def __init__(self, server: str) -> None:
+        self.line = ""
+        self._server = server
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[TextIO]:
+        """Yield a file for the program's stderr and read it. Failures inside come as an exception group."""
+        ours, theirs = os.pipe()
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=self._MAX_LINE_BYTES)
+        pipe = os.fdopen(ours, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+
+        async def read_lines() -> None:
+            while True:
+                try:
+                    line = await reader.readuntil(b"\n")
+                except asyncio.LimitOverrunError as overrun:  # A line that is too long comes in pieces.
+                    line = await reader.readexactly(overrun.consumed)
+                except asyncio.IncompleteReadError as end:
+                    line = end.partial
+                    if not line:
+                        return
+                if text := clean(line.decode(errors="replace")).strip():
+                    self.line = excerpt(text, self._MAX_KEPT_CHARS)
+                    log.debug("mcp_server_stderr", server=self._server, line=text)
+
+        with os.fdopen(theirs, "w") as file, closing(transport):
+            async with asyncio.TaskGroup() as tasks:
+                listener = tasks.create_task(read_lines(), name=f"mcp:{self._server}:stderr")
+                yield file
+                listener.cancel()

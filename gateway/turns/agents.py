@@ -57,7 +57,7 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
         )
         return _with_asks(chosen, agent)
 
-    return Toolbox(_with_asks(own, agent), more=more)
+    return Toolbox(_with_asks(own, agent), more=more if settings.mcp else None)
 
 
 def _unknown_tools(unknown: Iterable[str], known: Iterable[str]) -> str:

@@ -150,7 +150,8 @@ class TurnContext:
     async def choose_agent(self, job: Job) -> tuple[Agent, MeteredProvider]:
         """Return the agent that answers, and its provider, charged to the sender."""
         # Waits briefly for MCP servers that have just been started: a resumed turn may need one of their tools.
-        await self._mcp.wait_ready()
+        if self._mcp.servers:
+            await self._mcp.wait_ready()
         session = await self._sessions.look_up(job.session)
         agent = self._agents.chosen(job.agent, session)
         provider = self._meter.open_provider(

@@ -1,4 +1,4 @@
-"""Servers of the official SDK, as processes of their own, under the agents' toolbox."""
+"""Tests with real servers of the official SDK, each in a process."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from tests.daemon.harness import gateway, settings
 from tests.polling import until
 
 PROGRAM = str(Path(__file__).parent / "program.py")
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def program(**more: object) -> McpSettings:
@@ -29,7 +29,7 @@ def program(**more: object) -> McpSettings:
 
 @asynccontextmanager
 async def running(**settings: McpSettings) -> AsyncIterator[McpServers]:
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as tasks:
         servers = McpServers()
         servers.start(tasks, settings)
         yield servers
@@ -46,7 +46,7 @@ async def call(toolbox: Toolbox, name: str, **arguments: Json) -> ToolOutcome:
     return await toolbox.run(ToolCall(id="1", name=name, input=arguments), context)
 
 
-async def test_the_tools_of_a_program_are_ours_under_its_name() -> None:
+async def test_the_tools_of_a_program_are_named_after_their_server() -> None:
     async with running(sums=program()) as servers:
         toolbox = await up(servers)
         specs = {spec.name: spec for spec in toolbox.specs()}
@@ -55,7 +55,7 @@ async def test_the_tools_of_a_program_are_ours_under_its_name() -> None:
         assert await call(toolbox, "sums__add", a=2, b=3) == ToolOutcome(id="1", output="5")
 
 
-async def test_what_a_tool_complains_of_is_its_result() -> None:
+async def test_an_error_of_a_tool_is_its_result() -> None:
     async with running(sums=program()) as servers:
         toolbox = await up(servers)
         refused = await call(toolbox, "sums__refuse")
@@ -66,7 +66,7 @@ async def test_what_a_tool_complains_of_is_its_result() -> None:
         assert "b" in wrong.output
 
 
-async def test_a_program_is_given_what_its_table_says_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_gets_only_its_configured_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_SECRET", "canary-of-ours")
     async with running(sums=program(env={"KEY": "for-the-program"})) as servers:
         told = (await call(await up(servers), "sums__environment")).output
@@ -74,21 +74,21 @@ async def test_a_program_is_given_what_its_table_says_and_nothing_else(monkeypat
     assert "canary-of-ours" not in told
 
 
-async def test_a_program_that_dies_is_started_again_and_its_tools_say_so_meanwhile() -> None:
+async def test_a_program_that_dies_is_restarted_and_until_then_its_tools_fail() -> None:
     async with running(sums=program()) as servers:
         toolbox = await up(servers)
         (server,) = servers
         assert (await call(toolbox, "sums__die")).is_error
         await until(lambda: "I have had enough" in server.trouble)
-        meanwhile = await call(toolbox, "sums__add", a=1, b=1)
-        assert meanwhile.is_error
-        assert "sums cannot be used now" in meanwhile.output
-        assert "I have had enough" not in meanwhile.output  # What it says is for the owner.
+        while_down = await call(toolbox, "sums__add", a=1, b=1)
+        assert while_down.is_error
+        assert "sums cannot be used now" in while_down.output
+        assert "I have had enough" not in while_down.output  # Stderr is only for the owner.
         await up(servers)
         assert (await call(toolbox, "sums__add", a=1, b=1)).output == "2"
 
 
-async def test_a_call_that_hangs_ends_and_the_server_goes_on() -> None:
+async def test_a_hanging_call_times_out_and_the_server_stays_usable() -> None:
     async with running(sums=program()) as servers:
         toolbox = await up(servers)
         impatient = Toolbox([], more=lambda: [replace(tool, deadline=0.2) for tool in servers.tools()])
@@ -98,7 +98,7 @@ async def test_a_call_that_hangs_ends_and_the_server_goes_on() -> None:
         assert (await call(toolbox, "sums__add", a=1, b=1)).output == "2"
 
 
-async def test_a_program_that_is_not_there_is_named() -> None:
+async def test_a_missing_program_is_named() -> None:
     async with running(sums=McpSettings(command=("/nowhere/at-all",))) as servers:
         (server,) = servers
         await until(lambda: "being started" not in server.trouble)
@@ -106,7 +106,7 @@ async def test_a_program_that_is_not_there_is_named() -> None:
         assert list(servers.tools()) == []
 
 
-async def test_new_settings_stop_start_and_leave_alone() -> None:
+async def test_new_settings_restart_only_changed_servers() -> None:
     async with running(one=program(), two=program()) as servers:
         await up(servers)
         kept, _ = servers
@@ -131,7 +131,7 @@ async def served() -> AsyncIterator[str]:
         await process.wait()
 
 
-async def test_a_server_that_runs_already_is_reached_by_its_address() -> None:
+async def test_a_running_server_is_reached_by_its_url() -> None:
     async with served() as url:
         settings = McpSettings.model_validate({"url": url, "headers": {"Authorization": "Bearer canary"}, "timeout": 5})
         async with running(far=settings) as servers:
@@ -140,7 +140,7 @@ async def test_a_server_that_runs_already_is_reached_by_its_address() -> None:
             assert (await call(toolbox, "far__headers")).output == "Bearer canary"
 
 
-async def test_an_agent_uses_the_tools_of_a_server_in_a_conversation(tmp_path: Path) -> None:
+async def test_an_agent_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     script: list[Reply] = [OPENAI.answer(calls=[Call("sums__add", ['{"a": 40, "b": 2}'])]), OPENAI.answer("It is 42.")]
     async with serving(OPENAI, *script) as model:
         tables = {"fake": model.table()}, {"main": {"provider": "fake", "model": "m", "tools": ["sums__*"]}}
@@ -156,7 +156,7 @@ async def test_an_agent_uses_the_tools_of_a_server_in_a_conversation(tmp_path: P
     assert second["messages"][-1]["content"] == "42"
 
 
-async def test_whoever_needs_the_tools_waits_for_a_server_that_is_being_started() -> None:
+async def test_waiting_for_ready_returns_once_the_tools_are_known() -> None:
     async with running(sums=program()) as servers:
         (server,) = servers
         assert not server.ready.is_set()

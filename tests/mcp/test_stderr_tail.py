@@ -1,4 +1,4 @@
-"""What a program writes to its standard error, heard through a real pipe."""
+"""Tests of stderr, through a real pipe."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def test_the_newest_line_is_kept() -> None:
     assert words.line == "the key is wrong"
 
 
-async def test_a_line_that_is_too_long_does_not_end_the_listening() -> None:
+async def test_an_overlong_line_does_not_stop_the_reader() -> None:
     words = StderrTail("sums")
     async with words.listening() as file:
         print("x" * 40_000, file=file, flush=True)
@@ -29,7 +29,7 @@ async def test_a_line_that_is_too_long_does_not_end_the_listening() -> None:
         await until_heard(words, "after it")
 
 
-async def test_being_cancelled_on_the_way_out_is_not_swallowed() -> None:
+async def test_a_cancellation_at_the_end_is_not_swallowed() -> None:
     async def listen() -> None:
         async with StderrTail("sums").listening():
             task.cancel()  # It takes effect at the next pause, which is on the way out.

@@ -14,10 +14,10 @@ def test_distinct_tools_have_distinct_names(one: str, first: str, other: str, se
 
 
 @given(SERVERS, st.text())
-def test_every_name_is_one_that_the_models_take(server: str, tool: str) -> None:
+def test_every_name_is_valid_for_the_apis(server: str, tool: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool_name(server, tool))
 
 
-def test_a_name_says_whose_tool_it_is() -> None:
+def test_the_server_is_read_from_a_tool_name() -> None:
     assert server_of("files__read") == "files"
     assert server_of("read_file") is None
