@@ -1,10 +1,9 @@
-"""Fetching from the public web: every hop is checked, and connected to at the very address that was checked."""
+"""Fetches pages of the public web. Every address is checked when its socket is created, also after a redirect."""
 
 import ipaddress
 import socket
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -16,20 +15,19 @@ from gateway.errors import GatehouseError
 from gateway.safe_http.addresses import IpAddress, is_allowed
 from gateway.text import excerpt
 
-__all__ = ["FetchFailed", "Page", "fetch"]
-
 log = structlog.get_logger()
 
-_MAX_HOPS = 5
-_CHUNK = 65_536
+_MAX_REDIRECTS = 5
+_CHUNK_BYTES = 65_536
 _PLAIN = {"", "identity"}
-_ZIPPED = {"gzip", "x-gzip", "deflate"}
+_COMPRESSED = {"gzip", "x-gzip", "deflate"}
+_ANY_HEADER = 32 + zlib.MAX_WBITS
+"""Makes zlib accept both gzip and zlib headers."""
 _HEADERS = {
     "User-Agent": "Mozilla/5.0 (compatible; Gatehouse)",
     "Accept": "text/html,text/*;q=0.9,*/*;q=0.5",
     "Accept-Encoding": "gzip, deflate",
 }
-_AUTO_WINDOW = 32 + zlib.MAX_WBITS
 
 
 class FetchFailed(GatehouseError):
@@ -37,13 +35,13 @@ class FetchFailed(GatehouseError):
 
 
 class _NotPublic(OSError):
-    """Raised where a socket would be made, so that nothing is sent; it ends up in the connector's own error."""
+    """Raised instead of creating a socket, so nothing is sent. aiohttp wraps it into its own error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     url: str
-    """Where it was found in the end."""
+    """The address after all redirects."""
     media_type: str
     charset: str | None
     body: bytes
@@ -57,34 +55,8 @@ async def fetch(
     is_allowed: Callable[[IpAddress], bool] = is_allowed,
     resolver: AbstractResolver | None = None,
 ) -> Page:
-    """Get `url`, following redirects. Raise `WebFailed` with a sentence; the caller sets the deadline."""
-    target = _checked(url)
-    async with _session(is_allowed, resolver) as session:
-        for _ in range(_MAX_HOPS + 1):
-            async with _answer(session, target) as answer:
-                if answer.status not in {301, 302, 303, 307, 308}:
-                    return await _page(answer, max_bytes)
-                target = _checked(answer.headers.get("Location", ""), target)
-    raise FetchFailed(f"{url} leads from one address to the next more than {_MAX_HOPS} times.")
+    """Get `url` and follow redirects. Raises `FetchFailed` with a sentence. The caller sets the deadline."""
 
-
-def _checked(url: str, base: URL | None = None) -> URL:
-    try:
-        target = URL(url.strip()) if base is None else base.join(URL(url))
-        host = target.host
-    except ValueError as error:
-        raise FetchFailed("That is not a web address.") from error
-    if target.scheme not in {"http", "https"} or not host:
-        raise FetchFailed("Only addresses that start with http:// or https:// can be fetched.")
-    if target.user is not None or target.password is not None:
-        raise FetchFailed("An address with a name or password in it is not fetched.")
-    return target.with_fragment(None)
-
-
-@asynccontextmanager
-async def _session(
-    is_allowed: Callable[[IpAddress], bool], resolver: AbstractResolver | None
-) -> AsyncIterator[aiohttp.ClientSession]:
     def open_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
         family, kind, protocol, _, place = info
         if not is_allowed(ipaddress.ip_address(str(place[0]).partition("%")[0])):
@@ -93,6 +65,7 @@ async def _session(
         made.setblocking(False)  # noqa: FBT003 - it takes no name.
         return made
 
+    target = _parse_url(url)
     connector = aiohttp.TCPConnector(
         socket_factory=open_socket, resolver=resolver, use_dns_cache=False, force_close=True, limit=4
     )
@@ -100,59 +73,68 @@ async def _session(
         connector=connector,
         headers=_HEADERS,
         cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # A bomb must not go off in one piece.
+        auto_decompress=False,  # A zip bomb would be unpacked at once.
         trust_env=False,
         timeout=aiohttp.ClientTimeout(total=None),
     ) as session:
-        yield session
+        for _ in range(_MAX_REDIRECTS + 1):
+            found = await _get(session, target, max_bytes)
+            if isinstance(found, Page):
+                return found
+            target = _parse_url(found, target)
+    raise FetchFailed(f"{url} redirects more than {_MAX_REDIRECTS} times.")
 
 
-@asynccontextmanager
-async def _answer(session: aiohttp.ClientSession, target: URL) -> AsyncIterator[aiohttp.ClientResponse]:
+def _parse_url(url: str, base: URL | None = None) -> URL:
     try:
-        async with session.get(target, allow_redirects=False) as answer:
-            yield answer
+        target = URL(url.strip()) if base is None else base.join(URL(url))
+        host = target.host
+    except ValueError as error:
+        raise FetchFailed("That is not a web address.") from error
+    if target.scheme not in {"http", "https"} or not host:
+        raise FetchFailed("Only addresses that start with http:// or https:// can be fetched.")
+    if target.user is not None or target.password is not None:
+        raise FetchFailed("Addresses that contain a user name or a password are not fetched.")
+    return target.with_fragment(None)
+
+
+async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int) -> Page | str:
+    """Return the page, or the address that it redirects to."""
+    try:
+        async with session.get(target, allow_redirects=False) as response:
+            if response.status in {301, 302, 303, 307, 308}:
+                return response.headers.get("Location", "")
+            if response.status >= 400:  # noqa: PLR2004 - HTTP errors start here.
+                raise FetchFailed(f"The server answered {response.status} {response.reason or ''}".rstrip() + ".")
+            encoding = response.headers.get("Content-Encoding", "").strip().lower()
+            if encoding not in _PLAIN | _COMPRESSED:
+                raise FetchFailed(f"The page has an encoding that cannot be read ({encoding[:40]}).")
+            unzip = zlib.decompressobj(_ANY_HEADER) if encoding in _COMPRESSED else None
+            body = bytearray()
+            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                # One byte more than allowed shows that the page is longer.
+                body += unzip.decompress(chunk, max_bytes + 1 - len(body)) if unzip else chunk
+                if len(body) > max_bytes:
+                    break
+            return Page(
+                url=str(response.url),
+                media_type=response.content_type,
+                charset=response.charset,
+                body=bytes(body[:max_bytes]),
+                is_cut=len(body) > max_bytes,
+            )
     except aiohttp.ClientConnectorDNSError as error:
         raise FetchFailed(f"There is no host {target.host}.") from error
     except aiohttp.ClientConnectorCertificateError as error:
         raise FetchFailed(f"The certificate of {target.host} is not valid.") from error
     except aiohttp.ClientConnectorError as error:
-        raise FetchFailed(_why_not_connected(error, target)) from error
+        if isinstance(error.os_error, _NotPublic):
+            log.warning("private_address_refused", host=excerpt(target.host or "", 200), port=target.port)
+            raise FetchFailed(
+                f"{target.host} is not on the public web. This machine and private networks can't be reached."
+            ) from error
+        raise FetchFailed(f"{target.host} cannot be reached: {error.os_error.strerror or 'no connection'}.") from error
     except (aiohttp.InvalidURL, ValueError) as error:
         raise FetchFailed("That is not a usable web address.") from error
     except (aiohttp.ClientError, OSError, zlib.error) as error:
         raise FetchFailed(f"{target.host} did not answer properly ({type(error).__name__}).") from error
-
-
-def _why_not_connected(error: aiohttp.ClientConnectorError, target: URL) -> str:
-    if isinstance(error.os_error, _NotPublic):
-        log.warning("private_address_refused", host=excerpt(target.host or "", 200), port=target.port)
-        return f"{target.host} is not on the public web. This machine and private networks are out of reach."
-    return f"{target.host} cannot be reached: {error.os_error.strerror or 'no connection'}."
-
-
-async def _page(answer: aiohttp.ClientResponse, max_bytes: int) -> Page:
-    if answer.status >= 400:  # noqa: PLR2004 - as HTTP has it.
-        raise FetchFailed(f"The server answered {answer.status} {answer.reason or ''}".rstrip() + ".")
-    body = await _body(answer, max_bytes + 1)
-    return Page(
-        url=str(answer.url),
-        media_type=answer.content_type,
-        charset=answer.charset,
-        body=body[:max_bytes],
-        is_cut=len(body) > max_bytes,
-    )
-
-
-async def _body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Read at most `limit` bytes, as they are after decompression."""
-    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
-    if encoding not in _PLAIN | _ZIPPED:
-        raise FetchFailed(f"The page is encoded in a way that cannot be read ({encoding[:40]}).")
-    unzip = zlib.decompressobj(_AUTO_WINDOW) if encoding in _ZIPPED else None
-    body = bytearray()
-    async for chunk in answer.content.iter_chunked(_CHUNK):
-        body += unzip.decompress(chunk, limit - len(body)) if unzip else chunk
-        if len(body) >= limit:
-            break
-    return bytes(body[:limit])

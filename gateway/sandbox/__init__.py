@@ -1,4 +1,4 @@
-"""Running commands where they can reach nothing but their workspace: here, or in a service that may build sandboxes.
+"""Runs commands that can reach only their workspace: in a local sandbox, or through the sandbox service.
 
-Nothing heavy is imported, so that the process of that service is small.
+This package imports nothing heavy, so that the process of the service stays small.
 """

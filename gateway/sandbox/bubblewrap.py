@@ -1,4 +1,4 @@
-"""The walls of the sandbox: bubblewrap, in which there is the workspace, the system's programs, and nothing else."""
+"""The sandbox: bubblewrap, with the workspace, the system's programs, and nothing else of this machine."""
 
 import asyncio
 import os
@@ -16,15 +16,18 @@ WORKSPACE = "/workspace"
 
 _TMP_BYTES = 256 * 1024 * 1024
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
-_PROBE_SECONDS = 20.0
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
+_PROBE_TIMEOUT = 20.0
+_WATCH_INTERVAL = 0.05
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
 _READABLE = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl/certs")
-"""Of /etc nothing else: it can hold our own configuration, and others' keys."""
-_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+"""Nothing else of /etc: it may contain our own configuration, and keys of others."""
+_READABLE_WITH_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 
 class SandboxUnavailable(Exception):
-    """Its text is a sentence for the model: why no command can be run, and what the operator can do about it."""
+    """Its text is a sentence for the model: why no command can run, and what the operator can do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,153 +36,10 @@ class SandboxLimits:
     processes: int
 
 
-def bubblewrap_argv(command: str, workspace: Path, limits: SandboxLimits, *, network: bool) -> list[str]:
-    """Return what runs `command` in the sandbox; `NoSandbox` says why there is none. It blocks: call it in a thread.
-
-    It must be started with an empty environment: bubblewrap's own first process shows the one that it was given.
-    """
-    guard = _guard()
-    inside = ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
-    net = ["--share-net", *_bound(_FOR_NETWORK)] if network else []
-    return [*guard, *net, *inside, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
-
-
-def prlimit_argv(command: str, limits: SandboxLimits, *more: str) -> list[str]:
-    """Return what runs `command` with limits that each of its processes inherits, and none can raise again.
-
-    The number of processes is not among them: the kernel counts all that their user has, but for those in a sandbox.
-    """
-    prlimit = shutil.which("prlimit")
-    if prlimit is None:
-        raise SandboxUnavailable(
-            "The shell is not available: this machine has no `prlimit`. Its operator can install util-linux."
-        )
-    bounds = [
-        f"--as={limits.memory_bytes}",
-        f"--fsize={_MAX_FILE_BYTES}",
-        "--core=0",
-        *more,
-    ]
-    return [*_behind_others(), prlimit, *bounds, "--", "/bin/sh", "-c", command]
-
-
-def _behind_others() -> list[str]:
-    """Let commands have the time that nobody else wants, so that the daemon can always get a word in and end them."""
-    chrt = shutil.which("chrt")
-    return [chrt, "--idle", "0"] if chrt else []
-
-
-def _guard() -> list[str]:
-    """Return bubblewrap with all that every command gets, once it has been seen to work here."""
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise SandboxUnavailable(_unavailable("bubblewrap is not installed"))
-    return [bwrap, *_proven(bwrap)]
-
-
-@cache  # A failure raises, and is therefore looked at again.
-def _proven(bwrap: str) -> tuple[str, ...]:
-    """Return the options that work here. `--disable-userns` is unknown before bubblewrap 0.8."""
-    complaint = ""
-    for strict in (("--disable-userns",), ()):
-        options = (*_walls(), *strict)
-        if not (complaint := _complaint([bwrap, *options])):
-            return options
-    raise SandboxUnavailable(_unavailable(complaint))
-
-
-def _unavailable(reason: str) -> str:
-    return (
-        f"The shell is not available: commands are run in a sandbox, and there is none on this machine ({reason}). "
-        "The operator can install bubblewrap and allow user namespaces."
-    )
-
-
-def _walls() -> list[str]:
-    """Give no network, no capability and a /proc that tells of the sandbox alone, read-only: root could set sysctls."""
-    tmp = ["--size", str(_TMP_BYTES), "--tmpfs"]
-    return [
-        *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--ro-bind", "/usr", "/usr", *_system(), *_bound(_READABLE)),
-        *("--proc", "/proc", "--remount-ro", "/proc"),
-        *("--dev", "/dev", *tmp, "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108 - inside, where it is empty.
-        *(*tmp, "/tmp"),  # noqa: S108 - as above.
-        *("--hostname", "sandbox"),
-    ]
-
-
-def _system() -> list[str]:
-    arguments: list[str] = []
-    for name in _SYSTEM:
-        path = Path("/", name)
-        if path.is_symlink():
-            arguments += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            arguments += ["--ro-bind", str(path), str(path)]
-    return arguments
-
-
-def _bound(paths: tuple[str, ...]) -> list[str]:
-    return [word for path in paths for word in ("--ro-bind-try", os.path.realpath(path), path)]
-
-
-def _complaint(guard: list[str]) -> str:
-    try:
-        tried = subprocess.run(  # noqa: S603 - our own words.
-            [*guard, "--", "/bin/sh", "-c", ":"], env={}, capture_output=True, timeout=_PROBE_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as trouble:
-        return str(trouble)
-    return "" if tried.returncode == 0 else tried.stderr.decode(errors="replace").strip()[:200] or "it does not start"
-
-
-_PAUSE = 0.05
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-async def watch_limits(bwrap: int, limits: SandboxLimits) -> str:
-    """Return only when the sandbox that process `bwrap` started goes beyond its limits; say in which way."""
-    while True:
-        if reason := await asyncio.to_thread(_excess, bwrap, limits):
-            return reason
-        await asyncio.sleep(_PAUSE)
-
-
-def _excess(bwrap: int, limits: SandboxLimits) -> str:
-    with suppress(OSError, IndexError, ValueError):  # Not begun yet, or over by now.
-        inner = Path(f"/proc/{_first_inside(bwrap)}/root/proc")
-        if inner.stat().st_dev == Path("/proc").stat().st_dev:
-            return ""  # The sandbox is still being built, and this is our own /proc.
-        running = [name for name in os.listdir(inner) if name.isdigit()]  # noqa: PTH208 - names are all that is needed.
-        if len(running) > limits.processes:
-            return f"more than {limits.processes} processes"
-        if sum(_resident(inner / name) for name in running) > limits.memory_bytes:
-            return f"more than {limits.memory_bytes // 1024**2} MB of memory"
-    return ""
-
-
-def kill_sandbox(bwrap: int) -> None:
-    """Kill the first process inside, and with it, by the kernel, all others; `bwrap` ends once they are gone."""
-    with suppress(OSError, IndexError, ValueError):  # It has ended.
-        os.kill(_first_inside(bwrap), signal.SIGKILL)
-
-
-def _first_inside(bwrap: int) -> int:
-    return int(Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text().split()[0])
-
-
-def _resident(process: Path) -> int:
-    try:
-        return int((process / "statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError):  # Over by now.
-        return 0
-
-
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxCommand:
+    """A shell command with its limits. The sandbox service receives it as JSON, with these names."""
+
     command: str
     workspace: Path
     limits: SandboxLimits
@@ -187,21 +47,136 @@ class SandboxCommand:
     network: bool = False
 
 
-async def run_sandboxed(script: SandboxCommand) -> ProcessResult:
-    """Run `script` in a sandbox made by this process; `NoSandbox` says why it can make none."""
+async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
+    """Run `command` in a sandbox. Raises `SandboxUnavailable` if none can be made here."""
     argv = await asyncio.to_thread(
-        bubblewrap_argv, script.command, script.workspace, script.limits, network=script.network
+        bubblewrap_argv, command.command, command.workspace, command.limits, network=command.network
     )
     return await run_process(
         argv,
-        env=command_environment(WORKSPACE, "/tmp"),  # noqa: S108 - the sandbox's own.
+        env=command_environment(WORKSPACE, "/tmp"),  # noqa: S108 - inside the sandbox.
         cwd=Path("/"),
-        bounds=script.bounds,
+        bounds=command.bounds,
         kill=kill_sandbox,
-        watch=partial(watch_limits, limits=script.limits),
+        watch=partial(watch_limits, limits=command.limits),
     )
 
 
 def command_environment(workspace: str, home: str) -> dict[str, str]:
-    """Return all that a command sees: nothing of our own environment, which can hold keys."""
+    """Return the environment of a command. It has nothing of our own, which may contain keys."""
     return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
+
+
+def bubblewrap_argv(command: str, workspace: Path, limits: SandboxLimits, *, network: bool) -> list[str]:
+    """Return the arguments that run `command` in the sandbox. Raises `SandboxUnavailable`. Blocks: use a thread."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxUnavailable(_unavailable("bubblewrap is not installed"))
+    options = [*_working_options(bwrap)]
+    if network:
+        options += ["--share-net", *_read_only(_READABLE_WITH_NETWORK)]
+    options += ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
+    return [bwrap, *options, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
+
+
+def prlimit_argv(command: str, limits: SandboxLimits, *more: str) -> list[str]:
+    """Return the arguments that run `command` with limits that its processes inherit and cannot raise.
+
+    The number of processes is not limited here: outside of a sandbox, the kernel counts all processes of the user.
+    """
+    prlimit = shutil.which("prlimit")
+    if prlimit is None:
+        raise SandboxUnavailable(
+            "The shell is not available: this machine has no `prlimit`. The operator can install util-linux."
+        )
+    # Commands get only idle CPU time, so that the daemon can always run and stop them.
+    chrt = shutil.which("chrt")
+    idle_priority = [chrt, "--idle", "0"] if chrt else []
+    options = [f"--as={limits.memory_bytes}", f"--fsize={_MAX_FILE_BYTES}", "--core=0", *more]
+    return [*idle_priority, prlimit, *options, "--", "/bin/sh", "-c", command]
+
+
+@cache  # A failure raises, so it is not cached.
+def _working_options(bwrap: str) -> tuple[str, ...]:
+    """Return the options for every command, after a test that they work here."""
+    system: list[str] = []
+    for name in _SYSTEM_FOLDERS:
+        path = Path("/", name)
+        if path.is_symlink():
+            system += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            system += ["--ro-bind", str(path), str(path)]
+    tmpfs = ("--size", str(_TMP_BYTES), "--tmpfs")
+    options = (
+        # No network and no capabilities.
+        *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--ro-bind", "/usr", "/usr", *system, *_read_only(_READABLE)),
+        # A /proc of the sandbox alone, and read-only: root could change sysctls through it.
+        *("--proc", "/proc", "--remount-ro", "/proc"),
+        *("--dev", "/dev", *tmpfs, "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108 - inside the sandbox.
+        *(*tmpfs, "/tmp"),  # noqa: S108 - inside the sandbox.
+        *("--hostname", "sandbox"),
+    )
+    complaint = ""
+    for strict in (("--disable-userns",), ()):  # bubblewrap before 0.8 does not know `--disable-userns`.
+        try:
+            test = subprocess.run(  # noqa: S603 - only our own arguments.
+                [bwrap, *options, *strict, "--", "/bin/sh", "-c", ":"],
+                env={},
+                capture_output=True,
+                timeout=_PROBE_TIMEOUT,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as trouble:
+            complaint = str(trouble)
+            continue
+        if test.returncode == 0:
+            return (*options, *strict)
+        complaint = test.stderr.decode(errors="replace").strip()[:200] or "it does not start"
+    raise SandboxUnavailable(_unavailable(complaint))
+
+
+def _unavailable(reason: str) -> str:
+    return (
+        f"The shell is not available: commands run in a sandbox, and this machine has none ({reason}). "
+        "The operator can install bubblewrap and allow user namespaces."
+    )
+
+
+def _read_only(paths: tuple[str, ...]) -> list[str]:
+    return [word for path in paths for word in ("--ro-bind-try", os.path.realpath(path), path)]
+
+
+async def watch_limits(bwrap: int, limits: SandboxLimits) -> str:
+    """Return when the sandbox of the process `bwrap` exceeds its limits, with the reason."""
+
+    def exceeded() -> str:
+        with suppress(OSError, IndexError, ValueError):  # Not started yet, or ended.
+            proc = Path(f"/proc/{_first_process(bwrap)}/root/proc")
+            if proc.stat().st_dev == Path("/proc").stat().st_dev:
+                return ""  # The sandbox is still being set up, and this is our own /proc.
+            running = [name for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 - names suffice.
+            if len(running) > limits.processes:
+                return f"more than {limits.processes} processes"
+            used = 0
+            for name in running:
+                with suppress(OSError, IndexError):  # Ended.
+                    used += int((proc / name / "statm").read_text().split()[1]) * _PAGE_BYTES
+            if used > limits.memory_bytes:
+                return f"more than {limits.memory_bytes // 1024**2} MB of memory"
+        return ""
+
+    while True:
+        if reason := await asyncio.to_thread(exceeded):
+            return reason
+        await asyncio.sleep(_WATCH_INTERVAL)
+
+
+def kill_sandbox(bwrap: int) -> None:
+    """Kill the first process inside. The kernel then kills all others, and `bwrap` ends after them."""
+    with suppress(OSError, IndexError, ValueError):  # It has ended.
+        os.kill(_first_process(bwrap), signal.SIGKILL)
+
+
+def _first_process(bwrap: int) -> int:
+    return int(Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text().split()[0])

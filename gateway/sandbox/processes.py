@@ -1,31 +1,29 @@
-"""Running a program to its end, or to ours: nothing that it has started outlives the call."""
+"""Runs a program within limits. No process that it started outlives the call."""
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gateway.aio import finish_before_cancel
 
-__all__ = ["ProcessResult", "RunLimits", "kill_group", "run_process"]
-
-_CHUNK = 65_536
+_CHUNK_BYTES = 65_536
 _MAX_OUTPUT_BYTES = 10_000_000
-_PATIENCE = 10.0
-_MOMENT = 0.2
+_KILL_TIMEOUT = 10.0
+_KILL_INTERVAL = 0.2
 
-Watch = Callable[[int], Coroutine[Any, Any, str]]  # As every async function is.
+Watch = Callable[[int], Coroutine[Any, Any, str]]  # Any: as for every async function.
 Kill = Callable[[int], None]
 Sweep = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult:
-    """What a program has said, and how it ended. `stopped_for` says why we ended it, if we did."""
+    """The output of a program and how it ended. `stopped_for` says why we stopped it, if we did."""
 
     output: str
     exit_code: int
@@ -34,44 +32,14 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """For how long a program may run, and how much of what it says is kept: the beginning and the end."""
+    """How long a program may run, and how many bytes of its output are kept."""
 
     seconds: float
     shown: int
 
 
-class _Running:
-    def __init__(self, process: asyncio.subprocess.Process, kill: Kill, sweep: Sweep | None) -> None:
-        self.process = process
-        self.stopped_for = ""
-        self._kill = kill
-        self._sweep = sweep
-
-    def stop(self, reason: str) -> None:
-        if self.process.returncode is None:
-            self.stopped_for = self.stopped_for or reason
-            self._kill(self.process.pid)
-
-    async def end(self) -> None:
-        """Kill what is left, and what has got away, once; then let nothing become a zombie."""
-        sweep, self._sweep = self._sweep, None
-        if sweep or self.process.returncode is None:  # Its number may be another's by now, unless it left its group.
-            self._kill(self.process.pid)
-        if sweep:
-            await asyncio.to_thread(sweep)
-        while not await self._has_ended():  # A sandbox that was still being built had nothing to kill in it yet.
-            self._kill(self.process.pid)
-
-    async def _has_ended(self) -> bool:
-        """Give it a moment."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_MOMENT):
-                await self.process.wait()
-        return self.process.returncode is not None
-
-
 def kill_group(leader: int) -> None:
-    """Kill a program with what it has started, as far as that has stayed in its process group."""
+    """Kill a program and the processes it started, unless they left its process group."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -86,12 +54,18 @@ async def run_process(
     watch: Watch | None = None,
     sweep: Sweep | None = None,
 ) -> ProcessResult:
-    """Run `argv`, in a session of its own; `kill` and `sweep` end it, and what has got away from it.
+    """Run `argv` in a new session. `kill` ends it; `sweep` ends processes that got away from it.
 
-    `watch` has it ended by returning a reason.
+    `watch` stops the program by returning a reason.
     """
-    said = _Said(bounds.shown)
-    async with _output() as (stream, sink):
+    kept = _KeptOutput(bounds.shown)
+    # Our own pipe: asyncio's would stay open until the last writer is gone, also after the program has ended.
+    source, sink = os.pipe()
+    stream = asyncio.StreamReader(limit=_CHUNK_BYTES)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(source, "rb", buffering=0)
+    )
+    try:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -104,59 +78,75 @@ async def run_process(
             )
         finally:
             os.close(sink)
-        running = _Running(process, kill, sweep)
-        clock = asyncio.get_running_loop().call_later(
+        running = _RunningProcess(process, kill, sweep)
+        deadline = asyncio.get_running_loop().call_later(
             bounds.seconds, running.stop, f"it took longer than {bounds.seconds:g} seconds"
         )
+
+        async def read_output() -> None:
+            while chunk := await stream.read(_CHUNK_BYTES):
+                kept.add(chunk)
+                if kept.total > _MAX_OUTPUT_BYTES:
+                    running.stop(f"it wrote more than {_MAX_OUTPUT_BYTES // 1_000_000} MB")
+                    return
+
+        async def watch_process() -> None:
+            if watch and (reason := await watch(process.pid)):
+                running.stop(reason)
+
         try:
-            await _follow(running, stream, said, watch)
+            async with asyncio.TaskGroup() as group:
+                reader = group.create_task(read_output(), name="process:output")
+                watcher = group.create_task(watch_process(), name="process:watch")
+                await process.wait()
+                watcher.cancel()
+                # 1. The program has ended, but processes that it left behind may hold the pipe open.
+                # 2. They are killed now, so that the stream ends.
+                # 3. The rest of the output is read.
+                await finish_before_cancel(running.end(), grace=_KILL_TIMEOUT)
+                await asyncio.wait({reader}, timeout=_KILL_TIMEOUT)
+                reader.cancel()
         finally:
-            clock.cancel()
-            await finish_before_cancel(running.end(), grace=_PATIENCE)
-    return ProcessResult(output=said.text(), exit_code=process.returncode or 0, stopped_for=running.stopped_for)
-
-
-async def _follow(running: _Running, stream: asyncio.StreamReader, said: "_Said", watch: Watch | None) -> None:
-    """Listen until the program itself has ended; what it left behind is ended then, so that the stream ends as well."""
-    async with asyncio.TaskGroup() as group:
-        listening = group.create_task(_listen(running, stream, said), name="process:listen")
-        watching = group.create_task(_watch(running, watch), name="process:watch")
-        await running.process.wait()
-        watching.cancel()
-        await finish_before_cancel(running.end(), grace=_PATIENCE)
-        await asyncio.wait({listening}, timeout=_PATIENCE)
-        listening.cancel()
-
-
-async def _listen(running: _Running, stream: asyncio.StreamReader, said: "_Said") -> None:
-    while chunk := await stream.read(_CHUNK):
-        said.take(chunk)
-        if said.total > _MAX_OUTPUT_BYTES:
-            running.stop(f"it wrote more than {_MAX_OUTPUT_BYTES // 1_000_000} MB")
-            return
-
-
-async def _watch(running: _Running, watch: Watch | None) -> None:
-    if watch and (reason := await watch(running.process.pid)):
-        running.stop(reason)
-
-
-@asynccontextmanager
-async def _output() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """Make a pipe of our own: asyncio would wait for the last writer of its, also after the program has ended."""
-    source, sink = os.pipe()
-    stream = asyncio.StreamReader(limit=_CHUNK)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(source, "rb", buffering=0)
-    )
-    try:
-        yield stream, sink
+            deadline.cancel()
+            await finish_before_cancel(running.end(), grace=_KILL_TIMEOUT)
     finally:
         transport.close()
+    return ProcessResult(output=kept.text(), exit_code=process.returncode or 0, stopped_for=running.stopped_for)
 
 
-class _Said:
-    """Keeps the beginning and the end of what a program says, however much it is."""
+class _RunningProcess:
+    def __init__(self, process: asyncio.subprocess.Process, kill: Kill, sweep: Sweep | None) -> None:
+        self.stopped_for = ""
+        self._process = process
+        self._kill = kill
+        self._sweep = sweep
+
+    def stop(self, reason: str) -> None:
+        if self._process.returncode is None:
+            self.stopped_for = self.stopped_for or reason
+            self._kill(self._process.pid)
+
+    async def end(self) -> None:
+        """Kill the process and the processes that got away from it, and wait for it, so that it is no zombie."""
+        sweep, self._sweep = self._sweep, None
+        # After the process has ended, its number may belong to another process. Not so for a group (`sweep`): no other
+        # process gets its number while a member of the group is left.
+        if sweep or self._process.returncode is None:
+            self._kill(self._process.pid)
+        if sweep:
+            await asyncio.to_thread(sweep)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_INTERVAL):
+                    await self._process.wait()
+            if self._process.returncode is not None:
+                return
+            # A sandbox that was still being set up had no process to kill yet.
+            self._kill(self._process.pid)
+
+
+class _KeptOutput:
+    """Keeps the start and the end of an output of any length."""
 
     def __init__(self, shown: int) -> None:
         self.total = 0
@@ -165,7 +155,7 @@ class _Said:
         self._head_size = shown * 2 // 3
         self._tail_size = shown - self._head_size
 
-    def take(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         self.total += len(chunk)
         room = self._head_size - len(self._head)
         self._head += chunk[:room]

@@ -1,6 +1,7 @@
-"""The service that runs commands for the gateway: it may build sandboxes, and has no network; the gateway the reverse.
+"""The sandbox service, and the gateway's client for it.
 
-Who asks over the socket is told by the kernel: the gateway's own user and root are served, anybody else is not.
+The service may make sandboxes but has no network; for the gateway it is the other way round. The kernel says who
+connects to the socket: only the gateway's own user and root are served.
 """
 
 import asyncio
@@ -17,163 +18,132 @@ from gateway.sandbox.bubblewrap import SandboxCommand, SandboxLimits, SandboxUna
 from gateway.sandbox.processes import ProcessResult, RunLimits
 
 MAX_LINE = 4 * 1024 * 1024
-"""Bytes. The longest command and the longest output are much shorter, also with every character escaped."""
-
-
-def encode_command(script: SandboxCommand) -> bytes:
-    return _line({**asdict(script), "workspace": str(script.workspace)})
-
-
-def decode_command(line: bytes) -> SandboxCommand:
-    """Raise `ValueError` for what is no script."""
-    told = json.loads(line)
-    try:
-        return SandboxCommand(
-            command=str(told["command"]),
-            workspace=Path(told["workspace"]),
-            limits=SandboxLimits(**told["limits"]),
-            bounds=RunLimits(**told["bounds"]),
-            network=bool(told["network"]),
-        )
-    except (TypeError, KeyError) as misfit:
-        raise ValueError("that is no script") from misfit
-
-
-def encode_result(ended: ProcessResult) -> bytes:
-    return _line({"ended": asdict(ended)})
-
-
-def encode_refusal(reason: str) -> bytes:
-    return _line({"refused": reason})
-
-
-def decode_result(line: bytes) -> ProcessResult:
-    """Raise `NoSandbox` where the far side had none, and `ValueError` for what is no answer."""
-    told = json.loads(line)
-    if "refused" in told:
-        raise SandboxUnavailable(told["refused"])
-    return ProcessResult(**told["ended"])
-
-
-def _line(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"
-
-
-_PATIENCE = 10.0
-
-
-async def run_by_service(script: SandboxCommand, service: Path) -> ProcessResult:
-    """Have `script` run by whoever listens on the socket `service`; cancelled, it is ended there first."""
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            reader, writer = await asyncio.open_unix_connection(service, limit=MAX_LINE)
-    except OSError as trouble:
-        raise SandboxUnavailable(_silent(service, trouble)) from trouble
-    try:
-        writer.write(encode_command(script))
-        await writer.drain()
-        return decode_result(await reader.readline())
-    except (OSError, ValueError):  # Who asks must not run it once more elsewhere: a part of it was done.
-        return ProcessResult(output="", exit_code=1, stopped_for="the service that runs commands has ended")
-    finally:
-        await finish_before_cancel(_hang_up(reader, writer), grace=_PATIENCE)
-
-
-async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Tell that nothing is waited for any more, and wait until all has ended there."""
-    with suppress(OSError, TimeoutError):
-        writer.write_eof()
-        async with asyncio.timeout(_PATIENCE):
-            while await reader.read(MAX_LINE):
-                pass
-    writer.close()
-
-
-def _silent(service: Path, trouble: OSError) -> str:
-    reason = trouble.strerror or "no answer in time"
-    return (
-        f"The shell is not available: the service that runs commands cannot be reached on {service} ({reason}). "
-        "The operator can look at `systemctl status gatehouse-sandbox`."
-    )
-
-
+"""Bytes. The longest command and the longest output are much shorter, even with every character escaped."""
 IDLE_TIMEOUT = 300.0
-"""Seconds without work after which it ends. systemd keeps the socket, and starts it again for the next command."""
-_SIDE_BY_SIDE = 64
+"""Seconds without work after which the service exits. systemd keeps the socket and starts it again when needed."""
+
+_CONNECT_TIMEOUT = 10.0
+_MAX_CONCURRENT = 64
 _CREDENTIALS = struct.Struct("3i")
 
 _NO_NETWORK = (
-    "The shell is not available: `tools.shell.network` is set, and the service that runs commands has no network. "
-    "The operator can allow it by `gatehouse service install --system --shell-network`."
+    "The shell is not available: `tools.shell.network` is set, but the sandbox service has no network. "
+    "The operator can allow it with `gatehouse service install --system --shell-network`."
 )
 
 
+async def run_by_service(command: SandboxCommand, service: Path) -> ProcessResult:
+    """Have the service on the socket `service` run `command`. A cancellation ends it there first."""
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            reader, writer = await asyncio.open_unix_connection(service, limit=MAX_LINE)
+    except OSError as trouble:
+        raise SandboxUnavailable(
+            f"The shell is not available: the sandbox service cannot be reached on {service} "
+            f"({trouble.strerror or 'no answer in time'}). The operator can check `systemctl status gatehouse-sandbox`."
+        ) from trouble
+
+    async def hang_up() -> None:
+        """Tell the service that the result is not needed any more, and wait until its processes have ended."""
+        with suppress(OSError, TimeoutError):
+            writer.write_eof()
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                while await reader.read(MAX_LINE):
+                    pass
+        writer.close()
+
+    try:
+        writer.write(_line({**asdict(command), "workspace": str(command.workspace)}))
+        await writer.drain()
+        answer = json.loads(await reader.readline())
+        if "refused" in answer:
+            raise SandboxUnavailable(answer["refused"])
+        return ProcessResult(**answer["ended"])
+    except (OSError, ValueError):
+        # Part of the command may have run, so it must not be run again without the service.
+        return ProcessResult(output="", exit_code=1, stopped_for="the service that runs commands has ended")
+    finally:
+        await finish_before_cancel(hang_up(), grace=_CONNECT_TIMEOUT)
+
+
 async def serve_commands(listener: socket.socket, *, has_network: bool = False, idle: float = IDLE_TIMEOUT) -> None:
-    """Serve whoever connects, until nobody has for `idle` seconds and nothing runs."""
+    """Serve connections until none has come for `idle` seconds and no command runs."""
     listener.settimeout(0)
     running: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
-        while (connection := await _next(listener, idle)) or running:
-            if connection is None:
-                continue
-            if not _is_trusted(connection):
+        while True:
+            try:
+                async with asyncio.timeout(idle):
+                    connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except TimeoutError:
+                if running:
+                    continue
+                return
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            _, user, _ = _CREDENTIALS.unpack(credentials)
+            if user not in {0, os.geteuid()}:
                 connection.close()
                 continue
             task = group.create_task(_serve(connection, has_network=has_network), name="sandbox:serve")
             running.add(task)
             task.add_done_callback(running.discard)
-            while len(running) >= _SIDE_BY_SIDE:  # Who comes now waits, in the socket's own queue.
+            while len(running) >= _MAX_CONCURRENT:  # Further connections wait in the socket's queue.
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _next(listener: socket.socket, idle: float) -> socket.socket | None:
-    try:
-        async with asyncio.timeout(idle):
-            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-    except TimeoutError:
-        return None
-    return connection
-
-
-def _is_trusted(connection: socket.socket) -> bool:
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(raw)
-    return user in {0, os.geteuid()}
-
-
 async def _serve(connection: socket.socket, *, has_network: bool) -> None:
-    """Run one script. Whoever asked ends it by hanging up."""
+    """Run one command. The client ends it by hanging up."""
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            script = decode_command(await reader.readline())
-        refused = encode_refusal(_NO_NETWORK) if script.network and not has_network else b""
-        writer.write(refused or await _ended(script, reader))
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            command = _decode_command(await reader.readline())
+        if command.network and not has_network:
+            writer.write(_line({"refused": _NO_NETWORK}))
+        else:
+            writer.write(await _run_until_hang_up(command, reader))
         await writer.drain()
-    except (OSError, ValueError, TimeoutError):  # It has gone, or talks of something else.
+    except (OSError, ValueError, TimeoutError):  # The client is gone, or does not speak our protocol.
         pass
     finally:
         writer.close()
 
 
-async def _ended(script: SandboxCommand, reader: asyncio.StreamReader) -> bytes:
-    """Return the answer; nothing when nobody waits for it any more. What was started has ended by then."""
+async def _run_until_hang_up(command: SandboxCommand, reader: asyncio.StreamReader) -> bytes:
+    """Return the answer, or nothing if the client has hung up. All processes have ended by then."""
+
+    async def run() -> bytes:
+        try:
+            return _line({"ended": asdict(await run_sandboxed(command))})
+        except SandboxUnavailable as missing:
+            return _line({"refused": str(missing)})
+
+    async def cancel_on_hang_up() -> None:
+        with suppress(OSError):
+            await reader.read(1)
+        running.cancel()
+
     async with asyncio.TaskGroup() as group:
-        running = group.create_task(_outcome(script), name="sandbox:script")
-        waiting = group.create_task(_cancelled_by_hanging_up(running, reader), name="sandbox:asker")
+        running = group.create_task(run(), name="sandbox:command")
+        waiting = group.create_task(cancel_on_hang_up(), name="sandbox:client")
         await asyncio.wait({running})
         waiting.cancel()
     return b"" if running.cancelled() else running.result()
 
 
-async def _cancelled_by_hanging_up(running: asyncio.Task[bytes], reader: asyncio.StreamReader) -> None:
-    with suppress(OSError):
-        await reader.read(1)
-    running.cancel()
-
-
-async def _outcome(script: SandboxCommand) -> bytes:
+def _decode_command(line: bytes) -> SandboxCommand:
+    """Read a command. Raises `ValueError` if the line has none."""
+    given = json.loads(line)
     try:
-        return encode_result(await run_sandboxed(script))
-    except SandboxUnavailable as missing:
-        return encode_refusal(str(missing))
+        return SandboxCommand(
+            command=str(given["command"]),
+            workspace=Path(given["workspace"]),
+            limits=SandboxLimits(**given["limits"]),
+            bounds=RunLimits(**given["bounds"]),
+            network=bool(given["network"]),
+        )
+    except (TypeError, KeyError) as mistake:
+        raise ValueError("the line is not a command") from mistake
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"

@@ -60,27 +60,27 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_what_could_lead_inside_is_not_public(address: str) -> None:
+def test_private_and_special_addresses_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "8.8.8.8", "93.184.216.34", "2606:4700:4700::1111", "2a00:1450::8a"])
-def test_the_public_web_is_public(address: str) -> None:
+def test_addresses_of_the_public_web_are_public(address: str) -> None:
     assert is_allowed(ip_address(address))
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["::ffff:0:0", "::", "64:ff9b::", "2001::"]))
-def test_no_ipv4_address_passes_in_the_clothes_of_another(value: int, prefix: str) -> None:
+def test_an_ipv4_address_inside_an_ipv6_address_is_not_public(value: int, prefix: str) -> None:
     assert not is_public(IPv6Address(int(IPv6Address(prefix)) + value))
 
 
 @given(st.sampled_from(["10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "192.168.0.0/16"]), st.integers(0, 2**16 - 1))
-def test_private_networks_are_private_to_their_last_address(network: str, offset: int) -> None:
+def test_every_address_of_a_private_network_is_private(network: str, offset: int) -> None:
     net = IPv4Network(network)
     assert not is_public(net[offset])
     assert not is_public(IPv4Address(net[-1 - offset]))
 
 
-def test_our_own_addresses_are_known_whatever_they_are() -> None:
+def test_addresses_of_this_machine_are_local() -> None:
     assert is_local(ip_address("127.0.0.1"))
     assert not is_local(ip_address("93.184.216.34"))

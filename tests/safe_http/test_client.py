@@ -120,7 +120,7 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("url", INSIDE)
-async def test_nothing_inside_is_reached(url: str) -> None:
+async def test_no_private_address_is_reached(url: str) -> None:
     async with site(hello, "127.0.0.1") as here:
         with pytest.raises(FetchFailed) as refused:
             async with asyncio.timeout(60):
@@ -137,7 +137,7 @@ def private_port(port: int) -> Callable[[IpAddress], bool]:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("way", ["http://127.0.0.2:{port}/secret", "//127.0.0.2:{port}/secret"])
-async def test_a_redirect_inside_is_not_followed(status: int, way: str) -> None:
+async def test_a_redirect_to_a_private_address_is_not_followed(status: int, way: str) -> None:
     async with site(hello, "127.0.0.2") as inside:
 
         def lead(_request: web.Request) -> web.StreamResponse:
@@ -150,7 +150,7 @@ async def test_a_redirect_inside_is_not_followed(status: int, way: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://a:b@127.0.0.1/", "", "http://[", "javascript:1"])
-async def test_a_redirect_to_what_is_no_web_address_fails(location: str) -> None:
+async def test_a_redirect_to_an_invalid_address_fails(location: str) -> None:
     def lead(_request: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"Location": location})
 
@@ -159,7 +159,7 @@ async def test_a_redirect_to_what_is_no_web_address_fails(location: str) -> None
             await get(here.url)
 
 
-async def test_redirects_are_followed_but_not_for_ever() -> None:
+async def test_redirects_are_followed_up_to_a_limit() -> None:
     def lead(request: web.Request) -> web.StreamResponse:
         if request.path == "/end":
             return web.Response(text="found")
@@ -189,7 +189,7 @@ class Changing(AbstractResolver):
         pass
 
 
-async def test_a_name_that_changes_its_address_gains_nothing() -> None:
+async def test_dns_rebinding_does_not_help() -> None:
     """The address that is connected to is the one that was checked: there is no second look-up in between."""
 
     def lead(request: web.Request) -> web.StreamResponse:
@@ -207,14 +207,14 @@ async def test_a_name_that_changes_its_address_gains_nothing() -> None:
     assert outside.asked == ["/"]
 
 
-async def test_a_name_for_an_address_inside_is_refused_as_it_is() -> None:
+async def test_a_name_for_a_private_address_is_refused() -> None:
     async with site(hello) as here:
         with pytest.raises(FetchFailed, match="not on the public web"):
             await fetch(f"http://innocent.example:{here.port}/", max_bytes=1000, resolver=Changing("127.0.0.1"))
     assert here.asked == []
 
 
-async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(hello) as proxy, site(hello) as here:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
@@ -228,7 +228,7 @@ async def test_a_big_page_is_cut() -> None:
     assert (len(page.body), page.is_cut) == (1000, True)
 
 
-async def test_a_zipped_page_is_unzipped_and_a_bomb_does_not_go_off() -> None:
+async def test_a_compressed_page_is_unpacked_and_a_zip_bomb_is_cut() -> None:
     bomb = gzip.compress(b"\0" * 20_000_000)
 
     def zipped(request: web.Request) -> web.StreamResponse:
@@ -245,12 +245,12 @@ async def test_a_zipped_page_is_unzipped_and_a_bomb_does_not_go_off() -> None:
     ("answer", "sentence"),
     [
         (web.Response, r"answered 404 Not Found\."),
-        (lambda **_: web.Response(body=b"?", headers={"Content-Encoding": "br"}), "encoded in a way"),
+        (lambda **_: web.Response(body=b"?", headers={"Content-Encoding": "br"}), "an encoding that cannot be read"),
         (lambda **_: web.Response(body=b"no zip", headers={"Content-Encoding": "gzip"}), "did not answer properly"),
     ],
     ids=["missing", "brotli", "no zip"],
 )
-async def test_an_answer_that_is_of_no_use_is_explained(
+async def test_an_unusable_response_is_explained(
     answer: Callable[..., web.StreamResponse], sentence: str
 ) -> None:
     async with site(lambda _request: answer(status=404)) as here:
@@ -258,7 +258,7 @@ async def test_an_answer_that_is_of_no_use_is_explained(
             await get(here.url)
 
 
-async def test_a_server_that_speaks_something_else_is_explained() -> None:
+async def test_a_server_that_speaks_another_protocol_is_explained() -> None:
     async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail ready\r\n")
         writer.close()
@@ -276,7 +276,7 @@ def html(body: bytes, charset: str | None = None, media_type: str = "text/html")
     return Page(url="http://x.example/", media_type=media_type, charset=charset, body=body, is_cut=False)
 
 
-async def test_html_becomes_text_with_its_links_and_without_its_scripts() -> None:
+async def test_html_becomes_text_with_links_and_without_scripts() -> None:
     page = b"<title>T</title><script>alert(1)</script><h1>Hi</h1><p>A <a href='/x'>link</a>, <b>bold</b>.<ul><li>one"
     text = await page_text(html(page))
     assert text.split("\n\n") == ["# T", "# Hi", "A [link](/x), **bold**.", "- one"]
@@ -288,8 +288,8 @@ async def test_the_charset_is_taken_from_the_header_or_the_page(charset: str | N
     assert text.strip() == "café"
 
 
-async def test_a_page_made_to_be_slow_is_given_up() -> None:
-    """It is parsed in a process of its own, which dies with the wish for it."""
+async def test_a_page_that_takes_too_long_to_parse_is_given_up() -> None:
+    """It is parsed in a separate process, which is killed at the deadline."""
     deadline = asyncio.timeout(1)
     with pytest.raises((TimeoutError, FetchFailed)):
         async with deadline:
@@ -297,11 +297,11 @@ async def test_a_page_made_to_be_slow_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("charset", ["punycode", "base64", "undefined", "idna", "a\0b", "x" * 1000])
-async def test_a_charset_that_is_none_does_no_harm(charset: str) -> None:
+async def test_an_unknown_charset_is_ignored(charset: str) -> None:
     assert await page_text(html(b"hello", charset, media_type="text/plain")) == "hello"
 
 
-async def test_json_is_text_and_a_picture_is_not() -> None:
+async def test_json_is_accepted_as_text_but_a_picture_is_not() -> None:
     assert await page_text(html(b'{"a": 1}', media_type="application/json")) == '{"a": 1}'
     with pytest.raises(FetchFailed, match="not text but image/png"):
         await page_text(html(b"\x89PNG", media_type="image/png"))

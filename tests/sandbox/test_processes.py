@@ -7,8 +7,8 @@ import pytest
 from gateway.sandbox.processes import RunLimits, kill_group, run_process
 
 
-async def test_a_program_that_has_only_just_begun_is_ended_all_the_same(tmp_path: Path) -> None:
-    """A sandbox that is still being built has nothing in it that could be killed."""
+async def test_a_program_that_cannot_be_killed_yet_is_killed_later(tmp_path: Path) -> None:
+    """A sandbox that is still being set up has no process that could be killed."""
     started = asyncio.Event()
     tries: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Commands that another process runs, over a real socket; the sandbox itself is tried in tests/agent/toolbox."""
+"""Tests of the sandbox service over a real socket. The sandbox has its tests in tests/agent/toolbox/test_shell.py."""
 
 import asyncio
 import socket
@@ -44,7 +44,7 @@ async def run(command: str, context: ToolContext, path: Path, **changes: object)
     return await Toolbox([make_shell(settings)]).run(call, context)
 
 
-async def test_the_service_runs_a_command_as_the_gateway_would(context: ToolContext, tmp_path: Path) -> None:
+async def test_the_service_runs_a_command_like_the_gateway(context: ToolContext, tmp_path: Path) -> None:
     async with service(tmp_path / "socket"):
         outcome = await run("pwd; echo made > file; exit 3", context, tmp_path / "socket")
         assert (outcome.output, outcome.is_error) == ("/workspace\n[Exit code 3.]", False)
@@ -65,9 +65,7 @@ async def test_stopping_the_turn_ends_the_command_in_the_service(context: ToolCo
         assert not processes_with(f"{NAP}22")
 
 
-async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_again(
-    context: ToolContext, tmp_path: Path
-) -> None:
+async def test_commands_of_a_stopped_service_are_not_run_again(context: ToolContext, tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as group:
         async with service(tmp_path / "socket") as serving:
             begun = run(f"echo >> begun; sleep {NAP}23", context, tmp_path / "socket", allow_unsandboxed=True)
@@ -80,7 +78,7 @@ async def test_the_end_of_the_service_ends_its_commands_and_they_are_not_run_aga
     assert not processes_with(f"{NAP}23")
 
 
-async def test_a_service_that_is_not_there_is_told_with_what_to_do(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_missing_service_is_reported_with_the_next_step(context: ToolContext, tmp_path: Path) -> None:
     outcome = await run("true", context, tmp_path / "none")
     assert outcome.is_error
     assert "cannot be reached" in outcome.output
@@ -88,7 +86,7 @@ async def test_a_service_that_is_not_there_is_told_with_what_to_do(context: Tool
 
 
 @pytest.mark.parametrize("has_network", [False, True])
-async def test_a_command_that_wants_the_network_is_run_only_where_there_is_one(
+async def test_a_command_with_network_runs_only_if_the_service_has_one(
     has_network: bool,  # noqa: FBT001 - pytest gives it.
     context: ToolContext,
     tmp_path: Path,
@@ -98,7 +96,7 @@ async def test_a_command_that_wants_the_network_is_run_only_where_there_is_one(
     assert ("--shell-network" in outcome.output, outcome.output == "done") == (not has_network, has_network)
 
 
-async def test_the_service_ends_when_nobody_needs_it(context: ToolContext, tmp_path: Path) -> None:
+async def test_an_idle_service_exits(context: ToolContext, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
@@ -109,7 +107,7 @@ async def test_the_service_ends_when_nobody_needs_it(context: ToolContext, tmp_p
 
 
 @pytest.mark.parametrize("line", [b"\n", b"{}\n", b"[]\n", b'{"command": 1}\n', b"\xff\n", b"x" * (MAX_LINE + 10), b""])
-async def test_what_is_no_script_is_not_answered(line: bytes, tmp_path: Path) -> None:
+async def test_an_invalid_request_gets_no_answer(line: bytes, tmp_path: Path) -> None:
     async with service(tmp_path / "socket"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
         writer.write(line)
@@ -119,7 +117,7 @@ async def test_what_is_no_script_is_not_answered(line: bytes, tmp_path: Path) ->
         writer.close()
 
 
-async def test_more_commands_than_can_be_run_wait(context: ToolContext, tmp_path: Path) -> None:
+async def test_commands_beyond_the_limit_wait(context: ToolContext, tmp_path: Path) -> None:
     async with service(tmp_path / "socket"), asyncio.TaskGroup() as group:
         silent = [await asyncio.open_unix_connection(tmp_path / "socket") for _ in range(64)]
         waiting = group.create_task(run("echo done", context, tmp_path / "socket"), name="turn")
@@ -128,7 +126,7 @@ async def test_more_commands_than_can_be_run_wait(context: ToolContext, tmp_path
         assert (await waiting).output == "done"
 
 
-def test_the_unit_names_the_socket_by_the_environment(tmp_path: Path) -> None:
+def test_the_socket_is_taken_from_the_environment(tmp_path: Path) -> None:
     variable = {"GATEHOUSE_SANDBOX_SOCKET": "/run/some.socket"}
     assert load(None, variable).settings.tools.shell.sandbox_socket == Path("/run/some.socket")
     file = tmp_path / "gatehouse.toml"
