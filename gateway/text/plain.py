@@ -1,4 +1,4 @@
-"""Making text safe to keep, to print and to show on one line."""
+"""Plain text: cleaning for storage and terminals, one-line excerpts, counts and durations, tables."""
 
 import re
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206
 
 
 def clean(text: str) -> str:
-    """Put U+FFFD for what UTF-8 or a C string cannot carry (lone surrogates, NUL); all else stays as it is."""
+    """Replace by U+FFFD what UTF-8 or a C string cannot contain: lone surrogates and NUL."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def printable(text: str) -> str:
-    """Drop what a terminal would obey rather than show: control characters but newline and tab, and bidi overrides."""
+    """Drop what a terminal would obey: control characters except newline and tab, and bidi overrides."""
     return _UNPRINTABLE.sub("", text)
 
 
 def excerpt(text: str, width: int) -> str:
-    """Fold `text` to one line of at most `width` characters, ending in an ellipsis where it was cut."""
+    """Return `text` as one line of at most `width` characters. If it was cut, it ends in an ellipsis."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line
@@ -41,7 +41,7 @@ def count(number: int, thing: str) -> str:
 
 
 def duration(span: timedelta) -> str:
-    """Round `span` to the one unit that matters."""
+    """Return `span` in its largest unit, such as `5 min`."""
     seconds = max(int(span.total_seconds()), 0)
     for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if seconds >= size:
@@ -59,7 +59,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 def draw_table(rows: Sequence[Sequence[str]]) -> str:
-    """Draw rows of equally many cells, of which the first is the head."""
+    """Draw a table for a monospaced font. All rows have the same number of cells; the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head, *body = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([head, "  ".join("─" * width for width in widths), *body])

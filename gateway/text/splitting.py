@@ -1,73 +1,24 @@
-"""Cutting a long answer into messages that a platform takes, at the places where a reader would."""
+"""Splits a long text into messages that fit a platform's limit, at the places where a reader would."""
 
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_ZWJ = "\u200d"
-_ZWNJ = "\u200c"
-
-
-def is_border(text: str, at: int) -> bool:
-    """Whether `text` may be cut before the character at index `at`."""
-    if at <= 0 or at >= len(text):
-        return True
-    before, after = text[at - 1], text[at]
-    if before < "\u0300" and after < "\u0300":
-        return (before, after) != ("\r", "\n")
-    return not (_extends(after) or before == _ZWJ or _are_one(before, after) or _is_inside_flag(text, at))
-
-
-def last_border(text: str, start: int, end: int) -> int:
-    """Find the last border after `start` and not after `end`; `end` itself when there is none to be found."""
-    for at in range(end, start, -1):
-        if is_border(text, at):
-            return at
-    return end
-
-
-def _extends(character: str) -> bool:
-    """Whether the character only changes the one before it."""
-    return (
-        character in (_ZWJ, _ZWNJ)
-        or "\U0001f3fb" <= character <= "\U0001f3ff"  # Skin tones.
-        or "\U000e0020" <= character <= "\U000e007f"  # Tags, as in the flag of Scotland.
-        or unicodedata.category(character) in ("Mn", "Mc", "Me")
-    )
-
-
-def _are_one(before: str, after: str) -> bool:
-    is_surrogate_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
-    is_hangul = "\u1100" <= before <= "\u11ff" and "\u1160" <= after <= "\u11ff"
-    return is_surrogate_pair or is_hangul
-
-
-def _is_inside_flag(text: str, at: int) -> bool:
-    """Count: a flag is a pair of regional indicators, so an odd number of them before the cut leaves half a flag."""
-    if not _is_regional(text[at]):
-        return False
-    first = at
-    while first > 0 and _is_regional(text[first - 1]):
-        first -= 1
-    return (at - first) % 2 == 1
-
-
-def _is_regional(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
-
-
 Measure = Callable[[str], int]
 
 _BREAKS = (
     re.compile(r"\n[ \t]*\n"),
     re.compile(r"\n"),
-    re.compile(r"[.!?…][\"')\]*_”’]*[ \t]+|[。！？]"),  # noqa: RUF001  The full-width marks are what CJK text uses.
+    re.compile(r"[.!?…][\"')\]*_”’]*[ \t]+|[。！？]"),  # noqa: RUF001 - CJK text uses full-width marks.
     re.compile(r"[ \t]+"),
 )
 """Best first: paragraph, line or list item, sentence, word."""
 
 _FENCE_LINE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+
+_ZERO_WIDTH_JOINER = "\u200d"
+_ZERO_WIDTH_NON_JOINER = "\u200c"
 
 
 def utf16_length(text: str) -> int:
@@ -76,37 +27,67 @@ def utf16_length(text: str) -> int:
 
 
 def split(text: str, size: int, measure: Measure = len) -> list[str]:
-    """Cut `text` into parts of at most `size`, as counted by `measure`.
+    """Split `text` into parts of at most `size`, as counted by `measure`.
 
-    Nothing is dropped but blank parts, which platforms refuse. A code fence that is open at a cut is closed there and
+    Only blank parts are dropped, which platforms refuse. If a code fence is open at a cut, it is closed there and
     opened again in the next part. Only a single character that is longer than `size` makes a part too long.
     """
     if size < 1:
         raise ValueError("A part must have room for at least one character.")
     if measure(text) <= size:
         return [text] if text.strip() else []
-    cutter = _Cutter(text=text, size=size, measure=measure)
+    splitter = _Splitter(text=text, size=size, measure=measure)
     parts: list[str] = []
     at, fence = 0, None
     while at < len(text):
-        part = cutter.next_part(at, fence)
+        part = splitter.next_part(at, fence)
         if text[at : part.end].strip():
             parts.append(part.text)
         at, fence = part.end, part.fence
     return parts
 
 
+def is_border(text: str, at: int) -> bool:
+    """Return whether `text` may be cut before index `at` without tearing a visible character apart."""
+    if at <= 0 or at >= len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    if before < "\u0300" and after < "\u0300":  # Nothing below this combines, and most text is here.
+        return (before, after) != ("\r", "\n")
+    extends_previous = (
+        after in (_ZERO_WIDTH_JOINER, _ZERO_WIDTH_NON_JOINER)
+        or "\U0001f3fb" <= after <= "\U0001f3ff"  # Skin tones.
+        or "\U000e0020" <= after <= "\U000e007f"  # Tags, as in the flag of Scotland.
+        or unicodedata.category(after) in ("Mn", "Mc", "Me")  # Combining marks.
+    )
+    is_surrogate_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
+    is_hangul_syllable = "\u1100" <= before <= "\u11ff" and "\u1160" <= after <= "\u11ff"
+    if extends_previous or before == _ZERO_WIDTH_JOINER or is_surrogate_pair or is_hangul_syllable:
+        return False
+    # A flag is a pair of regional indicators, so an odd number of them before the cut is half a flag.
+    first = at
+    while _is_regional_indicator(after) and first > 0 and _is_regional_indicator(text[first - 1]):
+        first -= 1
+    return (at - first) % 2 == 0
+
+
+def _is_regional_indicator(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+def last_border(text: str, start: int, end: int) -> int:
+    """Return the last border after `start` and up to `end`, or `end` itself if there is none."""
+    return next((at for at in range(end, start, -1) if is_border(text, at)), end)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
-    """A code fence that is open. `body` is where its first line of code starts."""
+    """An open code fence. `line` is where its opening line starts, `body` where its code starts."""
 
     marker: str
     info: str
     line: int
     body: int
-
-    def closer(self, code: str) -> str:
-        return self.marker if code.endswith("\n") else f"\n{self.marker}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,100 +95,85 @@ class _Part:
     text: str
     end: int
     fence: _Fence | None
+    """The fence that is open at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cutter:
+class _Splitter:
     text: str
     size: int
     measure: Measure
 
     def next_part(self, start: int, fence: _Fence | None) -> _Part:
-        """Cut the part that starts at `start`, where `fence` is open."""
-        opener = self._opener(fence)
+        """Return the part that starts at `start`, where `fence` is open."""
+        opener = ""
+        if fence is not None:
+            opener = f"{fence.marker}{fence.info}\n"
+            if self.measure(opener) > self.size // 2:  # A long info string would take most of the room.
+                opener = f"{fence.marker}\n"
         room = self.size - self.measure(opener)
         while room > 0:
-            end = self._cut(start, room)
-            part = self._close(start, end, opener, fence)
+            part = self._with_fences(start, self._best_cut(start, room), opener, fence)
             excess = self.measure(part.text) - self.size
             if excess <= 0:
                 return part
             room -= excess
-        return self._bare_part(start, fence)
+        # There is no room for fence markers, so the fence stays open.
+        end = self._best_cut(start, self.size)
+        return _Part(text=self.text[start:end], end=end, fence=_open_fence(self.text, start, end, fence))
 
-    def _opener(self, fence: _Fence | None) -> str:
-        """Open `fence` again, without its info string where that would take most of the room."""
-        if fence is None:
-            return ""
-        whole = f"{fence.marker}{fence.info}\n"
-        return whole if self.measure(whole) <= self.size // 2 else f"{fence.marker}\n"
-
-    def _bare_part(self, start: int, fence: _Fence | None) -> _Part:
-        """Leave the fence open: there is no room for its markers."""
-        end = self._cut(start, self.size)
-        return _Part(text=self.text[start:end], end=end, fence=_scan(self.text, start, end, fence))
-
-    def _close(self, start: int, end: int, opener: str, fence: _Fence | None) -> _Part:
-        fence_at_end = _scan(self.text, start, end, fence)
-        if fence_at_end is None or end == len(self.text):
-            return _Part(text=opener + self.text[start:end], end=end, fence=fence_at_end)
-        if start < fence_at_end.line and end <= fence_at_end.body:
-            # Nothing of the code has its place here, so the whole fence moves to the next part.
-            return _Part(text=opener + self.text[start : fence_at_end.line], end=fence_at_end.line, fence=None)
+    def _with_fences(self, start: int, end: int, opener: str, fence: _Fence | None) -> _Part:
+        """Return the text from `start` to `end`, with the fence opened before it and closed after it."""
         body = self.text[start:end]
-        return self._with_own_closer(start, end, opener, fence_at_end) or _Part(
-            text=opener + body + fence_at_end.closer(body), end=end, fence=fence_at_end
-        )
-
-    def _with_own_closer(self, start: int, end: int, opener: str, fence: _Fence) -> _Part | None:
-        """Take the closing line along when it comes next, lest the next part begin with an empty block of code."""
+        open_at_end = _open_fence(self.text, start, end, fence)
+        if open_at_end is None or end == len(self.text):
+            return _Part(text=opener + body, end=end, fence=open_at_end)
+        if start < open_at_end.line and end <= open_at_end.body:
+            # The cut is within the fence's opening line, so the whole fence moves to the next part.
+            return _Part(text=opener + self.text[start : open_at_end.line], end=open_at_end.line, fence=None)
+        # If only the closing line is left, it is included. Else the next part would start with an empty code block.
         line_end = self.text.find("\n", end) + 1 or len(self.text)
-        if _scan(self.text, end, line_end, fence) is not None:
-            return None
-        whole = opener + self.text[start:line_end]
-        return _Part(text=whole, end=line_end, fence=None) if self.measure(whole) <= self.size else None
+        if _open_fence(self.text, end, line_end, open_at_end) is None:
+            with_closing_line = opener + self.text[start:line_end]
+            if self.measure(with_closing_line) <= self.size:
+                return _Part(text=with_closing_line, end=line_end, fence=None)
+        closer = open_at_end.marker if body.endswith("\n") else f"\n{open_at_end.marker}"
+        return _Part(text=opener + body + closer, end=end, fence=open_at_end)
 
-    def _cut(self, start: int, room: int) -> int:
-        """Find the best place to end a part that starts at `start`. It is always after `start`."""
-        limit = self._limit(start, room)
-        if limit == len(self.text):
-            return limit
-        for earliest in (start + (limit - start) // 2, start):
-            for pattern in _BREAKS:
-                if cut := self._last_break(pattern, earliest, limit):
-                    return cut
-        return last_border(self.text, start, limit)
+    def _best_cut(self, start: int, room: int) -> int:
+        """Return the best place to end a part that starts at `start`. It is always after `start`."""
 
-    def _last_break(self, pattern: re.Pattern[str], earliest: int, limit: int) -> int | None:
-        ends = (match.end() for match in pattern.finditer(self.text, earliest, limit))
-        return max((end for end in ends if is_border(self.text, end)), default=None)
+        def fits(length: int) -> bool:
+            return self.measure(self.text[start : start + length]) <= room
 
-    def _limit(self, start: int, room: int) -> int:
-        """Find the longest slice that fits, without measuring more than about twice what fits."""
+        # Find the longest slice that fits, without measuring more than about twice its length.
         low, high = 1, room
-        while start + high < len(self.text) and self._fits(start, high, room):
+        while start + high < len(self.text) and fits(high):
             low, high = high, high * 2
         high = min(high, len(self.text) - start)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._fits(start, middle, room) else (low, middle - 1)
-        return start + low
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        limit = start + low
+        if limit == len(self.text):
+            return limit
+        # A break in the second half of the slice is better than a better kind of break in the first half.
+        for earliest in (start + low // 2, start):
+            for pattern in _BREAKS:
+                ends = (match.end() for match in pattern.finditer(self.text, earliest, limit))
+                if cut := max((end for end in ends if is_border(self.text, end)), default=None):
+                    return cut
+        return last_border(self.text, start, limit)
 
-    def _fits(self, start: int, length: int, room: int) -> bool:
-        return self.measure(self.text[start : start + length]) <= room
 
-
-def _scan(text: str, start: int, end: int, fence: _Fence | None) -> _Fence | None:
-    """Say which fence is open at `end`, given the one that is open at `start`, which may be in the middle of a line."""
-    for match in _FENCE_LINE.finditer(text, start, end):
-        fence = _after_line(match, fence)
+def _open_fence(text: str, start: int, end: int, fence: _Fence | None) -> _Fence | None:
+    """Return the fence that is open at `end`, given the one that is open at `start`."""
+    for line in _FENCE_LINE.finditer(text, start, end):
+        marker, info = line[1], line[2].rstrip()
+        if fence is None:
+            is_code_span = marker.startswith("`") and "`" in info
+            if not is_code_span:
+                fence = _Fence(marker=marker, info=info, line=line.start(), body=line.end() + 1)
+        elif marker.startswith(fence.marker) and not info:
+            fence = None
     return fence
-
-
-def _after_line(line: re.Match[str], fence: _Fence | None) -> _Fence | None:
-    marker, info = line[1], line[2].rstrip()
-    if fence is None:
-        is_code_span = marker.startswith("`") and "`" in info
-        return None if is_code_span else _Fence(marker=marker, info=info, line=line.start(), body=line.end() + 1)
-    is_closer = marker.startswith(fence.marker) and not info
-    return None if is_closer else fence

@@ -128,18 +128,18 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones(context: ToolCont
     assert "weather, refusing" in outcome.output
 
 
-async def test_a_call_whose_arguments_are_broken_is_not_run(context: ToolContext) -> None:
+async def test_a_call_with_a_fault_does_not_run(context: ToolContext) -> None:
     outcome = await Toolbox([weather]).run(structs.replace(call("weather"), fault="Send it again."), context)
     assert (outcome.is_error, outcome.output) == (True, "Send it again.")
 
 
-async def test_an_expected_failure_is_told_as_it_is(context: ToolContext) -> None:
+async def test_the_text_of_a_tool_failure_reaches_the_model(context: ToolContext) -> None:
     outcome = await Toolbox(ALL).run(call("refusing"), context)
     assert (outcome.output, outcome.is_error) == ("There is nothing in workspace.", True)
 
 
 @pytest.mark.parametrize("name", ["crashing", "impatient"])
-async def test_a_bug_is_logged_and_the_model_learns_no_detail(name: str, context: ToolContext) -> None:
+async def test_a_bug_is_logged_and_its_details_are_kept_from_the_model(name: str, context: ToolContext) -> None:
     with capture_logs() as logs:
         outcome = await Toolbox(ALL).run(call(name), context)
     assert outcome.is_error
@@ -147,7 +147,7 @@ async def test_a_bug_is_logged_and_the_model_learns_no_detail(name: str, context
     assert [(entry["event"], entry["tool"]) for entry in logs] == [("tool_crashed", name)]
 
 
-async def test_a_tool_that_hangs_is_stopped_at_its_deadline(context: ToolContext) -> None:
+async def test_a_hanging_tool_is_stopped_at_its_deadline(context: ToolContext) -> None:
     outcome = await Toolbox(ALL, deadline=0.01).run(call("hanging"), context)
     assert (outcome.output, outcome.is_error) == ("The tool hanging did not finish within 0.01 seconds.", True)
 
@@ -160,7 +160,7 @@ async def test_cancelling_a_call_is_not_an_outcome(context: ToolContext) -> None
     assert running.cancelled()
 
 
-async def test_output_is_capped_and_made_valid(context: ToolContext) -> None:
+async def test_output_is_limited_and_made_valid_unicode(context: ToolContext) -> None:
     outcome = await Toolbox(ALL).run(call("chatty", length=60_000), context)
     assert outcome.output.startswith("\ufffd\ufffdxxx")
     assert outcome.output.endswith("[Cut: only the first 50000 characters are shown.]")
@@ -179,7 +179,7 @@ async def asking(_context: ToolContext) -> str:
     return "seen"
 
 
-def test_calls_are_cut_into_runs_that_may_go_side_by_side() -> None:
+def test_calls_are_divided_into_batches_that_may_run_in_parallel() -> None:
     box = Toolbox([*ALL, looking, asking])
     names = [*["looking"] * 9, "asking", "refusing", "nowhere", "looking", "looking"]
     cut = [[each.name for each in batch] for batch in box.batches([call(name) for name in names])]
@@ -187,7 +187,7 @@ def test_calls_are_cut_into_runs_that_may_go_side_by_side() -> None:
     assert [box.needs_approval(call(name)) for name in ("looking", "asking", "nowhere")] == [False, True, False]
 
 
-async def test_a_tool_may_have_a_limit_of_its_own(context: ToolContext) -> None:
+async def test_a_tool_may_have_its_own_deadline(context: ToolContext) -> None:
     box = Toolbox([replace(hanging, deadline=0.01)], deadline=3600)
     async with asyncio.timeout(60):
         outcome = await box.run(call("hanging"), context)

@@ -250,9 +250,7 @@ async def test_a_compressed_page_is_unpacked_and_a_zip_bomb_is_cut() -> None:
     ],
     ids=["missing", "brotli", "no zip"],
 )
-async def test_an_unusable_response_is_explained(
-    answer: Callable[..., web.StreamResponse], sentence: str
-) -> None:
+async def test_an_unusable_response_is_explained(answer: Callable[..., web.StreamResponse], sentence: str) -> None:
     async with site(lambda _request: answer(status=404)) as here:
         with pytest.raises(FetchFailed, match=sentence):
             await get(here.url)

@@ -70,7 +70,8 @@ async def test_commands_of_a_stopped_service_are_not_run_again(context: ToolCont
         async with service(tmp_path / "socket") as serving:
             begun = run(f"echo >> begun; sleep {NAP}23", context, tmp_path / "socket", allow_unsandboxed=True)
             turn = group.create_task(begun, name="turn")
-            await until((context.workspace / "begun").exists)
+            # The shell creates the file a moment before it writes to it.
+            await until(lambda: any(each.read_text() for each in context.workspace.glob("begun")))
             serving.cancel()
         outcome = await turn
     assert outcome.output == "[The command was stopped: the service that runs commands has ended.]"

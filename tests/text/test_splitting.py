@@ -43,13 +43,13 @@ def test_no_part_is_too_long(text: str, size: int, measure: Callable[[str], int]
 
 @given(MARKDOWN, st.integers(2, 80), MEASURES)
 @example("a" * 10 + "```python\n" + "b" * 10, 12, len)
-def test_the_parts_hold_all_of_the_text_in_order(text: str, size: int, measure: Callable[[str], int]) -> None:
+def test_the_parts_contain_the_whole_text_in_order(text: str, size: int, measure: Callable[[str], int]) -> None:
     visible = "".join(text.split())
     assert is_subsequence(visible, "".join(split(text, size, measure)))
 
 
 @given(st.text(st.characters(exclude_characters="`~", exclude_categories=["Z", "Cc"]) | st.sampled_from(" \n")))
-def test_text_without_fences_is_only_cut_never_changed(text: str) -> None:
+def test_text_without_fences_is_cut_but_not_changed(text: str) -> None:
     parts = split(text, 7)
     assert all(part.strip() for part in parts)
     assert "".join("".join(parts).split()) == "".join(text.split())
@@ -77,7 +77,7 @@ def test_every_part_but_the_last_closes_its_fences(text: str, size: int) -> None
         ("これは文です。次の文です。終わり", 14, ["これは文です。次の文です。", "終わり"]),
     ],
 )
-def test_a_cut_is_where_a_reader_would_make_it(text: str, size: int, parts: list[str]) -> None:
+def test_cuts_are_at_natural_breaks(text: str, size: int, parts: list[str]) -> None:
     assert split(text, size) == parts
 
 
@@ -85,12 +85,12 @@ def test_a_cut_is_where_a_reader_would_make_it(text: str, size: int, parts: list
     "whole", ["👩‍👩‍👧‍👦", "🇵🇹", "e\u0301\u0302\u0303", "👍🏽", "각", "🏴\U000e0067\U000e0062\U000e007f"]
 )
 @pytest.mark.parametrize("shift", range(8))
-def test_what_looks_like_one_character_stays_whole(whole: str, shift: int) -> None:
+def test_a_visible_character_is_never_torn_apart(whole: str, shift: int) -> None:
     parts = split("x" * shift + whole * 20, 20)
     assert all(part.replace(whole, "").strip("x") == "" for part in parts)
 
 
-def test_a_run_of_marks_longer_than_a_part_is_cut_all_the_same() -> None:
+def test_a_run_of_combining_marks_longer_than_a_part_is_cut() -> None:
     text = "e" + "\u0301" * 1_000
     assert "".join(split(text, 100)) == text
 
@@ -111,16 +111,16 @@ def test_a_fence_is_closed_and_opened_again_with_its_language() -> None:
     assert parts[-1].endswith("```\nThat is all.")
 
 
-def test_a_longer_fence_keeps_a_shorter_one_inside_as_code() -> None:
+def test_a_shorter_fence_inside_a_longer_one_is_code() -> None:
     parts = split("````md\n" + "```py\nx = 1\n```\n" * 5 + "````", 40)
     assert all(part.startswith("````md\n") and part.endswith("````") for part in parts)
 
 
-def test_the_opening_line_goes_with_its_code() -> None:
+def test_an_opening_fence_line_stays_with_its_code() -> None:
     assert split("Some words here:\n```py\nx = 1\ny = 2\n```", 30) == ["Some words here:\n", "```py\nx = 1\ny = 2\n```"]
 
 
-def test_the_closing_line_goes_with_its_code() -> None:
+def test_a_closing_fence_line_stays_with_its_code() -> None:
     parts = split("```py\nx = 1\ny = 2\nz = 3\n```\nDone with the code.", 28)
     assert parts == ["```py\nx = 1\ny = 2\nz = 3\n```\n", "Done with the code."]
 
@@ -133,18 +133,18 @@ def test_an_info_string_longer_than_a_part_does_not_stop_the_split() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_megabyte_is_split_in_time_that_follows_its_length() -> None:
+def test_splitting_takes_time_proportional_to_the_length() -> None:
     """Each part looks only at its own neighbourhood."""
     text = ("All work and no play makes a long text. " * 20 + "\n\n") * 1_300
     parts = split(text, 2_000, utf16_length)
     assert sum(map(len, parts)) == len(text)
 
 
-def test_a_marker_in_the_middle_of_a_line_opens_nothing() -> None:
+def test_a_marker_within_a_line_opens_no_fence() -> None:
     assert split("word ```py word word word", 5) == ["word ", "```py", "word ", "word ", "word"]
 
 
-def test_no_room_at_all_is_a_mistake_of_the_caller() -> None:
+def test_a_size_of_zero_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         split("text", 0)
 

@@ -1,4 +1,4 @@
-"""The built-in tools, one small module for each thing they touch."""
+"""The built-in tools, one module for each thing they touch."""
 
 from config import ToolSettings
 from gateway.agent.toolbox.chat import current_time, plan, remind, send_file
@@ -37,14 +37,13 @@ BUILT_IN = (
     remind,
     send_file,
 )
-"""Those that nothing can be set about."""
-
+"""The tools without settings."""
 
 ON_REQUEST = (plan,)
-"""Those that only agents have which name them: a model that rarely needs one need not be told of it each time."""
+"""The tools of agents that list them. Other models would pay for their description without need."""
 
 
 def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
-    """Return all tools that agents have unless they name their own."""
+    """Return the tools of agents that list none."""
     shell = (make_shell(settings.shell),) if settings.shell.enabled else ()
     return (*BUILT_IN, make_fetch(settings.fetch), *shell)

@@ -1,4 +1,4 @@
-"""Sending a file of the workspace to the chat."""
+"""Tools for the conversation: the time, plans, reminders and files."""
 
 import asyncio
 import os
@@ -47,7 +47,14 @@ async def remind(
 @tool
 async def send_file(context: ToolContext, path: str) -> str:
     """Send a file of the workspace to the person, along with your answer."""
-    descriptor = await asyncio.to_thread(_open, context, path)
+
+    def open_file() -> int:
+        with open_inside(context.workspace, path) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise ToolFailed(f"{path!r} is not a file.")
+            return os.dup(file)
+
+    descriptor = await asyncio.to_thread(open_file)
     try:
         await context.send_file(descriptor, PurePath(path).name)
     except Refused as reason:
@@ -57,10 +64,3 @@ async def send_file(context: ToolContext, path: str) -> str:
     finally:
         os.close(descriptor)
     return f"{PurePath(path).name} goes to the person with your answer."
-
-
-def _open(context: ToolContext, path: str) -> int:
-    with open_inside(context.workspace, path) as file:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ToolFailed(f"{path!r} is not a file.")
-        return os.dup(file)

@@ -1,4 +1,4 @@
-"""The notes of one scope: what a person asked to be remembered, across all their conversations there."""
+"""The note tools: notes of one scope, remembered across all its conversations."""
 
 import asyncio
 import fcntl
@@ -15,9 +15,6 @@ from msgspec import Meta
 
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
-from gateway.private_files import APPEND, DIRECTORY_MODE, open_private
-
-__all__ = ["load_notes", "recall", "remember"]
 
 log = structlog.get_logger()
 
@@ -40,8 +37,8 @@ async def remember(context: ToolContext, text: str) -> str:
     if len(text) > _MAX_NOTE_CHARS:
         raise ToolFailed(f"A note can have at most {_MAX_NOTE_CHARS} characters. Remember a shorter version.")
     note = _Note(ts=context.now().astimezone(UTC), text=text)
-    with _trouble_told("The note could not be kept"):
-        return await asyncio.to_thread(_keep, context.notes, note)
+    with _explain_os_errors("The note could not be saved"):
+        return await asyncio.to_thread(_add, context.notes, note)
 
 
 @tool(concurrent=True)
@@ -50,8 +47,8 @@ async def recall(
     query: Annotated[str, Meta(description="Words that are in the note; all notes without it.")] = "",
 ) -> str:
     """Look up the notes that were kept, newest first."""
-    with _trouble_told("The notes cannot be read"):
-        notes = await asyncio.to_thread(_load, context.notes)
+    with _explain_os_errors("The notes cannot be read"):
+        notes = await asyncio.to_thread(_read, context.notes)
     words = query.casefold().split()
     found = [note for note in reversed(notes) if all(word in note.text.casefold() for word in words)]
     if not found:
@@ -63,78 +60,60 @@ async def recall(
 
 
 @contextmanager
-def _trouble_told(what: str) -> Iterator[None]:
-    """Say what the disk says: a full one, or a file where the folder should be, is for the operator to mend."""
+def _explain_os_errors(failure: str) -> Iterator[None]:
+    """Turn an error of the disk into `ToolFailed`, and log it: only the operator can fix it."""
     try:
         yield
     except OSError as trouble:
         log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
-        raise ToolFailed(f"{what}: {trouble.strerror or 'the disk refused'}. The operator can mend that.") from trouble
+        reason = trouble.strerror or "the disk refused"
+        raise ToolFailed(f"{failure}: {reason}. The operator can fix that.") from trouble
 
 
 def load_notes(path: Path) -> list[str]:
-    """Return the texts of all notes, oldest first; none where they cannot be read, as one who recalls them is told."""
+    """Return the texts of all notes, oldest first. If they cannot be read, log that and return none."""
     try:
-        return [note.text for note in _load(path)]
+        return [note.text for note in _read(path)]
     except OSError as trouble:
         log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
         return []
 
 
-def _keep(path: Path, note: _Note) -> str:
-    with suppress(FileExistsError):  # Whether it is a folder shows below.
-        path.parent.mkdir(mode=DIRECTORY_MODE)
-    with _alone_in(path.parent):
-        notes = _load(path)
-        if len(notes) < _MAX_NOTES:
-            _append(path, note)
-            return "Noted."
-        write_atomically(path, b"".join(map(_line, [*notes[1 - _MAX_NOTES :], note])))
-    return f"Noted. The oldest note gave way, since {_MAX_NOTES} are kept."
-
-
-def _append(path: Path, note: _Note) -> None:
-    """Add a line durably. After a torn line it starts a new one, so that only the torn note is lost."""
-    descriptor = open_private(path, APPEND | os.O_CREAT)
-    with os.fdopen(descriptor, "r+b") as file:
-        is_new = file.seek(0, os.SEEK_END) == 0
-        file.write((b"" if is_new or _ends_a_line(file.fileno()) else b"\n") + _line(note))
-        file.flush()
-        os.fsync(file.fileno())
-    if is_new:
-        fsync_directory(path.parent)
-
-
-def _ends_a_line(descriptor: int) -> bool:
-    return os.pread(descriptor, 1, os.fstat(descriptor).st_size - 1) == b"\n"
-
-
-def _load(path: Path) -> list[_Note]:
-    """Read the notes, oldest first. A damaged line costs that line only. The limits keep the file small."""
+def _read(path: Path) -> list[_Note]:
+    """Return the notes, oldest first, without damaged lines. Their limits keep the file small."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    return [note for line in lines if (note := _parse(line))]
+    notes: list[_Note] = []
+    for line in lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            notes.append(msgspec.json.decode(line, type=_Note))
+    return notes
 
 
-def _parse(line: bytes) -> _Note | None:
+def _add(path: Path, note: _Note) -> str:
+    line = msgspec.json.encode(note) + b"\n"
+    with suppress(FileExistsError):  # If it is not a folder, opening it fails below.
+        path.parent.mkdir(mode=0o700)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return msgspec.json.decode(line, type=_Note)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _line(note: _Note) -> bytes:
-    return msgspec.json.encode(note) + b"\n"
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder against other turns of the same scope, which may be keeping a note in another thread."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        # Another turn of the same scope may be adding a note in another thread.
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        notes = _read(path)
+        if len(notes) >= _MAX_NOTES:
+            kept = b"".join(msgspec.json.encode(each) + b"\n" for each in notes[1 - _MAX_NOTES :])
+            write_atomically(path, kept + line)
+            return f"Noted. The oldest note was dropped, because {_MAX_NOTES} notes are kept."
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            # After a line that a crash has torn, start a new one, so that only the torn note is lost.
+            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            file.write(b"\n" + line if is_torn else line)
+            file.flush()
+            os.fsync(file.fileno())
+        if size == 0:
+            fsync_directory(path.parent)
+        return "Noted."
     finally:
-        os.close(descriptor)
+        os.close(folder)

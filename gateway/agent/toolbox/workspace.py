@@ -1,8 +1,8 @@
-"""Opening what lies inside the workspace, and nothing outside of it, whatever is linked or swapped meanwhile."""
+"""Opens files inside the workspace, and never outside of it, even if links are swapped at the same time."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -10,17 +10,15 @@ import structlog
 from gateway.agent.tools import ToolFailed
 from gateway.text import excerpt
 
-__all__ = ["explain_os_errors", "open_child", "open_inside", "open_parent"]
-
 log = structlog.get_logger()
 
 
 @contextmanager
 def open_inside(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
-    """Open what `path` names inside the workspace, for reading."""
+    """Open `path` inside the workspace, for reading."""
     with explain_os_errors(path):
         root = workspace.resolve()
-        descriptor = _walked(root, _parts(root, path), flags)
+        descriptor = _open_path(root, _parts(root, path), flags)
     try:
         yield descriptor
     finally:
@@ -29,13 +27,13 @@ def open_inside(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
 
 @contextmanager
 def open_parent(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
-    """Open the folder that `path` lies in, made if it is missing; yield it with the name of the file in it."""
+    """Open the folder of `path`, creating it if needed. Yields it with the file's name."""
     with explain_os_errors(path):
         root = workspace.resolve()
         *folders, name = _parts(root, path) or [""]
         if not name:
             raise ToolFailed("That is the workspace itself. Name a file in it.")
-        descriptor = _walked(root, folders, os.O_DIRECTORY, makes=True)
+        descriptor = _open_path(root, folders, os.O_DIRECTORY, creates=True)
     try:
         yield descriptor, name
     finally:
@@ -44,7 +42,7 @@ def open_parent(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def explain_os_errors(path: str) -> Iterator[None]:
-    """Say in a sentence what the disk says, in the caller's words, never with our paths."""
+    """Turn errors of the file system into `ToolFailed`, with the model's own path and never with ours."""
     shown = excerpt(path, 200)
     try:
         yield
@@ -56,11 +54,13 @@ def explain_os_errors(path: str) -> Iterator[None]:
 
 
 def open_child(folder: int, name: str, flags: int = 0) -> int:
-    """Open `name` in `folder`. Not blocking, lest a named pipe hold the thread for ever."""
+    """Open `name` in `folder`, following no link."""
+    # O_NONBLOCK: opening a named pipe would otherwise block the thread forever.
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
 
 
 def _parts(root: Path, path: str) -> list[str]:
+    """Return the parts of the resolved `path` below `root`."""
     target = (root / path).resolve()
     if not target.is_relative_to(root):
         log.warning("workspace_escape_refused", path=excerpt(path, 200))
@@ -68,22 +68,16 @@ def _parts(root: Path, path: str) -> list[str]:
     return list(target.relative_to(root).parts)
 
 
-def _walked(root: Path, parts: list[str], flags: int, *, makes: bool = False) -> int:
-    """Go down from `root`, part by part, following no links: none can be put in between after they were resolved."""
+def _open_path(root: Path, parts: list[str], flags: int, *, creates: bool = False) -> int:
+    """Open a resolved path part by part, following no link: one could have been created since it was resolved."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     for depth, part in enumerate(parts, start=1):
         try:
-            if makes:
-                _make(descriptor, part)
-            deeper = open_child(descriptor, part, flags if depth == len(parts) else os.O_DIRECTORY)
+            if creates:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=descriptor)
+            child = open_child(descriptor, part, flags if depth == len(parts) else os.O_DIRECTORY)
         finally:
             os.close(descriptor)
-        descriptor = deeper
+        descriptor = child
     return descriptor
-
-
-def _make(folder: int, name: str) -> None:
-    try:
-        os.mkdir(name, 0o700, dir_fd=folder)
-    except FileExistsError:
-        return

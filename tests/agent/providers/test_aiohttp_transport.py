@@ -50,28 +50,28 @@ async def peer(answer: bytes, *, hangs_up: bool = False) -> AsyncIterator[tuple[
         yield other, client
 
 
-async def test_a_connection_is_used_again() -> None:
+async def test_a_connection_is_reused() -> None:
     async with peer(WHOLE) as (other, client):
         for _ in range(3):
             assert (await client.get(other.url)).text == "hi"
         assert other.connections == 1
 
 
-async def test_what_comes_compressed_is_read() -> None:
+async def test_a_compressed_response_is_read() -> None:
     body = gzip.compress(b"hi")
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
     async with peer(head + body) as (other, client):
         assert (await client.get(other.url)).text == "hi"
 
 
-async def test_an_answer_that_is_left_in_its_middle_ends_its_connection() -> None:
+async def test_an_unfinished_response_closes_its_connection() -> None:
     async with peer(HEAD + b"\r\n2\r\nhi\r\n") as (other, client):
         async with client.stream("GET", other.url) as answer:
             assert await anext(answer.aiter_bytes()) == b"hi"
         await other.closed.wait()
 
 
-async def test_headers_may_be_long() -> None:
+async def test_long_headers_are_accepted() -> None:
     async with peer(HEAD + b"X-Long: " + b"x" * 30_000 + b"\r\n\r\n0\r\n\r\n") as (other, client):
         assert len((await client.get(other.url)).headers["X-Long"]) == 30_000
 
@@ -86,19 +86,19 @@ async def test_headers_may_be_long() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", httpx2.RemoteProtocolError),
     ],
 )
-async def test_an_answer_that_is_none_is_an_error_of_the_client(answer: bytes, kind: type[Exception]) -> None:
+async def test_an_invalid_response_raises_a_client_error(answer: bytes, kind: type[Exception]) -> None:
     async with peer(answer, hangs_up=True) as (other, client):
         with pytest.raises(kind):
             await client.get(other.url)
 
 
-async def test_silence_is_noticed() -> None:
+async def test_a_response_that_does_not_come_times_out() -> None:
     async with peer(b"") as (other, client):
         with pytest.raises(httpx2.ReadTimeout):
             await client.get(other.url, timeout=httpx2.Timeout(30, read=0.05))
 
 
-async def test_a_peer_that_never_shakes_hands_is_given_up() -> None:
+async def test_a_tls_handshake_that_never_ends_times_out() -> None:
     async with peer(b"") as (other, client):
         with pytest.raises(httpx2.ConnectTimeout):
             await client.get(other.url.replace("http:", "https:"), timeout=httpx2.Timeout(30, connect=0.05))

@@ -41,7 +41,7 @@ async def looked(provider: Provider) -> Said:
     return said
 
 
-async def test_thoughts_are_not_shown_and_given_back_as_they_came_within_the_turn() -> None:
+async def test_thoughts_are_hidden_and_sent_back_unchanged_within_the_turn() -> None:
     script: list[Reply] = [THOUGHTFUL, ANTHROPIC.answer("Blue.")]
     async with model(ANTHROPIC, *script, models={"m": {"thinking": True}}) as (provider, server):
         said = await looked(provider)
@@ -55,7 +55,7 @@ async def test_thoughts_are_not_shown_and_given_back_as_they_came_within_the_tur
     assert [request.body["thinking"] for request in server.requests] == [{"type": "adaptive"}] * 2
 
 
-async def test_a_turn_whose_thoughts_are_lost_goes_on_without_thinking() -> None:
+async def test_thinking_is_off_in_a_turn_whose_thoughts_are_lost() -> None:
     """As after a restart, or when another model began it; the API would refuse the request otherwise."""
     call = ToolCall(id="toolu_0123456789abcdef", name="look", input={})
     done = AssistantMessage(text="", tool_calls=(call,))
@@ -66,7 +66,7 @@ async def test_a_turn_whose_thoughts_are_lost_goes_on_without_thinking() -> None
     assert ["thinking" in request.body for request in server.requests] == [False, True]
 
 
-async def test_a_limit_for_thinking_leaves_room_to_answer() -> None:
+async def test_a_thinking_budget_leaves_room_for_the_answer() -> None:
     told = {"m": {"thinking_tokens": 20_000}}
     async with model(ANTHROPIC, ANTHROPIC.answer("Hm."), models=told) as (provider, server):
         await step(provider)
@@ -75,14 +75,14 @@ async def test_a_limit_for_thinking_leaves_room_to_answer() -> None:
     assert body["max_tokens"] > 20_000
 
 
-async def test_a_cut_while_thinking_begins_the_step_anew() -> None:
+async def test_a_cut_while_thinking_repeats_the_request() -> None:
     async with model(ANTHROPIC, [*THOUGHTFUL[:3], CUT], THOUGHTFUL, patience=20.0) as (provider, server):
         said = await step(provider)
     assert len(said.calls) == len(said.thoughts) == 1
     assert server.requests[0].body == server.requests[1].body
 
 
-async def test_tools_system_prompt_and_the_last_two_messages_are_marked_for_the_cache() -> None:
+async def test_cache_breakpoints_follow_the_tools_the_system_prompt_and_the_last_two_messages() -> None:
     script: list[Reply] = [THOUGHTFUL, ANTHROPIC.answer("Blue.")]
     async with model(ANTHROPIC, *script) as (provider, server):
         await looked(provider)
@@ -93,7 +93,7 @@ async def test_tools_system_prompt_and_the_last_two_messages_are_marked_for_the_
     assert [message["content"][-1].get("cache_control") for message in body["messages"]] == [mark, None, mark]
 
 
-async def test_tokens_of_the_cache_are_part_of_what_was_read() -> None:
+async def test_cached_tokens_count_as_input() -> None:
     begun = start(10, cache_read_input_tokens=200, cache_creation_input_tokens=30)
     async with model(ANTHROPIC, [begun, *ANTHROPIC.answer("Hm.", tokens=(10, 4))[1:]]) as (provider, _):
         told = (await step(provider)).usage
@@ -102,7 +102,7 @@ async def test_tokens_of_the_cache_are_part_of_what_was_read() -> None:
     assert told.output_tokens == 4
 
 
-async def test_overload_in_the_middle_of_a_stream_is_gone_on_after() -> None:
+async def test_a_stream_cut_by_an_overload_is_resumed() -> None:
     error = {"type": "overloaded_error", "message": "Overloaded"}
     broken = [*ANTHROPIC.answer("The sky")[:-3], event("error", error=error)]
     async with model(ANTHROPIC, broken, ANTHROPIC.answer(" is blue."), patience=20.0) as (provider, _):
@@ -112,19 +112,19 @@ async def test_overload_in_the_middle_of_a_stream_is_gone_on_after() -> None:
             await step(provider)
 
 
-async def test_a_model_that_declines_says_so() -> None:
+async def test_a_refusal_is_reported() -> None:
     async with model(ANTHROPIC, [start(), *finish("refusal")]) as (provider, _):
         with pytest.raises(ProviderFailed, match="declined"):
             await step(provider)
 
 
-async def test_arguments_may_come_with_the_start_of_a_call() -> None:
+async def test_arguments_may_come_with_the_start_of_a_block() -> None:
     use = {**USE, "input": {"at": "x"}}
     async with model(ANTHROPIC, [start(), *block(0, use), *finish("tool_use")]) as (provider, _):
         assert (await step(provider)).calls[0].input == {"at": "x"}
 
 
-async def test_two_texts_of_a_step_are_two_paragraphs() -> None:
+async def test_two_text_blocks_are_two_paragraphs() -> None:
     texts = [piece for index in (0, 1) for piece in block(index, {"type": "text", "text": f"Text {index}."})]
     async with model(ANTHROPIC, [start(), *texts, *finish("end_turn")]) as (provider, _):
         assert (await step(provider)).text == "Text 0.\n\nText 1."

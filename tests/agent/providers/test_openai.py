@@ -13,7 +13,7 @@ CALLED = [chunk({}, reason="tool_calls"), b"data: [DONE]\n\n"]
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_an_endpoint_that_does_not_know_usage_is_asked_without_it_from_then_on(status: int) -> None:
+async def test_an_endpoint_that_rejects_stream_options_is_asked_without_them(status: int) -> None:
     unknown = OPENAI.refusal(status, "invalid", "Unrecognized request argument: stream_options")
     async with model(OPENAI, unknown, [chunk({"content": "Hi."}), *END]) as (provider, server):
         said = await step(provider)
@@ -37,7 +37,7 @@ async def test_tokens_from_the_cache_are_counted() -> None:
     assert (told.input_tokens, told.output_tokens, told.cache_read_tokens) == (100, 5, 64)
 
 
-async def test_calls_without_an_index_or_with_the_same_are_told_apart_by_their_ids() -> None:
+async def test_calls_without_a_unique_index_are_told_apart_by_id() -> None:
     def piece(call_id: str, **index: int) -> bytes:
         function = {"name": "look", "arguments": f'{{"at": "{call_id[-1]}"}}'}
         return chunk({"tool_calls": [{**index, "id": call_id, "type": "function", "function": function}]})
@@ -48,7 +48,7 @@ async def test_calls_without_an_index_or_with_the_same_are_told_apart_by_their_i
             assert [call.input for call in (await step(provider)).calls] == [{"at": "1"}, {"at": "2"}]
 
 
-async def test_thoughts_are_not_shown_and_given_back_within_the_turn() -> None:
+async def test_thoughts_are_hidden_and_sent_back_within_the_turn() -> None:
     (start, arguments) = OPENAI.answer(calls=[Call("look", ["{}"])])[1:3]
     thinking = [chunk({"reasoning_content": "Let me "}), chunk({"reasoning_content": "see."}), start, arguments]
     async with model(OPENAI, [*thinking, *CALLED], OPENAI.answer("Blue.")) as (provider, server):
@@ -70,25 +70,25 @@ async def test_thoughts_are_not_shown_and_given_back_within_the_turn() -> None:
         ("out of memory", ProviderBusy),
     ],
 )
-async def test_an_error_within_the_stream_is_understood(error: object, kind: type[ProviderFailed]) -> None:
+async def test_an_error_within_the_stream_is_classified(error: object, kind: type[ProviderFailed]) -> None:
     async with model(OPENAI, [chunk({"content": ""}), sse({"error": error})]) as (provider, _):
         with pytest.raises(ProviderFailed) as caught:
             await step(provider)
     assert type(caught.value) is kind
 
 
-async def test_a_refusal_of_the_model_is_its_answer() -> None:
+async def test_a_refusal_is_the_answer() -> None:
     async with model(OPENAI, [chunk({"refusal": "I will not."}), *END]) as (provider, _):
         assert (await step(provider)).text == "I will not."
 
 
-async def test_a_filtered_answer_says_so() -> None:
+async def test_a_filtered_answer_is_reported() -> None:
     async with model(OPENAI, [chunk({}, reason="content_filter")]) as (provider, _):
         with pytest.raises(ProviderFailed, match="declined"):
             await step(provider)
 
 
-async def test_the_limit_of_an_answer_is_sent_only_when_it_was_set() -> None:
+async def test_the_output_limit_is_sent_only_if_it_is_set() -> None:
     async with model(OPENAI, OPENAI.answer("Hi.")) as (provider, server):
         await step(provider)
     assert not {"max_tokens", "max_completion_tokens"} & set(server.requests[0].body)

@@ -42,7 +42,7 @@ def test_no_sdk_is_imported_before_it_is_used() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
 
 
-async def test_an_sdk_that_cannot_be_loaded_does_not_end_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_sdk_does_not_stop_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
     with capture_logs() as logged:

@@ -13,7 +13,7 @@ class Client:
         self.is_closed = True
 
 
-async def test_a_client_is_made_once_and_off_the_event_loop() -> None:
+async def test_the_client_is_created_once_and_off_the_event_loop() -> None:
     connection = SharedClient(Client)
     async with connection.lease() as first, connection.lease() as second:
         assert first is second
@@ -23,7 +23,7 @@ async def test_a_client_is_made_once_and_off_the_event_loop() -> None:
     assert first.is_closed
 
 
-async def test_many_at_once_share_the_client() -> None:
+async def test_concurrent_steps_share_the_client() -> None:
     made: list[Client] = []
 
     def connect() -> Client:
@@ -35,7 +35,7 @@ async def test_many_at_once_share_the_client() -> None:
     assert len(made) == 1
 
 
-async def test_a_step_that_runs_keeps_its_client_to_its_end() -> None:
+async def test_a_running_step_keeps_its_client() -> None:
     connection = SharedClient(Client)
     async with connection.lease() as client:
         await connection.aclose()
@@ -43,7 +43,7 @@ async def test_a_step_that_runs_keeps_its_client_to_its_end() -> None:
     assert client.is_closed
 
 
-async def test_a_turn_that_outlives_a_reload_opens_a_client_and_closes_it() -> None:
+async def test_a_turn_that_outlives_a_reload_opens_and_closes_a_client() -> None:
     connection = SharedClient(Client)
     await connection.aclose()
     await connection.warm_up()

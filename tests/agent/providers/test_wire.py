@@ -32,13 +32,13 @@ def turns(draw: st.DrawFn) -> list[Message]:
 
 
 @given(turns())
-def test_both_shapes_lead_back_to_the_same_conversation(messages: list[Message]) -> None:
+def test_both_formats_convert_back_to_the_same_conversation(messages: list[Message]) -> None:
     assert from_anthropic(to_anthropic(messages)) == messages
     assert from_openai(to_openai(messages)) == messages
 
 
 @given(st.lists(conversation | marks, max_size=40), st.data())
-def test_every_transcript_cut_anywhere_is_a_legal_request(entries: list[Entry], data: st.DataObject) -> None:
+def test_every_transcript_cut_anywhere_is_a_valid_request(entries: list[Entry], data: st.DataObject) -> None:
     """As after a crash at that point: whatever was written, the next message must get its answer."""
     cut = data.draw(st.integers(0, len(entries)))
     written = sealed([header(), *entries[:cut], User(content="And now?", turn="t9")])
@@ -67,13 +67,13 @@ def test_openai_gets_one_tool_message_for_each_call_right_after_it(messages: lis
         assert [follow.get("tool_call_id") for follow in shapes[at + 1 : at + 1 + len(ids)]] == ids
 
 
-def test_messages_without_text_get_some() -> None:
+def test_empty_messages_get_a_placeholder() -> None:
     blank: list[Message] = [UserMessage(text=" "), AssistantMessage(text="")]
     assert [shape["content"] for shape in to_openai(blank)] == ["(nothing)", "(nothing)"]
     assert [shape["content"][0]["text"] for shape in to_anthropic(blank)] == ["(nothing)", "(nothing)"]
 
 
-def test_two_messages_in_a_row_become_one_for_anthropic() -> None:
+def test_consecutive_user_messages_are_merged_for_anthropic() -> None:
     said: list[Message] = [UserMessage(text="one"), UserMessage(text="two")]
     assert to_anthropic(said) == [
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
@@ -81,7 +81,7 @@ def test_two_messages_in_a_row_become_one_for_anthropic() -> None:
     assert from_anthropic(to_anthropic(said)) == said
 
 
-def test_pictures_stand_before_the_words_about_them() -> None:
+def test_pictures_come_before_the_text() -> None:
     said: list[Message] = [
         UserMessage(
             text="look", pictures=(Picture(name="a.png", file="s/1-a.png", media_type="image/png", data=b"png"),)
@@ -95,7 +95,7 @@ def test_pictures_stand_before_the_words_about_them() -> None:
     assert from_openai(to_openai(said)) == from_anthropic(to_anthropic(said)) == [UserMessage(text="look")]
 
 
-def test_a_picture_that_is_not_shown_leaves_plain_text() -> None:
+def test_a_message_with_an_unseen_picture_is_plain_text() -> None:
     said: list[Message] = [
         UserMessage(text="look", pictures=(Picture(name="a.png", file="s/1-a.png", media_type="image/png"),))
     ]

@@ -74,7 +74,7 @@ async def test_a_link_inside_the_workspace_is_followed(context: ToolContext) -> 
     assert await read_file.run(context, {"path": "link"}) == "here"
 
 
-async def test_a_workspace_that_is_itself_a_link_works(context: ToolContext) -> None:
+async def test_the_workspace_may_be_a_link(context: ToolContext) -> None:
     moved = context.workspace.rename(context.workspace.parent / "moved")
     context.workspace.symlink_to(moved)
     (moved / "file").write_text("here")
@@ -95,7 +95,7 @@ async def test_a_workspace_that_is_itself_a_link_works(context: ToolContext) -> 
         ("x" * 10_000, "File name too long"),
     ],
 )
-async def test_what_cannot_be_read_is_explained(path: str, reason: str, context: ToolContext) -> None:
+async def test_an_unreadable_path_is_explained(path: str, reason: str, context: ToolContext) -> None:
     (context.workspace / "file").touch()
     (context.workspace / "folder").mkdir()
     os.mkfifo(context.workspace / "pipe")
@@ -106,7 +106,7 @@ async def test_what_cannot_be_read_is_explained(path: str, reason: str, context:
     assert str(context.workspace) not in str(failure.value)
 
 
-async def test_a_workspace_that_is_gone_is_no_crash(context: ToolContext) -> None:
+async def test_a_missing_workspace_is_reported(context: ToolContext) -> None:
     shutil.rmtree(context.workspace)
     with pytest.raises(ToolFailed, match="There is no"):
         await list_files.run(context, {})
@@ -127,7 +127,7 @@ async def test_a_big_file_is_read_piece_by_piece(context: ToolContext) -> None:
     assert [*read, last] == lines
 
 
-async def test_a_line_without_end_is_cut(context: ToolContext) -> None:
+async def test_an_overlong_line_is_cut(context: ToolContext) -> None:
     (context.workspace / "big").write_bytes(b"x" * 300_000 + b"\nnext")
     assert (await read_file.run(context, {"path": "big"})).endswith("[Cut: line 1 is longer than can be shown.]")
     assert await read_file.run(context, {"path": "big", "first_line": 2}) == "next"
@@ -135,14 +135,14 @@ async def test_a_line_without_end_is_cut(context: ToolContext) -> None:
         await read_file.run(context, {"path": "big", "first_line": 9})
 
 
-async def test_a_line_beyond_reach_is_told(context: ToolContext) -> None:
+async def test_a_line_too_far_down_is_reported(context: ToolContext) -> None:
     with (context.workspace / "huge").open("wb") as file:
         file.truncate(10**12)
     with pytest.raises(ToolFailed, match="too far down"):
         await read_file.run(context, {"path": "huge", "first_line": 2})
 
 
-async def test_bytes_that_are_no_text_are_replaced(context: ToolContext) -> None:
+async def test_invalid_utf8_is_replaced(context: ToolContext) -> None:
     (context.workspace / "latin1").write_bytes("caf\xe9".encode("latin-1"))
     assert await read_file.run(context, {"path": "latin1"}) == "caf\ufffd"
 

@@ -19,7 +19,7 @@ async def test_a_note_is_kept_and_recalled(context: ToolContext) -> None:
     assert await recall.run(context, {"query": "coffee"}) == "No note contains 'coffee'."
 
 
-async def test_nothing_noted_is_said_plainly(context: ToolContext) -> None:
+async def test_recalling_without_notes_says_so(context: ToolContext) -> None:
     assert await recall.run(context, {}) == "There are no notes yet."
     assert await recall.run(context, {"query": "key"}) == "There are no notes yet."
 
@@ -43,7 +43,7 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("open_umask")
-async def test_notes_are_private_from_birth(context: ToolContext) -> None:
+async def test_the_notes_file_is_created_private(context: ToolContext) -> None:
     await remember.run(context, {"text": "secret"})
     assert context.notes.stat().st_mode & 0o777 == 0o600
     assert context.notes.parent.stat().st_mode & 0o777 == 0o700
@@ -62,7 +62,7 @@ async def test_a_note_that_is_empty_or_too_long_is_refused(text: str, context: T
     assert not context.notes.exists()
 
 
-async def test_a_torn_or_damaged_line_costs_that_line_only(context: ToolContext) -> None:
+async def test_only_damaged_lines_are_lost(context: ToolContext) -> None:
     await remember.run(context, {"text": "first"})
     with context.notes.open("ab") as file:
         file.write(b'\xff\xfe\n{"ts": 1}\n[]\n{"ts": "2026-03-01T11:0')
@@ -70,7 +70,7 @@ async def test_a_torn_or_damaged_line_costs_that_line_only(context: ToolContext)
     assert await recall.run(context, {}) == "- after (2026-03-01)\n- first (2026-03-01)"
 
 
-async def test_the_oldest_note_gives_way_when_there_are_too_many(context: ToolContext) -> None:
+async def test_the_oldest_note_is_dropped_at_the_limit(context: ToolContext) -> None:
     context.notes.parent.mkdir()
     lines = [json.dumps({"ts": "2026-01-01T00:00:00Z", "text": f"note {number}"}) for number in range(500)]
     context.notes.write_text("\n".join(lines) + "\n")
@@ -80,7 +80,7 @@ async def test_the_oldest_note_gives_way_when_there_are_too_many(context: ToolCo
     assert context.notes.stat().st_mode & 0o777 == 0o600
 
 
-async def test_notes_kept_at_the_same_time_are_all_kept(context: ToolContext) -> None:
+async def test_notes_added_at_the_same_time_are_all_kept(context: ToolContext) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for number in range(20):
             group.create_task(remember.run(context, {"text": f"note {number}"}), name=f"note:{number}")
@@ -94,15 +94,15 @@ async def test_recalling_many_says_how_many_are_left_out(context: ToolContext) -
     assert (await recall.run(context, {})).endswith("... and 10 older ones")
 
 
-async def test_a_file_in_place_of_the_folder_is_told_and_no_crash(context: ToolContext) -> None:
+async def test_a_file_in_place_of_the_folder_is_reported(context: ToolContext) -> None:
     context.notes.parent.write_text("in the way")
-    with pytest.raises(ToolFailed, match="could not be kept: Not a directory"):
+    with pytest.raises(ToolFailed, match="could not be saved: Not a directory"):
         await remember.run(context, {"text": "tea"})
     with pytest.raises(ToolFailed, match="cannot be read: Not a directory"):
         await recall.run(context, {})
 
 
-async def test_notes_that_the_disk_refuses_are_told(context: ToolContext) -> None:
+async def test_a_disk_error_is_reported(context: ToolContext) -> None:
     context.notes.mkdir(parents=True)
-    with pytest.raises(ToolFailed, match="could not be kept: Is a directory"):
+    with pytest.raises(ToolFailed, match="could not be saved: Is a directory"):
         await remember.run(context, {"text": "tea"})

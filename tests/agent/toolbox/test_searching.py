@@ -23,7 +23,7 @@ def tree(context: ToolContext) -> Path:
 
 
 @pytest.mark.usefixtures("tree")
-async def test_lines_are_found_whatever_their_case(context: ToolContext) -> None:
+async def test_a_search_ignores_case(context: ToolContext) -> None:
     found = await search_files.run(context, {"text": "Hello"})
     assert found.splitlines() == ["README.md:2: HELLO world", "src/main.py:1: print('hello')"]
 
@@ -44,14 +44,14 @@ async def test_links_are_not_followed(context: ToolContext, tree: Path, tmp_path
         await search_files.run(context, {"text": "treasure", "path": "folder"})
 
 
-async def test_a_search_ends_and_says_what_it_left_out(context: ToolContext) -> None:
+async def test_a_search_stops_at_its_limits_and_says_so(context: ToolContext) -> None:
     (context.workspace / "many").write_text("same\n" * 1_000)
     lines = (await search_files.run(context, {"text": "same"})).splitlines()
     assert len(lines) == 201
     assert lines[-1].startswith("[Not everything was searched.")
 
 
-async def test_pipes_deep_folders_and_huge_files_do_no_harm(context: ToolContext) -> None:
+async def test_pipes_deep_folders_and_huge_files_are_skipped(context: ToolContext) -> None:
     os.mkfifo(context.workspace / "pipe")
     with (context.workspace / "huge").open("wb") as file:
         file.truncate(10**12)
@@ -63,6 +63,6 @@ async def test_pipes_deep_folders_and_huge_files_do_no_harm(context: ToolContext
     assert await search_files.run(context, {"text": "lost"}) == "Nothing was found."
 
 
-async def test_a_text_of_several_lines_is_refused(context: ToolContext) -> None:
+async def test_a_text_with_line_breaks_is_refused(context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="one line"):
         await search_files.run(context, {"text": "a\nb"})

@@ -1,8 +1,11 @@
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text import clean, excerpt, printable
+from gateway.text import clean, draw_table, excerpt, printable
+from gateway.text.plain import ago, count
 
 STRANGE = (
     "👩‍👩‍👧‍👦 family",
@@ -21,7 +24,7 @@ def test_clean_text_stays_byte_exact(text: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_whatever_comes_in_can_be_stored(text: str) -> None:
+def test_every_cleaned_text_can_be_stored(text: str) -> None:
     cleaned = clean(text)
     cleaned.encode()
     assert "\0" not in cleaned
@@ -47,7 +50,7 @@ def test_lone_surrogates_and_nul_become_replacement_characters() -> None:
         ("👩‍👧 é ñ 漢字", "👩‍👧 é ñ 漢字"),
     ],
 )
-def test_a_terminal_shows_text_and_obeys_none_of_it(text: str, shown: str) -> None:
+def test_printable_text_contains_no_terminal_commands(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
@@ -66,7 +69,7 @@ def test_a_terminal_shows_text_and_obeys_none_of_it(text: str, shown: str) -> No
         ("", 5, ""),
     ],
 )
-def test_an_excerpt_is_one_line_and_tears_nothing_apart(text: str, width: int, line: str) -> None:
+def test_an_excerpt_is_one_line_of_whole_characters(text: str, width: int, line: str) -> None:
     assert excerpt(text, width) == line
 
 
@@ -75,3 +78,29 @@ def test_an_excerpt_is_never_too_wide(text: str, width: int) -> None:
     line = excerpt(text, width)
     assert len(line) <= width
     assert len(line.splitlines()) <= 1
+
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (timedelta(seconds=5), "just now"),
+        (timedelta(seconds=-5), "just now"),
+        (timedelta(minutes=3), "3 min ago"),
+        (timedelta(hours=2), "2 h ago"),
+        (timedelta(hours=30), "yesterday"),
+        (timedelta(days=9), "9 d ago"),
+    ],
+)
+def test_a_time_ago_is_put_into_words(before: timedelta, words: str) -> None:
+    assert ago(NOW - before, NOW) == words
+
+
+def test_a_count_has_its_plural() -> None:
+    assert [count(number, "turn") for number in (0, 1, 2)] == ["0 turns", "1 turn", "2 turns"]
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert draw_table([["a", "b"], ["long", "x"]]) == "a     b\n────  ─\nlong  x"

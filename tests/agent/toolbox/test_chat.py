@@ -1,4 +1,4 @@
-"""Sending a file, with what lets it go played by the test."""
+"""Tests of the tools that talk to the chat. The test plays the part of the chat."""
 
 import os
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.toolbox import send_file
+from gateway.agent.toolbox import current_time, send_file
 from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.errors import Refused
 
@@ -22,7 +22,7 @@ def context(workspace: Path, sent: list[tuple[str, bytes]] | None) -> ToolContex
     )
 
 
-async def test_a_file_goes_under_its_own_name(tmp_path: Path) -> None:
+async def test_a_file_is_sent_under_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a.txt").write_bytes(b"hello")
     sent: list[tuple[str, bytes]] = []
@@ -35,7 +35,7 @@ async def test_a_file_goes_under_its_own_name(tmp_path: Path) -> None:
     ("path", "sentence"),
     [("..", "out of the workspace"), ("link", "out of the workspace"), ("none", "There is no"), (".", "not a file")],
 )
-async def test_what_is_no_file_of_the_workspace_is_not_sent(tmp_path: Path, path: str, sentence: str) -> None:
+async def test_only_files_of_the_workspace_are_sent(tmp_path: Path, path: str, sentence: str) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (tmp_path / "secret").write_text("x")
@@ -46,14 +46,20 @@ async def test_what_is_no_file_of_the_workspace_is_not_sent(tmp_path: Path, path
     assert sent == []
 
 
-async def test_a_refusal_is_told_to_the_model(tmp_path: Path) -> None:
+async def test_the_model_is_told_about_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"hello")
     with pytest.raises(ToolFailed, match="was not sent: 10 files are the most"):
         await send_file.run(context(tmp_path, None), {"path": "a.txt"})
 
 
-async def test_where_nothing_can_be_sent_the_model_learns_it(tmp_path: Path) -> None:
+async def test_the_model_is_told_if_files_cannot_be_sent(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"hello")
     bare = ToolContext(workspace=tmp_path, notes=tmp_path / "notes", now=lambda: datetime.now(UTC))
-    with pytest.raises(ToolFailed, match="no files can be sent from here"):
+    with pytest.raises(ToolFailed, match="files cannot be sent here"):
         await send_file.run(bare, {"path": "a.txt"})
+
+
+async def test_the_current_time_is_the_time_of_the_context(tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 1, 11, 0, 5, tzinfo=UTC)
+    here = ToolContext(workspace=tmp_path, notes=tmp_path / "notes", now=lambda: moment)
+    assert await current_time.run(here, {}) == "Sunday, 01 March 2026, 11:00:05 UTC"
