@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from config import LogLevel, Settings
-from gateway.access.live import Live, Moves
-from gateway.access.pairing import Pairing, Strangers
+from gateway.access.live import ChatMigrations, Live
+from gateway.access.pairing import Pairing, UnknownSenders
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
@@ -17,8 +17,14 @@ from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
-from gateway.commands import COMMANDS, Desk
-from gateway.commands.runner import Errands
+from gateway.commands.agents import AgentCommands
+from gateway.commands.history import HistoryCommands
+from gateway.commands.info import InfoCommands
+from gateway.commands.pairing import PairingCommands
+from gateway.commands.reminders import ReminderCommands
+from gateway.commands.runner import CommandRunner
+from gateway.commands.sessions import SessionCommands
+from gateway.commands.turns import TurnCommands
 from gateway.daemon import Daemon, ProcessControls
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.files.download import AttachmentDownloads
@@ -27,9 +33,9 @@ from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import core_routes
 from gateway.http.server import HttpServer
-from gateway.inbound.dispatcher import Work
-from gateway.inbound.inbox import Queueing
-from gateway.inbound.intake import Admission, Intake
+from gateway.inbound.edits import Edits
+from gateway.inbound.inbox import Dispatcher, Inbox
+from gateway.inbound.intake import Intake
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
@@ -121,10 +127,10 @@ def build_daemon(
     metrics = Metrics()
 
     # Channels, and the way out to them.
-    moves = Moves(live, spool)
+    migrations = ChatMigrations(live, spool)
     approvals = Approvals(live, sessions)
     browser = SessionBrowser(live, sessions, approvals)
-    channels = ChannelRegistry(browser, moves.record, partial(ChannelStore, spool))
+    channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool))
     downloads = AttachmentDownloads(live=live, store=store, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)
@@ -182,24 +188,6 @@ def build_daemon(
 
     # Turns and commands.
     reminders = Reminders(live, spool, now=now)
-    pairing = Pairing(live.book, spool, now=now, post=delivery.post)
-    desk = Desk(
-        sessions=sessions,
-        lanes=lanes,
-        readings=readings,
-        approvals=approvals,
-        pairing=pairing,
-        live=live,
-        agents=agents,
-        mcp=mcp,
-        meter=meter,
-        reminders=reminders,
-        compactions=compactor,
-        commands=COMMANDS,
-        status=status.sentence,
-        restart=shutdown.request_restart,
-        now=now,
-    )
     busy = BusyPolicy(live, lanes)
     recorder = TurnRecorder(
         sessions=sessions, spool=spool, delivery=delivery, lanes=lanes, busy=busy, meter=meter, metrics=metrics
@@ -227,17 +215,57 @@ def build_daemon(
         reminders=reminders,
         compactor=compactor,
     )
-    commands = Errands(live=live, delivery=delivery, desk=desk, is_suspending=lambda: turns.is_suspending)
-    dispatcher = Work(turns, commands, reactions)
-
-    # The way in.
-    intake = Intake(
+    pairing = Pairing(live.book, spool, now=now, post=delivery.post)
+    commands = CommandRunner(
+        {
+            **SessionCommands(sessions, lanes, spool, now=now).handlers(),
+            **HistoryCommands(sessions).handlers(),
+            **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
+            **ReminderCommands(reminders, now=now).handlers(),
+            **TurnCommands(sessions, lanes, readings, approvals, spool).handlers(),
+            **InfoCommands(
+                live=live,
+                sessions=sessions,
+                agents=agents,
+                approvals=approvals,
+                meter=meter,
+                spool=spool,
+                describe_gateway=status.sentence,
+                restart=shutdown.request_restart,
+            ).handlers(),
+            **PairingCommands(pairing, now=now).handlers(),
+        },
         live=live,
         spool=spool,
         delivery=delivery,
-        desk=desk,
-        admission=Admission(live, Strangers(live, pairing, now=now), now=now),
-        queueing=Queueing(live=live, spool=spool, desk=desk, delivery=delivery, signs=reactions, files=downloads),
+        metrics=metrics,
+        now=now,
+    )
+    dispatcher = Dispatcher(turns, commands, reactions)
+
+    # The way in.
+    inbox = Inbox(
+        live=live,
+        spool=spool,
+        sessions=sessions,
+        lanes=lanes,
+        readings=readings,
+        delivery=delivery,
+        reactions=reactions,
+        downloads=downloads,
+        now=now,
+    )
+    intake = Intake(
+        live=live,
+        spool=spool,
+        sessions=sessions,
+        inbox=inbox,
+        edits=Edits(spool, sessions, lanes, now=now),
+        commands=commands,
+        approvals=approvals,
+        unknown_senders=UnknownSenders(live, pairing, now=now),
+        metrics=metrics,
+        now=now,
     )
     channels.open(settings)
 
@@ -280,7 +308,7 @@ def build_daemon(
         sessions=sessions,
         metrics=metrics,
         channels=channels,
-        moves=moves,
+        migrations=migrations,
         approvals=approvals,
         downloads=downloads,
         reactions=reactions,

@@ -12,16 +12,16 @@ import structlog
 
 from config import LogLevel, Settings
 from gateway.access.guests import FACTS
-from gateway.access.live import MOVES, Live, Moves
+from gateway.access.live import MIGRATION_FACTS, ChatMigrations, Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
-from gateway.commands.runner import Errands
+from gateway.commands.runner import CommandRunner
 from gateway.files.download import AttachmentDownloads
 from gateway.files.store import FileStore
 from gateway.http.auth import Auth
 from gateway.http.server import HttpServer
 from gateway.inbound.intake import Intake
-from gateway.inbound.recovery import TakingUp
+from gateway.inbound.recovery import WorkRecovery
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
@@ -67,7 +67,7 @@ class Daemon:
     sessions: SessionManager
     metrics: Metrics
     channels: ChannelRegistry
-    moves: Moves
+    migrations: ChatMigrations
     approvals: Approvals
     downloads: AttachmentDownloads
     reactions: WaitingReactions
@@ -82,7 +82,7 @@ class Daemon:
     status: Status
     housekeeping: Housekeeping
     turns: TurnRunner
-    commands: Errands
+    commands: CommandRunner
     intake: Intake
     reminders: ReminderScheduler
     auth: Auth
@@ -134,15 +134,16 @@ class Daemon:
         """Load what the previous run knew, and continue its unfinished work before any message comes in."""
         await self.meter.load()
         self.live.book.read(await self.spool.facts(FACTS))
-        self.moves.read(await self.spool.facts(MOVES))
-        await TakingUp(
+        self.migrations.read(await self.spool.facts(MIGRATION_FACTS))
+        await WorkRecovery(
             spool=self.spool,
             sessions=self.sessions,
             lanes=self.lanes,
             readings=self.readings,
             delivery=self.delivery,
             approvals=self.approvals,
-            signs=self.reactions,
+            reactions=self.reactions,
+            metrics=self.metrics,
             max_age=timedelta(seconds=self.live.settings.gateway.max_backlog_age),
             now=self.now(),
         ).run()
@@ -197,6 +198,7 @@ class Daemon:
         #    which keep their reactions until then.
         self.reactions.lanes.stop_all("")
         suspended = self.turns.suspend()
+        self.commands.suspend()
         self.compactor.stop()
         self.lanes.stop_all("")
         self.readings.stop_all("")

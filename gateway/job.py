@@ -7,19 +7,12 @@ from msgspec import Struct
 from gateway.contract import Inbound
 from gateway.spool import InboxRow, InboxState
 
-__all__ = ["Job"]
-
-SUSPECTED_AFTER = 2
-"""Crashes during a turn after which it runs beside no other suspect, so that the next one tells which it was."""
+SUSPECT_AFTER = 2
+"""After so many crashes a turn is a suspect. Suspects run one at a time, so that the next crash shows which it was."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Bound to the session it will be answered in.
-
-    `has_begun`: its turn began when it was accepted, or with the end of the one before, and the transcript has it;
-    `is_resumed`: its turn had begun when the daemon ended; `is_waiting`: and waited for an approval; `is_suspect`: and
-    may be what ended it, for the second time. `collected`: later messages that the same turn answers.
-    """
+    """A message with the session in which it will be answered."""
 
     turn: str
     inbound: Inbound
@@ -28,16 +21,21 @@ class Job(Struct, frozen=True, kw_only=True):
     session: str
     number: int
     command: str | None = None
-    """The command that it asks for, by its first name; None for a message to the agent."""
+    """The name of the command in the message; None for a message to the agent."""
     argument: str = ""
     has_begun: bool = False
+    """Its turn started in the commit that accepted it, or in the one that ended the turn before."""
     is_resumed: bool = False
+    """Its turn had started before the daemon ended."""
     is_waiting: bool = False
+    """Its turn was waiting for an approval when the daemon ended."""
     is_suspect: bool = False
+    """Its turn may have crashed the daemon, at least twice."""
     collected: tuple["Job", ...] = ()
+    """Later messages that the same turn answers."""
 
     @classmethod
-    def found(
+    def from_row(
         cls, row: InboxRow, collected: Sequence[InboxRow] = (), *, command: str | None = None, argument: str = ""
     ) -> "Job":
         """Restore a job from its row in the spool."""
@@ -52,6 +50,6 @@ class Job(Struct, frozen=True, kw_only=True):
             argument=argument,
             is_resumed=row.state is not InboxState.RECEIVED,
             is_waiting=row.state is InboxState.WAITING,
-            is_suspect=row.state is InboxState.RUNNING and row.attempts >= SUSPECTED_AFTER,
-            collected=tuple(cls.found(each) for each in collected),
+            is_suspect=row.state is InboxState.RUNNING and row.attempts >= SUSPECT_AFTER,
+            collected=tuple(cls.from_row(each) for each in collected),
         )

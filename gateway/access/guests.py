@@ -1,4 +1,4 @@
-"""The guest book: who has asked to be let in, and who was. Kept in memory, and as facts in the spool."""
+"""The guest book: access requests and approved people. Kept in memory, and as facts in the spool."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,10 @@ import structlog
 from gateway.contract import Address, PeerKind, Sender
 from gateway.spool import SetFact
 
-__all__ = ["FACTS", "Applicant", "Guest", "GuestBook", "Person"]
-
 log = structlog.get_logger()
 
 FACTS = "guests/"
-"""What the names of all facts of the guest book begin with."""
+"""The prefix of all facts of the guest book."""
 GUEST = f"{FACTS}in/"
 APPLICANT = f"{FACTS}asked/"
 
@@ -26,7 +24,7 @@ DENIED_FOR = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody on one bot identity; the same id on another account or channel is somebody else."""
+    """A sender as one bot identity sees them. The same id on another account or channel is another person."""
 
     channel: str
     account: str
@@ -43,7 +41,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicant:
-    """A stranger with a code. `peer` is where to tell them; `tries` is how many wrong codes were tried meanwhile."""
+    """An unknown sender with a code. `peer` is their chat; `tries` counts the wrong codes since they got theirs."""
 
     person: Person
     name: str
@@ -53,15 +51,15 @@ class Applicant:
     tries: int = 0
     is_denied: bool = False
 
-    def is_over(self, now: datetime) -> bool:
-        """Tell whether it has expired; one from the future is over too, since the clock was wrong then or is now."""
+    def is_expired(self, now: datetime) -> bool:
+        # A request from the future has expired too: the clock was wrong then, or is wrong now.
         life = DENIED_FOR if self.is_denied else CODE_LIFE
         return not timedelta(0) <= now - self.asked_at < life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """Somebody whom the owner has let in."""
+    """A person whose access request was approved."""
 
     person: Person
     name: str
@@ -71,7 +69,7 @@ class Guest:
 
     @property
     def address(self) -> Address:
-        """Where they can be told something."""
+        """The direct chat with this person."""
         person = self.person
         return Address(channel=person.channel, account=person.account, kind=PeerKind.DIRECT, peer=self.peer)
 
@@ -80,14 +78,14 @@ _Entry = TypeVar("_Entry", Applicant, Guest)
 
 
 class GuestBook:
-    """Reading costs a look into a dictionary. Whoever writes commits the fact that goes with it."""
+    """Whoever changes the book also commits the fact: `save_fact` or `delete_fact`."""
 
     def __init__(self) -> None:
         self.guests: dict[Person, Guest] = {}
         self.applicants: dict[Person, Applicant] = {}
 
     def read(self, facts: Mapping[str, str]) -> None:
-        """Take over what the spool has kept."""
+        """Load the facts that the spool has kept."""
         self.guests = {guest.person: guest for guest in _entries(facts, GUEST, Guest)}
         self.applicants = {each.person: each for each in _entries(facts, APPLICANT, Applicant)}
 
@@ -99,22 +97,22 @@ class GuestBook:
         return guest is not None and guest.is_owner
 
     def waiting(self, now: datetime) -> list[Applicant]:
-        """Return those whose code is still good, oldest first."""
-        return [each for each in self.applicants.values() if not each.is_denied and not each.is_over(now)]
+        """Return the people whose code is valid, the oldest request first."""
+        return [each for each in self.applicants.values() if not each.is_denied and not each.is_expired(now)]
 
-    def over(self, now: datetime) -> list[Applicant]:
-        return [each for each in self.applicants.values() if each.is_over(now)]
+    def expired(self, now: datetime) -> list[Applicant]:
+        return [each for each in self.applicants.values() if each.is_expired(now)]
 
 
-def kept(entry: Applicant | Guest) -> SetFact:
-    """Return the fact that says so."""
+def save_fact(entry: Applicant | Guest) -> SetFact:
+    """Return the operation that stores `entry`."""
     kind = APPLICANT if isinstance(entry, Applicant) else GUEST
     return SetFact(name=f"{kind}{entry.person}", value=msgspec.json.encode(entry).decode())
 
 
-def dropped(entry: Applicant | Guest) -> SetFact:
-    """Return the fact that takes it back."""
-    return SetFact(name=kept(entry).name, value=None)
+def delete_fact(entry: Applicant | Guest) -> SetFact:
+    """Return the operation that deletes `entry`."""
+    return SetFact(name=save_fact(entry).name, value=None)
 
 
 def _entries(facts: Mapping[str, str], prefix: str, kind: type[_Entry]) -> Iterator[_Entry]:
@@ -123,5 +121,5 @@ def _entries(facts: Mapping[str, str], prefix: str, kind: type[_Entry]) -> Itera
             continue
         try:
             yield msgspec.json.decode(value, type=kind)
-        except msgspec.DecodeError:  # A newer version's. Nobody is let in by what cannot be read.
+        except msgspec.DecodeError:  # Written by a newer version. An unreadable entry gives no access.
             log.warning("guest_unreadable", name=name)

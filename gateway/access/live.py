@@ -1,4 +1,4 @@
-"""What holds now: the settings in force, which a reload replaces, the guest book, and chats that have moved."""
+"""The access policy in force: the settings, which a reload replaces, the guest book, and chats that have moved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ class Live:
     settings: Settings
     book: GuestBook = field(default_factory=GuestBook)
     homes: dict[Address, Address] = field(default_factory=dict)
-    """Where chats were before their platform gave them another id."""
+    """The first address of each chat that its platform has given another id."""
     _rules: tuple[Settings, dict[tuple[str, str], ChannelSettings]] | None = None
 
     def rules(self, channel: str, account: str) -> ChannelSettings:
-        """Return the settings of one bot identity: asked several times for each message, so put together once."""
+        """Return the settings of one bot identity. Cached, since each message asks several times."""
         if self._rules is None or self._rules[0] is not self.settings:
             self._rules = (self.settings, {})
         known = self._rules[1]
@@ -35,14 +35,14 @@ class Live:
         return known[channel, account]
 
     def home(self, address: Address) -> Address:
-        """Return where the conversation of `address` has begun: a chat that has moved keeps its conversation."""
+        """Return the first address of the chat of `address`. A chat that has moved keeps its conversation."""
         if not self.homes:
             return address
         before = self.homes.get(replace(address, thread=None))
         return address if before is None else replace(before, thread=address.thread)
 
     def whereabouts(self, address: Address) -> Address:
-        """Return where the chat of an address of some time ago is now."""
+        """Return the current address of the chat that had `address` some time ago."""
         if not self.homes:
             return address
         home = replace(self.home(address), thread=None)
@@ -50,12 +50,14 @@ class Live:
         return replace(moved[-1], thread=address.thread) if moved else address
 
 
-MOVES = "moved/"
-"""What the names of these facts begin with."""
-REMEMBERED = 10_000
+MIGRATION_FACTS = "moved/"
+"""The prefix of the facts about moved chats."""
+MAX_MIGRATIONS = 10_000
 
 
-class Moves:
+class ChatMigrations:
+    """Keeps the conversation of a chat whose platform gives it another id."""
+
     def __init__(self, live: Live, spool: Spool) -> None:
         self._live = live
         self._spool = spool
@@ -66,14 +68,16 @@ class Moves:
             self._live.homes[new] = home
 
     async def record(self, old: Address, new: Address) -> None:
-        """Remember that `new` is what `old` was. The platform has said so, not somebody in the chat."""
+        """Remember that the platform has replaced the address `old` by `new`."""
         old, new = replace(old, thread=None), replace(new, thread=None)
         home = self._live.home(old)
-        if new in self._live.homes or new == home or len(self._live.homes) >= REMEMBERED:
+        if new in self._live.homes or new == home or len(self._live.homes) >= MAX_MIGRATIONS:
             return
         value = msgspec.json.encode((new, home)).decode()
         try:
-            await self._spool.commit(SetFact(name=f"{MOVES}{new.channel}/{new.account}/{new.peer}", value=value))
+            await self._spool.commit(
+                SetFact(name=f"{MIGRATION_FACTS}{new.channel}/{new.account}/{new.peer}", value=value)
+            )
         except SpoolFull as full:
             raise NotAccepted(str(full)) from full
         self._live.homes[new] = home

@@ -1,4 +1,4 @@
-"""Pairing: a stranger gets a code, the owner approves it, and the stranger is a guest from then on."""
+"""Pairing: an unknown sender gets a code, an owner approves it, and the sender has access from then on."""
 
 import hmac
 import secrets
@@ -10,11 +10,11 @@ from uuid import uuid4
 import structlog
 
 from config import DmPolicy
-from gateway.access.guests import Applicant, Guest, GuestBook, Person, dropped, kept
+from gateway.access.guests import Applicant, Guest, GuestBook, Person, delete_fact, save_fact
 from gateway.access.live import Live
 from gateway.access.rules import rules_for
 from gateway.bounded import BoundedDict
-from gateway.contract import Inbound, Outbound, PeerKind
+from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
 from gateway.spool import AddToOutbox, Operation, Spool
 from gateway.text import excerpt
@@ -22,29 +22,30 @@ from gateway.text import excerpt
 log = structlog.get_logger()
 
 MAX_WAITING = 3
-"""Codes that are good at the same time on one channel: as many guesses hit as there are codes."""
+"""Codes that are valid at the same time on one channel. More codes would make guessing easier."""
 MAX_TRIES = 5
-"""Wrong codes after which those that were waiting are no good any more."""
+"""Wrong codes after which all waiting codes become invalid."""
 
-# Thirty-two characters that cannot be taken for each other: each is five bits.
+# Thirty-two characters that are hard to confuse with each other: each is five bits.
 _ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _CODE_LENGTH = 8
 _NAME_WIDTH = 64
 
-WELCOME = "You are let in. Write to me whenever you like; /help says what I understand."
-NO_SUCH_CODE = (
-    "No one waits with that code. It is good for an hour, once, and for five tries; `gatehouse pair list` shows those "
-    "who wait."
+WELCOME = "You're approved. Message me any time; /help lists commands."
+UNKNOWN_CODE = (
+    "That code is unknown or expired. Codes last one hour, work once, and become invalid after five wrong tries. "
+    "`gatehouse pair list` shows the waiting requests."
 )
 
-Told = Callable[[str, Sequence[Operation]], Awaitable[None]]
-"""Tells the stranger a sentence, with operations in the same commit."""
+Reply = Callable[[str, Sequence[Operation]], Awaitable[None]]
+"""Answers the message with a text, and commits operations with it."""
 
 
 class Pairing:
-    """Decides nothing by itself: codes come from strangers, decisions from the owner. `post` sends what was committed.
+    """Access requests: a stranger gets a code, an owner approves or denies it. `post` delivers committed messages.
 
-    A change is made in the book first, so that no second one comes in between, and is undone when it cannot be kept.
+    The guest book changes before the commit, so that no other request can use the same code or place. The change is
+    undone if the commit fails, also by cancellation: the book never says more than the spool.
     """
 
     def __init__(
@@ -60,50 +61,74 @@ class Pairing:
         self._now = now
         self._post = post
 
-    async def ask(self, inbound: Inbound, tell: Told) -> bool:
-        """Give a stranger a code, once; return False when too many others are waiting."""
+    async def request(self, inbound: Inbound, reply: Reply) -> bool:
+        """Send a stranger a code, once. Returns False if too many others are waiting."""
         person, now = Person.of(inbound.address, inbound.sender), self._now()
         known = self.book.applicants.get(person)
-        if known is not None and not known.is_over(now):
+        if known is not None and not known.is_expired(now):
             return True
         waiting = [each for each in self.book.waiting(now) if each.person.channel == person.channel]
         if len(waiting) >= MAX_WAITING:
             return False
+        letters = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
+        code = f"{letters[:4]}-{letters[4:]}"
         applicant = Applicant(
             person=person,
             name=excerpt(inbound.sender.name, _NAME_WIDTH),
             peer=inbound.address.peer,
-            code=_code(),
+            code=code,
             asked_at=now,
         )
-        over = [each for each in self.book.over(now) if each.person != person]
+        expired = [each for each in self.book.expired(now) if each.person != person]
         self.book.applicants[person] = applicant
+        invitation = (
+            f"This bot is private. Send its owner this code: {code} (valid for one hour).\n"
+            f"The owner approves it with `gatehouse pair approve {code}`. Your ID here is {person.sender}."
+        )
         try:
-            await tell(_invitation(applicant), [*map(dropped, over), kept(applicant)])
-        except BaseException:  # Also when cancelled: the book says no more than the spool.
+            await reply(invitation, [*map(delete_fact, expired), save_fact(applicant)])
+        except BaseException:
             self._restore(person, known)
             raise
-        self._forget(over)
-        log.info("pairing_asked", person=str(person))
+        self._remove(expired)
+        log.info("pairing_requested", person=str(person))
         return True
 
-    async def approve(
-        self,
-        code: str,
-        *,
-        is_owner: bool = False,
-        also: Callable[[Guest], Sequence[Operation]] = lambda _: (),
-    ) -> Guest:
-        """Let in whoever has `code`, and tell them; `Refused` for a wrong one."""
-        applicant = await self._found(code)
+    async def find_applicant(self, code: str) -> Applicant:
+        """Return the person with `code`. Raises `Refused` for a wrong code, and counts it.
+
+        The time that this takes does not depend on how much of the code is right.
+        """
+        guess = _normalized(code)
+        found: Applicant | None = None
+        for applicant in self.waiting():
+            if hmac.compare_digest(_normalized(applicant.code), guess):
+                found = applicant
+        if found is not None:
+            return found
+        missed = [replace(each, tries=each.tries + 1) for each in self.waiting()]
+        for each in missed:
+            self.book.applicants[each.person] = each
+        invalid = [each for each in missed if each.tries >= MAX_TRIES]
+        self._remove(invalid)
+        if missed:
+            await self._spool.commit(*(delete_fact(each) if each in invalid else save_fact(each) for each in missed))
+        if invalid:
+            log.warning("pairing_codes_dropped", count=len(invalid), reason="too many wrong codes were tried")
+        raise Refused(UNKNOWN_CODE)
+
+    async def approve(self, applicant: Applicant, *, is_owner: bool = False, also: Sequence[Operation] = ()) -> Guest:
+        """Give `applicant` access, and tell them. Raises `Refused` if their code was used in the meantime."""
+        if self.book.applicants.get(applicant.person) != applicant:
+            raise Refused(UNKNOWN_CODE)
         now = self._now()
         guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
         message = Outbound(address=guest.address, text=WELCOME)
         welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now)
-        self._forget([applicant])
+        self._remove([applicant])
         try:
-            await self._spool.commit(dropped(applicant), kept(guest), welcome, *also(guest))
-        except BaseException:  # As above.
+            await self._spool.commit(delete_fact(applicant), save_fact(guest), welcome, *also)
+        except BaseException:
             self._restore(applicant.person, applicant)
             raise
         self.book.guests[guest.person] = guest
@@ -111,24 +136,27 @@ class Pairing:
         log.info("pairing_approved", person=str(guest.person), is_owner=is_owner)
         return guest
 
-    async def deny(self, code: str, *, also: Callable[[Applicant], Sequence[Operation]] = lambda _: ()) -> Applicant:
-        """Turn down whoever has `code`. They are not told, and get no other code for a day."""
-        applicant = await self._found(code)
+    async def deny(self, applicant: Applicant, *, also: Sequence[Operation] = ()) -> Applicant:
+        """Deny `applicant` access. They are not told, and get no other code for a day."""
         denied = replace(applicant, is_denied=True)
-        await self._spool.commit(kept(denied), *also(denied))
+        await self._spool.commit(save_fact(denied), *also)
         self.book.applicants[denied.person] = denied
         log.info("pairing_denied", person=str(denied.person))
         return denied
 
-    async def revoke(self, name: str, *, also: Callable[[Guest], Sequence[Operation]] = lambda _: ()) -> Guest:
-        """Let somebody in no longer. `name` is as the listing has it: the channel and the id on it."""
+    def find_guest(self, name: str) -> Guest:
+        """Return the guest that a listing shows as `name`: the channel and the ID on it."""
         guest = next((each for each in self.book.guests.values() if str(each.person) == name.strip()), None)
         if guest is None:
             raise Refused(
-                "Nobody of that name was let in by a code. `gatehouse pair list` shows who was; those whom the "
-                "configuration allows are not among them."
+                "No one with that ID was approved with a code. `gatehouse pair list` shows who was. People allowed by "
+                "the configuration are not listed there."
             )
-        await self._spool.commit(dropped(guest), *also(guest))
+        return guest
+
+    async def revoke(self, guest: Guest, *, also: Sequence[Operation] = ()) -> Guest:
+        """Take the access of `guest` away."""
+        await self._spool.commit(delete_fact(guest), *also)
         self.book.guests.pop(guest.person, None)
         log.info("pairing_revoked", person=str(guest.person))
         return guest
@@ -136,30 +164,7 @@ class Pairing:
     def waiting(self) -> list[Applicant]:
         return self.book.waiting(self._now())
 
-    async def _found(self, code: str) -> Applicant:
-        """Find who has `code`, in a time that does not tell how much of it was right; a wrong one is counted."""
-        guess = _plain(code)
-        found: Applicant | None = None
-        for applicant in self.waiting():
-            if hmac.compare_digest(_plain(applicant.code), guess):
-                found = applicant
-        if found is None:
-            await self._count_a_miss()
-            raise Refused(NO_SUCH_CODE)
-        return found
-
-    async def _count_a_miss(self) -> None:
-        missed = [replace(each, tries=each.tries + 1) for each in self.waiting()]
-        for each in missed:
-            self.book.applicants[each.person] = each
-        used_up = [each for each in missed if each.tries >= MAX_TRIES]
-        self._forget(used_up)
-        if missed:
-            await self._spool.commit(*(dropped(each) if each in used_up else kept(each) for each in missed))
-        if used_up:
-            log.warning("pairing_codes_dropped", count=len(used_up), reason="too many wrong codes were tried")
-
-    def _forget(self, applicants: Sequence[Applicant]) -> None:
+    def _remove(self, applicants: Sequence[Applicant]) -> None:
         for each in applicants:
             self.book.applicants.pop(each.person, None)
 
@@ -170,57 +175,49 @@ class Pairing:
             self.book.applicants[person] = before
 
 
-def _code() -> str:
-    letters = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
-    return f"{letters[:4]}-{letters[4:]}"
-
-
-def _plain(code: str) -> bytes:
-    """Return what counts of a code as it was typed."""
+def _normalized(code: str) -> bytes:
+    """Return a code without separators and case, as people may type it."""
     return "".join(filter(str.isalnum, code)).upper().encode()
 
 
-def _invitation(applicant: Applicant) -> str:
-    return (
-        f"I do not know you yet. Ask my owner to let you in with the code {applicant.code}; it is good for an hour.\n"
-        f"(On the gateway: gatehouse pair approve {applicant.code}. Your id here is {applicant.person.sender}.)"
-    )
+MAX_REMEMBERED = 1_000
+REPEAT_AFTER = timedelta(days=1)
+"""An unknown sender gets the same answer only once within this time."""
+MAX_ANSWERS = 20
+"""Unknown senders that are answered on one channel within `ANSWER_WINDOW`, since each answer costs a request."""
+ANSWER_WINDOW = timedelta(hours=1)
 
 
-REMEMBERED = 1_000
-TOLD_FOR = timedelta(days=1)
-"""Nobody is told the same again before that."""
-TOLD_AT_ONCE = 20
-"""Strangers that are told on one channel within an hour; a crowd is left in silence, since each answer costs us."""
-WITHIN = timedelta(hours=1)
+class UnknownSenders:
+    """Tells unknown senders, once, how to request access."""
 
-
-class Strangers:
     def __init__(self, live: Live, pairing: Pairing, *, now: Callable[[], datetime]) -> None:
         self._live = live
         self._pairing = pairing
         self._now = now
-        self._told = BoundedDict[Person, datetime](REMEMBERED)
+        self._answered = BoundedDict[Person, datetime](MAX_REMEMBERED)
 
-    async def turn_away(self, inbound: Inbound, tell: Told) -> None:
-        """Tell somebody who wrote directly how to get in; in a group, strangers get no answer."""
-        if inbound.address.kind is not PeerKind.DIRECT or not inbound.sender.id:
+    async def answer(self, inbound: Inbound, reply: Reply) -> None:
+        """Answer a direct message of an unknown sender, unless they were answered recently."""
+        if not inbound.sender.id:
             return
-        rules = rules_for(self._live, inbound.address)
-        if rules.dm_policy is DmPolicy.PAIRING:
-            if not await self._pairing.ask(inbound, tell):
-                await self._tell_once(inbound, "Others are waiting to be let in; write again in an hour.", tell)
-        else:
-            await self._tell_once(inbound, "", tell)
-
-    async def _tell_once(self, inbound: Inbound, more: str, tell: Told) -> None:
+        full = ""
+        if rules_for(self._live, inbound.address).dm_policy is DmPolicy.PAIRING:
+            if await self._pairing.request(inbound, reply):
+                return
+            full = " Too many people are waiting for approval right now. Try again in an hour."
         person, now = Person.of(inbound.address, inbound.sender), self._now()
-        told = [at for other, at in self._told.items() if other.channel == person.channel and abs(now - at) < WITHIN]
-        if len(told) >= TOLD_AT_ONCE or (person in self._told and abs(now - self._told[person]) < TOLD_FOR):
+        recent = [
+            at
+            for other, at in self._answered.items()
+            if other.channel == person.channel and abs(now - at) < ANSWER_WINDOW
+        ]
+        is_repeated = person in self._answered and abs(now - self._answered[person]) < REPEAT_AFTER
+        if len(recent) >= MAX_ANSWERS or is_repeated:
             return
-        self._told[person] = now
+        self._answered[person] = now
         text = (
-            f"I do not know you yet. My owner can let you in by adding your id, {person.sender}, "
-            f"to channels.{person.channel}.allow. {more}"
+            f"This bot is private. Its owner can give you access by adding your ID, {person.sender}, "
+            f"to channels.{person.channel}.allow.{full}"
         )
-        await tell(text.rstrip(), ())
+        await reply(text, ())

@@ -1,4 +1,4 @@
-"""How fast one person may write: so many messages a minute, after which one polite sentence and then silence."""
+"""The rate limit: how many messages a minute one person may send."""
 
 import time
 from collections.abc import Callable
@@ -8,58 +8,56 @@ from enum import StrEnum
 from gateway.access.guests import Person
 from gateway.bounded import BoundedDict
 
-__all__ = ["FloodGate", "Pace"]
-
-REMEMBERED = 10_000
-"""People whose pace is known; the one who has been quiet for longest is forgotten, and starts anew."""
-RESERVE = 5
-"""What is kept for stopping: one who has sent too much must be able to take it back."""
+MAX_PEOPLE = 10_000
+"""People whose rate is known. Beyond that, the person who has been silent for longest gets a fresh allowance."""
+STOP_RESERVE = 5
+"""Extra messages for `/stop`, so that a person who has sent too much can still stop it."""
 MINUTE = 60.0
 
 
-class Pace(StrEnum):
-    FINE = "fine"
-    TOO_FAST = "too fast"
-    """And they have not been told yet."""
-    TOO_FAST_STILL = "too fast still"
+class RateCheck(StrEnum):
+    ALLOWED = "allowed"
+    LIMITED = "limited"
+    """Over the limit, and not told within the last minute."""
+    LIMITED_AGAIN = "limited again"
+    """Over the limit, and told already."""
 
 
 @dataclass(slots=True)
-class _Meter:
-    left: float
+class _Bucket:
+    tokens: float
     filled_at: float
     written_at: float
     told_at: float | None = None
 
 
-class FloodGate:
+class RateLimiter:
+    """A token bucket for each person."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._meters = BoundedDict[Person, _Meter](REMEMBERED)
+        self._buckets = BoundedDict[Person, _Bucket](MAX_PEOPLE)
 
-    def pace(self, person: Person, *, per_minute: int, is_stop: bool = False, age: float = 0.0) -> Pace:
-        """Count one message. `per_minute` may come at once, and as many a minute in the long run; 0 is no limit.
+    def check(self, person: Person, *, per_minute: int, is_stop: bool = False, age: float = 0.0) -> RateCheck:
+        """Count one message. A burst of `per_minute` is allowed, and the same number each minute; 0 means no limit.
 
-        `age` is how many seconds ago it was written: what comes late, all at once, was not written all at once.
+        `age` says how many seconds ago the message was written: messages that arrive late, all at once, were not
+        written all at once.
         """
         if per_minute == 0:
-            return Pace.FINE
-        meter = self._meter(person, per_minute, age)
-        if meter.left >= (1 - RESERVE if is_stop else 1):
-            meter.left -= 1
-            return Pace.FINE
-        if meter.told_at is not None and self._clock() - meter.told_at < MINUTE:
-            return Pace.TOO_FAST_STILL
-        meter.told_at = self._clock()
-        return Pace.TOO_FAST
-
-    def _meter(self, person: Person, per_minute: int, age: float) -> _Meter:
+            return RateCheck.ALLOWED
         now = self._clock()
-        written = now - age
-        meter = self._meters.setdefault(person, _Meter(left=per_minute, filled_at=now, written_at=written))
-        self._meters.move_to_end(person)
-        passed = max(now - meter.filled_at, written - meter.written_at)
-        meter.left = min(per_minute, meter.left + passed * per_minute / MINUTE)
-        meter.filled_at = now
-        meter.written_at += passed
-        return meter
+        written_at = now - age
+        bucket = self._buckets.setdefault(person, _Bucket(tokens=per_minute, filled_at=now, written_at=written_at))
+        self._buckets.move_to_end(person)
+        passed = max(now - bucket.filled_at, written_at - bucket.written_at)
+        bucket.tokens = min(per_minute, bucket.tokens + passed * per_minute / MINUTE)
+        bucket.filled_at = now
+        bucket.written_at += passed
+        if bucket.tokens >= (1 - STOP_RESERVE if is_stop else 1):
+            bucket.tokens -= 1
+            return RateCheck.ALLOWED
+        if bucket.told_at is not None and now - bucket.told_at < MINUTE:
+            return RateCheck.LIMITED_AGAIN
+        bucket.told_at = now
+        return RateCheck.LIMITED

@@ -1,13 +1,11 @@
-"""Who may talk: a function of settings, guest book, and what the channel has proven about the sender."""
+"""Access rules: who may talk to the gateway, and who is an owner."""
 
 from config import ChannelSettings, DmPolicy, GroupPolicy
 from gateway.access.live import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
 
-__all__ = ["SHUT_OUT", "are_same_person", "check_still_welcome", "is_owner", "may_talk", "rules_for"]
-
-SHUT_OUT = "You may not talk here any more, so this was not answered."
+NO_ACCESS = "You no longer have access to this chat, so your message wasn't answered."
 
 
 def rules_for(live: Live, address: Address) -> ChannelSettings:
@@ -16,7 +14,7 @@ def rules_for(live: Live, address: Address) -> ChannelSettings:
 
 
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
-    """Tell whether `sender` is an owner: proven by the channel, named in the settings, or approved as one."""
+    """Return whether `sender` is an owner: proven by the channel, named in the settings, or approved as one."""
     if sender.is_owner:
         return True
     named = f"{address.channel}:{sender.id}" in live.settings.gateway.owners
@@ -24,12 +22,15 @@ def is_owner(live: Live, address: Address, sender: Sender) -> bool:
 
 
 def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = None) -> bool:
-    """Tell whether `sender` may be answered there; ids decide, never names, and who has none is nobody.
+    """Return whether `sender` may be answered there. Ids decide, never names; a sender without an id has no access.
 
-    Among the groups that are allowed, the id of a server stands for all of its channels.
+    In `group_allow`, the id of a server stands for all of its channels.
     """
-    if is_owner(live, address, sender):
-        return True
+    return is_owner(live, address, sender) or is_allowed(live, address, sender, guild)
+
+
+def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) -> bool:
+    """Return whether the channel's policy gives `sender` access, apart from being an owner."""
     if not sender.id:
         return False
     rules = rules_for(live, address)
@@ -42,14 +43,14 @@ def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = N
     )
 
 
-def check_still_welcome(live: Live, inbound: Inbound) -> None:
-    """Refuse a message whose sender was shut out while it waited."""
+def check_access(live: Live, inbound: Inbound) -> None:
+    """Raise `Refused` if the sender of a message has lost access while it waited."""
     if not may_talk(live, inbound.address, inbound.sender, inbound.guild):
-        raise Refused(SHUT_OUT)
+        raise Refused(NO_ACCESS)
 
 
 def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Tell whether two ids, each with its channel, are one person's: the same, or linked by the owner."""
+    """Return whether two ids, each with its channel, belong to one person: equal, or linked by `identity_links`."""
     if one == other:
         return True
     ids = {":".join(one), ":".join(other)}

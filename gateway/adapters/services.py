@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gateway.access.live import Live
 from gateway.access.rules import may_talk
-from gateway.commands import COMMANDS
+from gateway.commands.registry import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.errors import NotAccepted
 from gateway.files.outgoing import enclosure

@@ -149,12 +149,15 @@ async def decide_pairing(pairing: Pairing, action: str, wanted: Mapping[str, Jso
     match action:
         case "approve":
             is_owner = wanted.get("is_owner") is True
-            guest = await pairing.approve(required_text(wanted, "code"), is_owner=is_owner)
+            applicant = await pairing.find_applicant(required_text(wanted, "code"))
+            guest = await pairing.approve(applicant, is_owner=is_owner)
             return {"approved": _describe_guest(guest)}
         case "deny":
-            return {"denied": _describe_applicant(await pairing.deny(required_text(wanted, "code")))}
+            applicant = await pairing.find_applicant(required_text(wanted, "code"))
+            return {"denied": _describe_applicant(await pairing.deny(applicant))}
         case _:
-            return {"revoked": _describe_guest(await pairing.revoke(required_text(wanted, "id")))}
+            guest = await pairing.revoke(pairing.find_guest(required_text(wanted, "id")))
+            return {"revoked": _describe_guest(guest)}
 
 
 def _describe_applicant(applicant: Applicant) -> dict[str, Json]:

@@ -1,182 +1,165 @@
-"""Commands about who answers in a session: the agent, its model, and how much of the conversation it is shown."""
+"""Commands about who answers in a session: the agent, its model, its tools, and how much of the session it sees."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gateway.agent.protocol import ToolSpec
-from gateway.commands.command import NO_SESSION, Answer, Call, Command, Kind
+from gateway.access.live import Live
+from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
 from gateway.contract import PeerKind
 from gateway.errors import Refused
-from gateway.sessions import SessionMeta
+from gateway.mcp.registry import McpServers
+from gateway.sessions import SessionManager, SessionMeta
+from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import count
-from gateway.turns.agents import Agent
-from gateway.turns.compaction import ON_REQUEST, CompactionRequest
+from gateway.turns.agents import Agent, AgentRegistry
+from gateway.turns.compaction import ON_REQUEST, CompactionRequest, Compactor
 from gateway.turns.usage import person_of
 
-OWN = "default"
+DEFAULT = "default"
+"""Stands for the agent's own model, or its own workspace."""
 MAX_NAME = 200
+SUMMARY_WIDTH = 80
 
 
-def answering(call: Call, session: SessionMeta | None) -> Agent:
+class AgentCommands:
+    def __init__(
+        self,
+        *,
+        live: Live,
+        sessions: SessionManager,
+        agents: AgentRegistry,
+        mcp: McpServers,
+        compactor: Compactor,
+    ) -> None:
+        self._live = live
+        self._sessions = sessions
+        self._agents = agents
+        self._mcp = mcp
+        self._compactor = compactor
+
+    def handlers(self) -> Handlers:
+        return {
+            "agent": self.agent,
+            "model": self.model,
+            "compact": self.compact,
+            "tools": self.tools,
+            "workspace": self.workspace,
+        }
+
+    async def agent(self, call: Call) -> Answer:
+        session = await self._session(call)
+        # Agents differ in what they may do, so only an owner may choose any of them.
+        choices = [
+            agent.name
+            for agent in self._agents
+            if call.is_owner or agent.is_choosable or agent.name == call.routed.agent
+        ]
+        wanted = call.argument.lower()
+        if not wanted:
+            current = agent_of(self._agents, call, session).name
+            return Answer(text="\n".join(["Agents", *_rows(choices, current), "/agent <name> switches"]))
+        _require_owner_in_groups(call)
+        if wanted not in choices:
+            raise Refused(f"There is no agent {wanted[:MAX_NAME]} for you. Available: {', '.join(choices)}.")
+        return Answer(
+            text=f"{wanted} now answers in session {session.number}.",
+            commit=lambda operations: self._sessions.set_agent(session.key, wanted, also=operations),
+        )
+
+    async def model(self, call: Call) -> Answer:
+        session = await self._session(call)
+        agent = agent_of(self._agents, call, session)
+        wanted = call.argument
+        if not wanted:
+            names = dict.fromkeys((*agent.models, *([agent.model] if agent.model else [])))
+            if not names:
+                return Answer(text=f"The agent {agent.name} answers by rules and has no models.")
+            rows = _rows(names, agent.model)
+            return Answer(text="\n".join([f"Models of {agent.name}", *rows, "/model <name> switches"]))
+        _require_owner_in_groups(call)
+        if wanted.lower() == DEFAULT:
+            wanted = ""
+        elif wanted not in agent.models:
+            if not call.is_owner:
+                choices = ", ".join((*agent.models, DEFAULT))
+                raise Refused(f"You can choose one of: {choices}. An owner can choose any other model.")
+            if len(wanted.split()) != 1 or len(wanted) > MAX_NAME:
+                raise Refused("The name of a model is one word, like /model gpt-5 or /model local/llama3.3.")
+            if not agent.about(wanted).sums_up:
+                raise Refused(f"The agent {agent.name} has no provider of its own. Name the model as provider/model.")
+        named = wanted or f"its default model, {self._agents[agent.name].model or 'none'},"
+        return Answer(
+            text=f"{agent.name} now answers with {named} in session {session.number}.",
+            commit=lambda operations: self._sessions.set_model(session.key, wanted, also=operations),
+        )
+
+    async def compact(self, call: Call) -> Answer:
+        session = await self._session(call)
+        done = await self._compactor.compact(
+            CompactionRequest(
+                session=session.key,
+                agent=agent_of(self._agents, call, session),
+                person=person_of(self._live.settings, call.inbound),
+                keep=ON_REQUEST,
+            )
+        )
+        if done.failure:
+            raise Refused(f"The conversation could not be summarised, and nothing has changed: {done.failure}")
+        if not done.messages:
+            return Answer(text="There is nothing to summarise yet.")
+        kept = f"the last {done.kept} stay as they are" if done.kept > 1 else "the last one stays as it is"
+        return Answer(text=f"Summarised {count(done.messages, 'message')}; {kept}. The transcript keeps everything.")
+
+    async def tools(self, call: Call) -> Answer:
+        session = None if call.session is None else (await self._sessions.load(call.session)).meta
+        agent = agent_of(self._agents, call, session)
+        rows = []
+        for spec in agent.toolbox.specs():
+            summary = excerpt(spec.description.partition("\n")[0], SUMMARY_WIDTH)
+            rows.append(f"`{spec.name}` - {summary}" if summary else f"`{spec.name}`")
+        # The reason may name programs and addresses, so only an owner sees it.
+        unavailable = [
+            f"The MCP server {server.name} is unavailable" + (f": {server.trouble}." if call.is_owner else ".")
+            for server in self._mcp
+            if server.trouble
+        ]
+        return Answer(text="\n".join([f"Tools of {agent.name}", *(rows or ["(none)"]), *unavailable]))
+
+    async def workspace(self, call: Call) -> Answer:
+        session = await self._session(call)
+        folders = {repo.name for repo in self._live.settings.repos}
+        current = session.workspace if session.workspace in folders else DEFAULT
+        choices = [DEFAULT, *(repo.name for repo in self._live.settings.repos)]
+        wanted = call.argument.lower()
+        if not wanted:
+            rows = _rows(choices if call.is_owner else [current], current)
+            return Answer(text="\n".join(["Workspaces", *rows, "/workspace <name> switches (owner)"]))
+        if not call.is_owner:  # Workspaces are the owner's folders.
+            raise Refused("Only an owner may choose the workspace.")
+        if wanted not in choices:
+            raise Refused(f"There is no workspace {wanted[:MAX_NAME]}. Available: {', '.join(choices)}.")
+
+        async def commit(operations: Sequence[Operation]) -> None:
+            name = "" if wanted == DEFAULT else wanted
+            await self._sessions.set_workspace(session.key, name, also=operations)
+
+        return Answer(text=f"The tools of session {session.number} now work in {wanted}.", commit=commit)
+
+    async def _session(self, call: Call) -> SessionMeta:
+        if call.session is None:
+            raise Refused(NO_SESSION)
+        return (await self._sessions.load(call.session)).meta
+
+
+def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> Agent:
     """Return the agent that answers in `session` now, with its model."""
-    agents = call.desk.agents
     return agents[call.routed.agent] if session is None else agents.chosen(call.routed.agent, session)
 
 
-async def own_session(call: Call) -> SessionMeta:
-    """Return the session that the command is about; `Refused` where there is none."""
-    if call.session is None:
-        raise Refused(NO_SESSION)
-    return (await call.desk.sessions.load(call.session)).meta
-
-
-def _insist_on_owner(call: Call) -> None:
+def _require_owner_in_groups(call: Call) -> None:
     if call.inbound.address.kind is not PeerKind.DIRECT and not call.is_owner:
-        raise Refused("Only the owner may change who answers where others talk too.")
-
-
-async def _agent(call: Call) -> Answer:
-    session = await own_session(call)
-    choice = [each for each in call.desk.agents if _may_choose(call, each)]
-    current = answering(call, session).name
-    wanted = call.argument.lower()
-    if not wanted:
-        rows = _rows((each.name for each in choice), current)
-        return Answer(text="\n".join(["Agents", *rows, "/agent <name> to let another one answer"]))
-    _insist_on_owner(call)
-    if wanted not in {each.name for each in choice}:
-        raise Refused(f"There is no agent {wanted[:MAX_NAME]} for you. There are: {_listed(choice)}.")
-    answer = Answer(text=f"From now on {wanted} answers in session {session.number}.")
-    await call.desk.sessions.set_agent(session.key, wanted, also=call.settle(answer))
-    return answer
-
-
-def _may_choose(call: Call, agent: Agent) -> bool:
-    """Agents differ in what they may do, so others than the owner choose only what the owner has opened to them."""
-    return call.is_owner or agent.is_choosable or agent.name == call.routed.agent
-
-
-def _listed(agents: Iterable[Agent]) -> str:
-    return ", ".join(each.name for each in agents)
+        raise Refused("In a group, only an owner may change who answers.")
 
 
 def _rows(names: Iterable[str], current: str | None) -> list[str]:
     return [f"{'▸' if name == current else ' '} {name}" for name in names]
-
-
-async def _model(call: Call) -> Answer:
-    session = await own_session(call)
-    agent = answering(call, session)
-    if not call.argument:
-        names = dict.fromkeys((*agent.models, *([agent.model] if agent.model else [])))
-        if not names:
-            return Answer(text=f"The agent {agent.name} answers by rules and has no models.")
-        rows = _rows(names, agent.model)
-        return Answer(text="\n".join([f"Models of {agent.name}", *rows, "/model <name> to let another one answer"]))
-    _insist_on_owner(call)
-    wanted = "" if call.argument.lower() == OWN else _model_name(call, agent)
-    named = wanted or f"its own model, {call.desk.agents[agent.name].model or 'none'}"
-    answer = Answer(text=f"From now on {agent.name} answers with {named} in session {session.number}.")
-    await call.desk.sessions.set_model(session.key, wanted, also=call.settle(answer))
-    return answer
-
-
-def _model_name(call: Call, agent: Agent) -> str:
-    wanted = call.argument
-    if wanted in agent.models:
-        return wanted
-    if not call.is_owner:
-        there = ", ".join((*agent.models, OWN))
-        raise Refused(f"You can choose one of: {there}. The owner can choose any other.")
-    if len(wanted.split()) != 1 or len(wanted) > MAX_NAME:
-        raise Refused("The name of a model is one word, like /model gpt-5 or /model local/llama3.3.")
-    if not agent.about(wanted).sums_up:
-        raise Refused(f"The agent {agent.name} has no models of its own. Name one as provider/model.")
-    return wanted
-
-
-async def _compact(call: Call) -> Answer:
-    session = await own_session(call)
-    agent = answering(call, session)
-    person = person_of(call.desk.live.settings, call.inbound)
-    done = await call.desk.compactions.compact(
-        CompactionRequest(session=session.key, agent=agent, person=person, keep=ON_REQUEST)
-    )
-    if done.failure:
-        raise Refused(f"The conversation could not be summed up, and nothing has changed: {done.failure}")
-    if not done.messages:
-        return Answer(text="There is nothing to sum up yet.")
-    kept = (
-        f"the last {count(done.kept, 'message')} stay as they are" if done.kept > 1 else "the last one stays as it is"
-    )
-    return Answer(
-        text=f"Summed up {count(done.messages, 'message')}; {kept}. The transcript keeps everything that was said."
-    )
-
-
-AGENT = Command(
-    name="agent", arguments="[name]", summary="Show the agents, or let another one answer", run=_agent, kind=Kind.QUEUED
-)
-MODEL = Command(
-    name="model", arguments="[name]", summary="Show the models, or let another one answer", run=_model, kind=Kind.QUEUED
-)
-COMPACT = Command(
-    name="compact",
-    summary="Have the older part of this session summed up",
-    run=_compact,
-    kind=Kind.QUEUED,
-    is_long=True,
-)
-
-
-_WIDTH = 80
-
-
-async def _tools(call: Call) -> Answer:
-    session = None if call.session is None else (await call.desk.sessions.load(call.session)).meta
-    agent = answering(call, session)
-    rows = [_row(spec) for spec in agent.toolbox.specs()] or ["(none)"]
-    return Answer(text="\n".join([f"Tools of {agent.name}", *rows, *_away(call)]))
-
-
-def _row(spec: ToolSpec) -> str:
-    summary = excerpt(spec.description.partition("\n")[0], _WIDTH)
-    return f"`{spec.name}` - {summary}" if summary else f"`{spec.name}`"
-
-
-def _away(call: Call) -> list[str]:
-    """Say which servers cannot be used now; why is for the owner only, for it may name programs and addresses."""
-    away = [server for server in call.desk.mcp if server.trouble]
-    if call.is_owner:
-        return [f"The MCP server {server.name} is away: {server.trouble}." for server in away]
-    return [f"The MCP server {server.name} is away." for server in away]
-
-
-TOOLS = Command(name="tools", summary="Show the tools that the agent has here", run=_tools, kind=Kind.READING)
-
-
-async def _workspace(call: Call) -> Answer:
-    session = await own_session(call)
-    folders = {repo.name: repo.path for repo in call.desk.live.settings.repos}
-    current = session.workspace if session.workspace in folders else OWN
-    wanted = call.argument.lower()
-    if not wanted:
-        names = [OWN, *folders] if call.is_owner else [current]
-        rows = [f"{'▸' if name == current else ' '} {name}" for name in names]
-        return Answer(text="\n".join(["Workspaces", *rows, "/workspace <name> to work in another one (owner)"]))
-    if not call.is_owner:  # They are folders of the owner's, and not everybody's to look into.
-        raise Refused("Only the owner may choose the workspace.")
-    if wanted != OWN and wanted not in folders:
-        raise Refused(f"There is no workspace {wanted[:MAX_NAME]}. There are: {', '.join([OWN, *folders])}.")
-    answer = Answer(text=f"From now on the tools of session {session.number} work in {wanted}.")
-    await call.desk.sessions.set_workspace(session.key, "" if wanted == OWN else wanted, also=call.settle(answer))
-    return answer
-
-
-WORKSPACE = Command(
-    name="workspace",
-    arguments="[name]",
-    summary="Show the workspaces, or let the tools work in another one",
-    run=_workspace,
-    kind=Kind.QUEUED,
-)

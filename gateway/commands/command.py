@@ -1,133 +1,94 @@
-"""What a command is, what it is called with and what it answers."""
+"""A command, the call that its handler gets, and the answer that it returns."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
-from gateway.access.live import Live
-from gateway.access.pairing import Pairing
 from gateway.contract import Button, Inbound, Outbound
 from gateway.errors import Refused
-from gateway.job import Job
-from gateway.lanes import Lanes
-from gateway.mcp.registry import McpServers
-from gateway.reminders.reminders import Reminders
 from gateway.routing import Routed
-from gateway.sessions import SessionManager
-from gateway.spool import Operation, UsageTotal
-from gateway.turns.agents import AgentRegistry
-from gateway.turns.approvals import Approvals
-from gateway.turns.compaction import Compactor
-from gateway.turns.usage import Meter
+from gateway.spool import Operation
 
 
-class Kind(StrEnum):
-    LOOK = "look"
-    """Runs at once, even while a turn is running: it only looks at what is in memory or in the spool."""
+class CommandKind(StrEnum):
+    """When a command runs."""
+
+    IMMEDIATE = "immediate"
+    """At intake, even while a turn is running. It only looks at memory or the spool."""
+    ORDERED = "ordered"
+    """At intake, in the order of acceptance: later messages of the chat see its effect."""
     READING = "reading"
-    """Reads transcripts, which may take a while: it waits for others of its kind, and for no turn."""
-    STRUCTURAL = "structural"
-    """Takes effect at intake, in order of acceptance: later messages go to the new session."""
+    """In a lane beside the turns, because it reads transcripts and may take a while."""
     QUEUED = "queued"
-    """Waits in the lane for the turns before it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
-    """What the gateway lets commands use."""
-
-    sessions: SessionManager
-    lanes: Lanes[Job]
-    """Those of the sessions."""
-    readings: Lanes[Job]
-    """Commands that read transcripts, by the scope: they wait for each other, and for no turn."""
-    approvals: Approvals
-    pairing: Pairing
-    live: Live
-    agents: AgentRegistry
-    mcp: McpServers
-    meter: Meter
-    reminders: Reminders
-    compactions: Compactor
-    commands: Sequence["Command"]
-    status: Callable[[], str]
-    restart: Callable[[], None]
-    now: Callable[[], datetime]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One command as it was sent, with the scope it may touch.
-
-    `session` is the key of the session it is about: the active one, or the one that was active when it was accepted.
-    """
-
-    inbound: Inbound
-    routed: Routed
-    session: str | None
-    argument: str
-    is_owner: bool
-    desk: Desk
-    settle: Callable[["Answer"], Sequence[Operation]]
-    """Makes operations of an answer, for a command that commits its answer together with what it changes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """`also` is committed together with it, and so is what is said in other chats.
-
-    `then` is called once it is, `otherwise` when it could not be.
-    """
-
-    text: str
-    buttons: tuple[Button, ...] = ()
-    also: tuple[Operation, ...] = ()
-    notices: tuple[Outbound, ...] = ()
-    then: Callable[[], None] | None = None
-    otherwise: Callable[[], None] | None = None
+    """In the session's lane, after the turns before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """`name` may be two words (`session list`). `run` raises `Refused` with a sentence that says what to do."""
+    """A command as people see it. `name` may be two words (`session list`). Its handler is found by the name."""
 
     name: str
     summary: str
-    run: Callable[[Call], Awaitable[Answer]]
-    kind: Kind = Kind.LOOK
+    kind: CommandKind = CommandKind.IMMEDIATE
     arguments: str = ""
     aliases: tuple[str, ...] = ()
     is_long: bool = False
-    """It waits for others: until it has its answer it can be stopped, and after a restart it is done again."""
+    """It waits for a model."""
 
     @property
     def can_be_stopped(self) -> bool:
-        return self.is_long or self.kind is Kind.READING
+        """Whether `/stop` cancels it. If the daemon ends first, it runs again after the next start."""
+        return self.is_long or self.kind is CommandKind.READING
 
 
-_MOST_DIGITS = 9
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A command that somebody sent, and the scope that it may touch."""
+
+    inbound: Inbound
+    routed: Routed
+    session: str | None
+    """The key of the session that was active when the command was accepted."""
+    argument: str
+    is_owner: bool
+
+
+Commit = Callable[[Sequence[Operation]], Awaitable[object]]
+"""Makes a change in one transaction with the given operations. Raises if nothing was committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command says and changes. Nothing has happened yet: `CommandRunner` commits it.
+
+    One transaction marks the command's message as done, puts the answer into the outbox and applies `operations`. A
+    command that changes more than the spool, or acts once it is committed, has its own `commit` for that transaction.
+    """
+
+    text: str
+    buttons: tuple[Button, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    other_chats: tuple[Outbound, ...] = ()
+    """Messages to other chats that the command concerns."""
+    commit: Commit | None = None
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+"""Runs a command. Raises `Refused` with a sentence that says what to do instead."""
+
+Handlers = Mapping[str, Handler]
+"""Handlers by the name of their command."""
+
+NO_SESSION = "There is no session here yet. Send a message to start one."
+_MAX_DIGITS = 9
 
 
 def is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
-def read_number(argument: str, example: str) -> int:
-    """Return the number, or refuse with the `example` of how to write it."""
+def parse_number(argument: str, example: str) -> int:
+    """Return the number. Raises `Refused` with the `example` of how to write it."""
     if not is_number(argument):
-        raise Refused(f"Which one? Send its number, like {example}. /session list shows the numbers.")
+        raise Refused(f"Which one? Add its number, like {example}. /session list shows the numbers.")
     return int(argument)
-
-
-NO_SESSION = "There is no session here yet. Write something to start the first one."
-
-_CENT = 0.01
-
-
-def spent_in_words(spent: UsageTotal) -> str:
-    """Tell tokens, and the cost where there is one, in whatever currency prices are given in."""
-    cached = f" ({spent.cached_tokens:,} from a cache)" if spent.cached_tokens else ""
-    cost = spent.cost_micros / 1_000_000
-    price = f", cost {cost:.2f}" if cost >= _CENT else f", cost {cost:.4f}"
-    return f"{spent.input_tokens:,} tokens read{cached}, {spent.output_tokens:,} written{price if cost else ''}"

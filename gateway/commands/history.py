@@ -1,63 +1,51 @@
-"""Commands about what was said in a session. Nothing is ever destroyed: clearing and undoing are entries too."""
+"""Commands about the messages of a session. They delete nothing: clearing and undoing append entries."""
 
-from gateway.commands.command import Answer, Call, Command, Kind, is_number
+from gateway.commands.command import Answer, Call, Handlers, is_number
 from gateway.errors import Refused
+from gateway.sessions import SessionManager, entries, undo_last_turn
 from gateway.text import excerpt
 
-__all__ = ["CLEAR", "HISTORY", "RETRY", "UNDO"]
-
-SHOWN_LINES = 10
-MAX_SHOWN_LINES = 100
-QUOTED_WIDTH = 60
-
-NOTHING_TO_UNDO = Answer(text="There is nothing to take back here.")
+DEFAULT_LINES = 10
+MAX_LINES = 100
+QUOTE_WIDTH = 60
 
 
-async def _history(call: Call) -> Answer:
-    wanted = _wanted(call.argument) if call.argument else SHOWN_LINES
-    lines = await call.desk.sessions.lines(call.session, wanted) if call.session else []
-    if not lines:
-        return Answer(text="Nothing has been said in this session yet.")
-    return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
+class HistoryCommands:
+    def __init__(self, sessions: SessionManager) -> None:
+        self._sessions = sessions
 
+    def handlers(self) -> Handlers:
+        return {"history": self.history, "clear": self.clear, "undo": self.undo, "retry": self.retry}
 
-def _wanted(argument: str) -> int:
-    if not is_number(argument) or int(argument) == 0:
-        raise Refused("How many lines? Send a number, like /history 20.")
-    return min(int(argument), MAX_SHOWN_LINES)
+    async def history(self, call: Call) -> Answer:
+        wanted = call.argument or str(DEFAULT_LINES)
+        if not is_number(wanted) or int(wanted) == 0:
+            raise Refused("How many lines? Send a number, like /history 20.")
+        lines = await self._sessions.lines(call.session, min(int(wanted), MAX_LINES)) if call.session else []
+        if not lines:
+            return Answer(text="This session has no messages yet.")
+        return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
 
+    async def clear(self, call: Call) -> Answer:
+        text = "Cleared. The agent has forgotten this session so far; the transcript keeps it."
+        if (session := call.session) is None:
+            return Answer(text=text)
+        return Answer(text=text, commit=lambda operations: self._sessions.clear(session, also=operations))
 
-async def _clear(call: Call) -> Answer:
-    answer = Answer(text="Cleared: the agent starts afresh in this session. The transcript keeps what was said.")
-    if call.session:
-        await call.desk.sessions.clear(call.session, also=call.settle(answer))
-    return answer
+    async def undo(self, call: Call) -> Answer:
+        loaded = (await self._sessions.load(call.session)).entries if call.session else []
+        undo = undo_last_turn(loaded)
+        if call.session is None or undo is None:
+            return Answer(text="There is nothing to undo here.")
+        session = call.session
+        said = "\n\n".join(
+            each.content for each in loaded if isinstance(each, entries.User) and each.turn == undo.undone
+        )
+        return Answer(
+            text=f"Undone: “{excerpt(said, QUOTE_WIDTH)}” and its answer no longer count.",
+            commit=lambda operations: self._sessions.append(session, [undo], also=operations),
+        )
 
-
-async def _undo(call: Call) -> Answer:
-    if call.session is None:
-        return NOTHING_TO_UNDO
-    undone = await call.desk.sessions.undo(call.session, also=lambda undone: call.settle(_taken_back(undone.said)))
-    return _taken_back(undone.said) if undone else NOTHING_TO_UNDO
-
-
-def _taken_back(said: str) -> Answer:
-    return Answer(text=f"Taken back: “{excerpt(said, QUOTED_WIDTH)}” and the answer to it do not count any more.")
-
-
-async def _nothing_to_retry(_call: Call) -> Answer:
-    return Answer(text="There is nothing to try again here.")
-
-
-HISTORY = Command(
-    name="history",
-    arguments="[lines]",
-    summary="Show the last lines of this session",
-    run=_history,
-    kind=Kind.READING,
-)
-CLEAR = Command(
-    name="clear", summary="Let the agent forget what was said in this session", run=_clear, kind=Kind.QUEUED
-)
-UNDO = Command(name="undo", summary="Take back your last message and its answer", run=_undo, kind=Kind.QUEUED)
-RETRY = Command(name="retry", summary="Have your last message answered anew", run=_nothing_to_retry, kind=Kind.QUEUED)
+    async def retry(self, _call: Call) -> Answer:
+        """Answer a `/retry` that the dispatcher did not turn into a turn, because no message can be answered again."""
+        return Answer(text="There is no answer to regenerate here.")

@@ -1,114 +1,146 @@
-"""Errands: the commands that wait for their turn in a session's lane, since they change what the model will see."""
+"""Runs commands, at intake or from a lane, and commits what they answer and change in one transaction."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
 from uuid import uuid4
 
 import structlog
 
 from gateway.access.live import Live
-from gateway.access.rules import check_still_welcome, is_owner
+from gateway.access.rules import check_access, is_owner
 from gateway.aio import finish_before_cancel
-from gateway.commands.command import Answer, Call, Command, Desk
+from gateway.commands.command import Answer, Call, Command, Handlers
+from gateway.commands.registry import BY_NAME, COMMANDS
 from gateway.contract import Inbound, Outbound
 from gateway.errors import OUR_FAULT, Refused
 from gateway.job import Job
+from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed
-from gateway.spool import AddToOutbox, InboxState, Operation, SetInboxState, StartTurn
+from gateway.spool import InboxState, MarkSeen, Operation, SetInboxState, Spool, StartTurn
 from gateway.spool.spool import retry_while_full
 
 log = structlog.get_logger()
 
 
-class Reply:
-    """`settles` says what becomes of the message itself: it is part of the same commit."""
+class CommandRunner:
+    """A command's change, its answer and the end of its message are one commit. A crash can't split or repeat them."""
 
-    def __init__(self, delivery: Delivery, inbound: Inbound, settles: Operation) -> None:
-        self._delivery = delivery
-        self._inbound = inbound
-        self._settles = settles
-        self.parts: list[AddToOutbox] = []
-        """What is to be posted once the operations are committed."""
-
-    def operations(self, answer: Answer) -> Sequence[Operation]:
-        notice = Outbound(
-            address=self._inbound.address,
-            text=answer.text,
-            reply_to=self._inbound.message_id,
-            buttons=answer.buttons,
-        )
-        said = (notice, *answer.notices)
-        self.parts = [part for each in said for part in self._delivery.compose(each, key=f"notice-{uuid4().hex}")]
-        return [self._settles, *answer.also, *self.parts]
-
-
-class Errands:
-    """What a command changes, what it answers and that it is done are one commit: it is never half done, or twice."""
-
-    def __init__(self, *, live: Live, delivery: Delivery, desk: Desk, is_suspending: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        *,
+        live: Live,
+        spool: Spool,
+        delivery: Delivery,
+        metrics: Metrics,
+        now: Callable[[], datetime],
+    ) -> None:
+        missing = {command.name for command in COMMANDS} - handlers.keys()
+        if missing:
+            raise ValueError(f"commands without a handler: {sorted(missing)}")
+        self._handlers = handlers
         self._live = live
+        self._spool = spool
         self._delivery = delivery
-        self._desk = desk
-        self._is_suspending = is_suspending
+        self._metrics = metrics
+        self._now = now
+        self._is_suspending = False
         self.suspended: list[str] = []
-        """Commands that were begun and wait for the next start."""
+        """Turns of commands that were cancelled after `suspend`. They run again after the next start."""
 
-    async def run(self, job: Job, command: Command, argument: str) -> None:
-        reply = _reply(self._delivery, job)
+    def suspend(self) -> None:
+        """Answer nothing to commands that are cancelled from now on, because the daemon is ending."""
+        self._is_suspending = True
+
+    async def run_now(self, command: Command, call: Call) -> None:
+        """Run a command at intake. Raises `Refused` or the spool's error if nothing has changed.
+
+        A command that has been committed is also answered, even if the caller is cancelled.
+        """
+        await finish_before_cancel(self._run_now(command, call))
+
+    async def _run_now(self, command: Command, call: Call) -> None:
+        answer = await self._handlers[command.name](call)
+        await self._commit(call.inbound, answer, MarkSeen.of(call.inbound, self._now()))
+        self._report(command, call.inbound)
+
+    async def run_queued(self, job: Job) -> None:
+        """Run a command from a lane. Raises nothing but cancellation: errors become its answer."""
+        command = BY_NAME[job.command or ""]
+        run = self._run_queued(command, job)
+        await (run if command.can_be_stopped else finish_before_cancel(run))
+
+    async def _run_queued(self, command: Command, job: Job) -> None:
         call = Call(
             inbound=job.inbound,
             routed=Routed(agent=job.agent, scope=job.scope),
             session=job.session,
-            argument=argument,
+            argument=job.argument,
             is_owner=is_owner(self._live, job.inbound.address, job.inbound.sender),
-            desk=self._desk,
-            settle=reply.operations,
         )
+        is_committing = False
+        failure = ""
         try:
-            if command.can_be_stopped:  # It may take long enough to be what ends the daemon.
-                await self._delivery.record(StartTurn(turn=job.turn))
-            answer = await self._obeyed(call, command, reply)
+            if command.can_be_stopped:  # It may be what crashes the daemon, so this counts as an attempt.
+                await retry_while_full(partial(self._spool.commit, StartTurn(turn=job.turn)))
+            check_access(self._live, job.inbound)
+            answer = await retry_while_full(partial(self._handlers[command.name], call))
+            is_committing = True
+            await finish_before_cancel(self._commit_queued(job, answer))
         except asyncio.CancelledError as stop:
-            await self.stopped(job, str(stop))
+            if not is_committing:
+                await self.stopped(job, str(stop))
             raise
-        await finish_before_cancel(self._answer(reply, answer))
-        self._delivery.metrics.command_run(job.inbound.address.channel, command.name)
-        log.info("command_handled", command=command.name, channel=job.inbound.address.channel)
-
-    async def _obeyed(self, call: Call, command: Command, reply: Reply) -> Answer:
-        """Run the command; what it has prepared to say counts only where it comes to its end."""
-
-        def run() -> Awaitable[Answer]:
-            reply.parts = []
-            return command.run(call)
-
-        try:
-            check_still_welcome(self._live, call.inbound)
-            return await retry_while_full(run)
         except Refused as refusal:
-            sentence = str(refusal)
-        except Exception:  # One command's bug must not end the daemon, nor the next one that finds it waiting.
+            failure = str(refusal)
+        except Exception:  # A bug in one command must not end the daemon, nor the next one that recovers the command.
             log.exception("command_crashed", command=command.name)
-            sentence = OUR_FAULT
-        reply.parts = []
-        return Answer(text=sentence)
+            failure = OUR_FAULT
+        if failure:
+            await self.refuse(job, failure)
+        self._report(command, job.inbound)
 
     async def stopped(self, job: Job, reason: str) -> None:
-        """Tell that a command has come to nothing; when the daemon ends, it waits for the next start instead."""
-        if self._is_suspending():
+        """Answer a cancelled command. If the daemon is ending, leave it for the next start instead."""
+        if self._is_suspending:
             self.suspended.append(job.turn)
         else:
-            await self.refused(job, reason or "Stopped. Nothing has changed.")
+            await self.refuse(job, reason or "Stopped. Nothing has changed.")
 
-    async def refused(self, job: Job, reason: str) -> None:
-        await finish_before_cancel(self._answer(_reply(self._delivery, job), Answer(text=reason)))
+    async def refuse(self, job: Job, text: str) -> None:
+        """Answer a queued command with `text` and nothing else."""
+        await finish_before_cancel(self._commit_queued(job, Answer(text=text)))
 
-    async def _answer(self, reply: Reply, answer: Answer) -> None:
-        if not reply.parts:
-            await self._delivery.record(*reply.operations(answer))
-        self._delivery.post(reply.parts)
+    async def reply(self, inbound: Inbound, text: str, operations: Sequence[Operation] = ()) -> None:
+        """Answer a message at intake, instead of accepting it. `operations` are committed with the answer."""
+        answer = Answer(text=text, operations=tuple(operations))
+        await finish_before_cancel(self._commit(inbound, answer, MarkSeen.of(inbound, self._now())))
 
+    async def _commit_queued(self, job: Job, answer: Answer) -> None:
+        done = SetInboxState(turn=job.turn, state=InboxState.ANSWERED)
+        await retry_while_full(partial(self._commit, job.inbound, answer, done))
 
-def _reply(delivery: Delivery, job: Job) -> Reply:
-    return Reply(delivery, job.inbound, SetInboxState(turn=job.turn, state=InboxState.ANSWERED))
+    async def _commit(self, inbound: Inbound, answer: Answer, done: Operation) -> None:
+        """Commit an answer together with `done`, which ends the message, and deliver it. Raises if nothing happened."""
+        notice = Outbound(
+            address=inbound.address, text=answer.text, reply_to=inbound.message_id, buttons=answer.buttons
+        )
+        parts = [
+            part
+            for message in (notice, *answer.other_chats)
+            for part in self._delivery.compose(message, key=f"notice-{uuid4().hex}")
+        ]
+        operations = [done, *answer.operations, *parts]
+        if answer.commit is None:
+            await self._spool.commit(*operations)
+        else:
+            await answer.commit(operations)
+        self._delivery.post(parts)
+
+    def _report(self, command: Command, inbound: Inbound) -> None:
+        address = inbound.address
+        self._metrics.command_run(address.channel, command.name)
+        log.info("command_handled", command=command.name, channel=address.channel, chat=address.peer)

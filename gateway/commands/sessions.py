@@ -1,229 +1,188 @@
-"""Commands that move between the sessions of a chat."""
+"""Commands about the sessions of a chat."""
 
-from gateway.commands.command import NO_SESSION, Answer, Call, Command, Kind, is_number, read_number
-from gateway.commands.info import Dropped
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from gateway.commands.command import NO_SESSION, Answer, Call, Handlers, is_number, parse_number
+from gateway.commands.turns import DroppedJobs
 from gateway.contract import Button, PeerKind
 from gateway.errors import Refused
-from gateway.sessions import Hit, SessionMeta, SessionStatus
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
+from gateway.spool import Operation, Spool
 from gateway.text import excerpt
 from gateway.text.plain import ago, count
 
 TITLE_WIDTH = 60
+MAX_EXPORT_CHARS = 20_000
 
 
-async def _new(call: Call) -> Answer:
-    title = excerpt(call.argument, TITLE_WIDTH) or None
-    session = await call.desk.sessions.start_new(
-        call.routed.scope,
-        agent=call.routed.agent,
-        origin=call.inbound.address,
-        title=title,
-        also=lambda session: call.settle(_started(session)),
-    )
-    return _started(session)
+class SessionCommands:
+    def __init__(
+        self, sessions: SessionManager, lanes: Lanes[Job], spool: Spool, *, now: Callable[[], datetime]
+    ) -> None:
+        self._sessions = sessions
+        self._lanes = lanes
+        self._spool = spool
+        self._now = now
 
+    def handlers(self) -> Handlers:
+        return {
+            "new": self.new,
+            "session list": self.list,
+            "session resume": self.resume,
+            "session rename": self.rename,
+            "session close": self.close,
+            "session delete": self.delete,
+            "session search": self.search,
+            "session info": self.info,
+            "session export": self.export,
+        }
 
-def _started(session: SessionMeta) -> Answer:
-    named = f": {session.title}" if session.title else ""
-    return Answer(text=f"Started session {session.number}{named}. What you write now goes there.")
+    async def new(self, call: Call) -> Answer:
+        title = excerpt(call.argument, TITLE_WIDTH)
+        scope, agent = call.routed.scope, call.routed.agent
 
-
-async def _list(call: Call) -> Answer:
-    sessions = call.desk.sessions.list(call.routed.scope)
-    if not sessions:
-        return Answer(text="There are no sessions here yet. Write something to start the first one.")
-    active = call.desk.sessions.active(call.routed.scope)
-    rows = [_row(session, call, is_active=active is not None and session.key == active.key) for session in sessions]
-    return Answer(
-        text="\n".join(["Sessions (newest first)", *rows, "/session resume <number> to go back to one"]),
-        buttons=tuple(_button(session) for session in sessions),
-    )
-
-
-def _row(session: SessionMeta, call: Call, *, is_active: bool) -> str:
-    mark = "▸" if is_active else " "
-    if session.messages == 0:
-        return f"{mark} {session.number}  {session.title or '(empty)'}"
-    when = ago(session.updated_at, call.desk.now())
-    return f"{mark} {session.number}  {session.title} · {count(session.messages, 'message')} · {when}"
-
-
-def _button(session: SessionMeta) -> Button:
-    return Button(label=f"{session.number} {session.title or '(empty)'}", command=f"/session resume {session.number}")
-
-
-async def _resume(call: Call) -> Answer:
-    number = read_number(call.argument, "/session resume 2")
-    session = await call.desk.sessions.resume(
-        call.routed.scope, number, also=lambda session: call.settle(_resumed(session))
-    )
-    return _resumed(session)
-
-
-def _resumed(session: SessionMeta) -> Answer:
-    title = f": {session.title}" if session.title else ""
-    return Answer(text=f"Back in session {session.number}{title} ({count(session.messages, 'message')}).")
-
-
-NEW = Command(
-    name="new",
-    aliases=("reset",),
-    arguments="[title]",
-    summary="Start a new session; the old one is kept",
-    run=_new,
-    kind=Kind.STRUCTURAL,
-)
-LIST = Command(
-    name="session list", aliases=("sessions", "session"), summary="Show the sessions of this chat", run=_list
-)
-RESUME = Command(
-    name="session resume",
-    aliases=("switch",),
-    arguments="<number>",
-    summary="Go back to an earlier session",
-    run=_resume,
-    kind=Kind.STRUCTURAL,
-)
-
-
-EXPORTED_CHARS = 20_000
-
-
-def _chosen(call: Call, argument: str) -> SessionMeta:
-    """Return the session that `argument` names, or the one the command is about."""
-    listed = call.desk.sessions.list(call.routed.scope)
-    if argument:
-        number = read_number(argument, "2")
-        found = [session for session in listed if session.number == number]
-        if not found:
-            raise Refused(f"There is no session {number} here. /session list shows what there is.")
-        return found[0]
-    found = [session for session in listed if session.key == call.session]
-    if not found:
-        raise Refused(NO_SESSION)
-    return found[0]
-
-
-async def _rename(call: Call) -> Answer:
-    first, _, rest = call.argument.partition(" ")
-    numbers = {session.number for session in call.desk.sessions.list(call.routed.scope)}
-    has_number = bool(rest.strip()) and is_number(first) and int(first) in numbers
-    session = _chosen(call, first if has_number else "")
-    title = excerpt(rest if has_number else call.argument, TITLE_WIDTH)
-    if not title:
-        raise Refused("What should it be called? Send /session rename Trip to Lisbon.")
-    answer = Answer(text=f"Session {session.number} is now called {title}.")
-    await call.desk.sessions.set_title(session.key, title, also=call.settle(answer))
-    return answer
-
-
-async def _close(call: Call) -> Answer:
-    session = _chosen(call, call.argument)
-    answer = Answer(text=f"Session {session.number} is closed. Resuming it opens it again.")
-    by = call.inbound.sender.id
-    await call.desk.sessions.set_status(session.key, SessionStatus.COMPLETED, by=by, also=call.settle(answer))
-    return answer
-
-
-async def _delete(call: Call) -> Answer:
-    if call.inbound.address.kind is not PeerKind.DIRECT and not call.is_owner:
-        raise Refused("Only the owner may delete a session that others use too.")
-    if not call.argument:
-        raise Refused("Which one? Send its number, like /session delete 2. /session list shows the numbers.")
-    session = _chosen(call, call.argument)
-    dropped = Dropped((call.desk.lanes, session.key))
-    call.desk.lanes.stop(session.key, "The session was deleted.")
-    try:
-        await call.desk.sessions.delete(session.key)
-    except Exception:
-        dropped.put_back()
-        raise
-    now = call.desk.sessions.active(call.routed.scope)
-    where = f" You are in session {now.number} now." if now and call.session == session.key else ""
-    sentence = f"Session {session.number} is deleted.{where}"
-    return dropped.told(sentence, asked=call.inbound, why="its session was deleted")
-
-
-async def _info(call: Call) -> Answer:
-    session = _chosen(call, call.argument)
-    now = call.desk.now()
-    return Answer(
-        text="\n".join(
-            [
-                f"Session {session.number}: {session.title or '(empty)'}",
-                f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {session.status}",
-                f"started {ago(session.created_at, now)}, last used {ago(session.last_accessed, now)}",
-                f"agent {session.agent}, {session.size / 1024:.1f} kB on disk",
-            ],
-        ),
-    )
-
-
-async def _search(call: Call) -> Answer:
-    if not call.argument:
-        raise Refused("What should I look for? Send /session search and some words.")
-    result = await call.desk.sessions.search(call.routed.scope, call.argument)
-    more = ["(There may be more: I stopped early.)"] if result.stopped_early else []
-    if not result.hits:
-        return Answer(text="\n".join([f"Nothing found for {excerpt(call.argument, TITLE_WIDTH)}.", *more]))
-    return Answer(text="\n".join([*(_hit(hit, call) for hit in result.hits), *more]))
-
-
-def _hit(hit: Hit, call: Call) -> str:
-    who = "you" if hit.role == "user" else "agent"
-    return f"{hit.number}  {hit.title or '(empty)'} · {who}, {ago(hit.at, call.desk.now())}: {hit.snippet}"
-
-
-async def _export(call: Call) -> Answer:
-    session = _chosen(call, call.argument)
-    undone = await undone_turns(call.desk.sessions.entries(session.key))
-    export = MarkdownExport(session, undone, names_scope=False)
-    text = ""
-    async for piece in export_pieces(export, call.desk.sessions.entries(session.key)):
-        text += piece
-        if len(text) > EXPORTED_CHARS:
-            raise Refused(
-                f"Session {session.number} is too long for a chat. "
-                "On the server, `gatehouse sessions export` writes it to a file."
+        async def commit(operations: Sequence[Operation]) -> None:
+            await self._sessions.start_new(
+                scope, agent=agent, origin=call.inbound.address, title=title or None, also=lambda _: operations
             )
-    return Answer(text=text)
 
+        number = self._sessions.next_number(scope)
+        named = f": {title}" if title else ""
+        return Answer(text=f"Started session {number}{named}. Your next messages go there.", commit=commit)
 
-RENAME = Command(
-    name="session rename",
-    arguments="[number] <title>",
-    summary="Give a session another title",
-    run=_rename,
-    kind=Kind.STRUCTURAL,
-)
-CLOSE = Command(
-    name="session close",
-    arguments="[number]",
-    summary="Close a session; your next message starts a new one",
-    run=_close,
-    kind=Kind.STRUCTURAL,
-)
-DELETE = Command(
-    name="session delete",
-    aliases=("delete",),
-    arguments="<number>",
-    summary="Delete a session for good",
-    run=_delete,
-    kind=Kind.STRUCTURAL,
-)
-INFO = Command(name="session info", arguments="[number]", summary="Show the facts about a session", run=_info)
-SEARCH = Command(
-    name="session search",
-    arguments="<words>",
-    summary="Find words in the sessions of this chat",
-    run=_search,
-    kind=Kind.READING,
-)
-EXPORT = Command(
-    name="session export",
-    arguments="[number]",
-    summary="Show a whole session as Markdown",
-    run=_export,
-    kind=Kind.READING,
-)
+    async def list(self, call: Call) -> Answer:
+        sessions = self._sessions.list(call.routed.scope)
+        if not sessions:
+            return Answer(text=NO_SESSION)
+        active = self._sessions.active(call.routed.scope)
+        rows = []
+        for session in sessions:
+            mark = "▸" if active is not None and session.key == active.key else " "
+            title = session.title or "(empty)"
+            used = f" · {count(session.messages, 'message')} · {ago(session.updated_at, self._now())}"
+            rows.append(f"{mark} {session.number}  {title}{used if session.messages else ''}")
+        return Answer(
+            text="\n".join(["Sessions (newest first)", *rows, "/session resume <number> goes back to one"]),
+            buttons=tuple(
+                Button(
+                    label=f"{session.number} {session.title or '(empty)'}",
+                    command=f"/session resume {session.number}",
+                )
+                for session in sessions
+            ),
+        )
+
+    async def resume(self, call: Call) -> Answer:
+        number = parse_number(call.argument, "/session resume 2")
+        session = await self._sessions.look_up(self._find(call, str(number)).key)
+
+        async def commit(operations: Sequence[Operation]) -> None:
+            await self._sessions.resume(call.routed.scope, number, also=lambda _: operations)
+
+        title = f": {session.title}" if session.title else ""
+        return Answer(text=f"Back in session {number}{title} ({count(session.messages, 'message')}).", commit=commit)
+
+    async def rename(self, call: Call) -> Answer:
+        first, _, rest = call.argument.partition(" ")
+        numbers = {session.number for session in self._sessions.list(call.routed.scope)}
+        has_number = bool(rest.strip()) and is_number(first) and int(first) in numbers
+        session = self._find(call, first if has_number else "")
+        title = excerpt(rest if has_number else call.argument, TITLE_WIDTH)
+        if not title:
+            raise Refused("What should the title be? Add it, like /session rename Trip to Lisbon.")
+        return Answer(
+            text=f"Session {session.number} is now called {title}.",
+            commit=lambda operations: self._sessions.set_title(session.key, title, also=operations),
+        )
+
+    async def close(self, call: Call) -> Answer:
+        session = self._find(call, call.argument)
+
+        async def commit(operations: Sequence[Operation]) -> None:
+            by = call.inbound.sender.id
+            await self._sessions.set_status(session.key, SessionStatus.COMPLETED, by=by, also=operations)
+
+        number = session.number
+        return Answer(text=f"Session {number} is closed. /session resume {number} opens it again.", commit=commit)
+
+    async def delete(self, call: Call) -> Answer:
+        if call.inbound.address.kind is not PeerKind.DIRECT and not call.is_owner:
+            raise Refused("Only an owner may delete a session of a group.")
+        if not call.argument:
+            raise Refused("Which one? Add its number, like /session delete 2. /session list shows the numbers.")
+        session = self._find(call, call.argument)
+        # 1. Take out the waiting messages, so that none of them starts a turn in the session.
+        # 2. Stop the turn that is running. It can no longer write to the session.
+        # 3. Delete the session. If that fails, the messages go back into the lane.
+        dropped = DroppedJobs(self._spool, [(self._lanes, session.key)])
+        self._lanes.stop(session.key, "The session was deleted.")
+        try:
+            await self._sessions.delete(session.key)
+        except Exception:
+            dropped.put_back()
+            raise
+        active = self._sessions.active(call.routed.scope)
+        where = f" You are now in session {active.number}." if active and call.session == session.key else ""
+        sentence = f"Session {session.number} is deleted.{where}"
+        return dropped.answer(sentence, call.inbound, reason="its session was deleted")
+
+    async def info(self, call: Call) -> Answer:
+        session = self._find(call, call.argument)
+        now = self._now()
+        return Answer(
+            text="\n".join(
+                [
+                    f"Session {session.number}: {session.title or '(empty)'}",
+                    f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {session.status}",
+                    f"started {ago(session.created_at, now)}, last used {ago(session.last_accessed, now)}",
+                    f"agent {session.agent}, {session.size / 1024:.1f} kB on disk",
+                ],
+            ),
+        )
+
+    async def search(self, call: Call) -> Answer:
+        if not call.argument:
+            raise Refused("What should I look for? Add some words, like /session search lisbon hotel.")
+        result = await self._sessions.search(call.routed.scope, call.argument)
+        lines = [
+            f"{hit.number}  {hit.title or '(empty)'} · {'you' if hit.role == 'user' else 'agent'}, "
+            f"{ago(hit.at, self._now())}: {hit.snippet}"
+            for hit in result.hits
+        ]
+        if not lines:
+            lines = [f"Nothing found for {excerpt(call.argument, TITLE_WIDTH)}."]
+        if result.stopped_early:
+            lines.append("(The search stopped early, so there may be more.)")
+        return Answer(text="\n".join(lines))
+
+    async def export(self, call: Call) -> Answer:
+        session = self._find(call, call.argument)
+        undone = await undone_turns(self._sessions.entries(session.key))
+        export = MarkdownExport(session, undone, names_scope=False)
+        text = ""
+        async for piece in export_pieces(export, self._sessions.entries(session.key)):
+            text += piece
+            if len(text) > MAX_EXPORT_CHARS:
+                raise Refused(
+                    f"Session {session.number} is too long for a chat. "
+                    "On the server, `gatehouse sessions export` writes it to a file."
+                )
+        return Answer(text=text)
+
+    def _find(self, call: Call, argument: str) -> SessionMeta:
+        """Return the session whose number is `argument`; without one, the session that the command is about."""
+        sessions = self._sessions.list(call.routed.scope)
+        if not argument:
+            found = next((session for session in sessions if session.key == call.session), None)
+            if found is None:
+                raise Refused(NO_SESSION)
+            return found
+        number = parse_number(argument, "2")
+        found = next((session for session in sessions if session.number == number), None)
+        if found is None:
+            raise Refused(f"There is no session {number} here. /session list shows the sessions.")
+        return found

@@ -1,58 +1,56 @@
-"""Edited messages: one that still waits is changed, one that the agent has heard is followed by what it reads now."""
+"""Edited messages: a waiting message is replaced. If the agent has seen it, the edit is added to the transcript."""
 
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from gateway.commands import COMMANDS, Asked, Desk, read
+from gateway.commands.parser import ParsedCommand, parse_command
 from gateway.contract import Inbound
 from gateway.errors import Refused
-from gateway.sessions import entries
-from gateway.spool import Duplicate, InboxRow, MarkSeen, ReplaceInbound, Spool
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.sessions import SessionManager, entries
+from gateway.spool import Duplicate, MarkSeen, ReplaceInbound, Spool
 
-__all__ = ["Edits"]
-
-FORGOTTEN_AFTER = timedelta(hours=48)
-"""The spool may not know older messages any more."""
+MAX_AGE = timedelta(hours=48)
+"""The spool may have dropped older messages."""
 
 
 class Edits:
-    def __init__(self, spool: Spool, desk: Desk) -> None:
+    def __init__(
+        self, spool: Spool, sessions: SessionManager, lanes: Lanes[Job], *, now: Callable[[], datetime]
+    ) -> None:
         self._spool = spool
-        self._desk = desk
+        self._sessions = sessions
+        self._lanes = lanes
+        self._now = now
 
-    async def apply(self, inbound: Inbound, taken: MarkSeen) -> bool:
-        """Have an edit take effect; return False for one that is to be taken like a new message.
+    async def apply(self, inbound: Inbound) -> bool:
+        """Apply an edit. Returns False if it has to be treated like a new message.
 
-        That is one of a message which we have not taken (it may have lacked our name), and one that makes or was a
-        command.
+        That holds for an edit of a message that was never accepted (it may have lacked the bot's name), and for an
+        edit from or into a command.
         """
         row = await self._spool.find_message(inbound.address, inbound.edits or "")
         if row is None:
-            return self._desk.now() - inbound.sent_at > FORGOTTEN_AFTER
+            return self._now() - inbound.sent_at > MAX_AGE
         if row.inbound.sender.id != inbound.sender.id:
-            return True  # Only who wrote a message can change it.
-        if _is_command(inbound) or _is_command(row.inbound):
+            return True  # Only the author of a message can change it.
+        if any(isinstance(parse_command(each.text), ParsedCommand) for each in (inbound, row.inbound)):
             return False
-        if await self._spool.was_seen(taken):
-            raise Duplicate("This edit has been seen.")
-        if not await self._replaced(row, inbound, taken):
-            await self._noted(row, inbound, taken)
-        return True
-
-    async def _replaced(self, row: InboxRow, inbound: Inbound, taken: MarkSeen) -> bool:
-        """Change a message that waits, unless its turn has it already."""
+        seen = MarkSeen.of(inbound, self._now())
+        if await self._spool.was_seen(seen):
+            raise Duplicate("This edit was seen before.")
         changed = replace(row.inbound, text=inbound.text)
-        # What is changed here is committed before its turn can begin: calls to the spool keep their order.
-        is_waiting = self._desk.lanes.replace_waiting(
+        # If the message still waits, it is replaced in the lane and then in the spool. Its turn may start before the
+        # commit below returns, but calls to the spool keep their order: the turn's first commit comes later.
+        is_waiting = self._lanes.replace_waiting(
             row.session, lambda job: replace(job, inbound=changed) if job.turn == row.turn else job
         )
         if is_waiting:
-            await self._spool.commit(taken, ReplaceInbound(turn=row.turn, inbound=changed))
-        return is_waiting
-
-    async def _noted(self, row: InboxRow, inbound: Inbound, taken: MarkSeen) -> None:
-        """Write the edit behind what was said, for the next turn to see."""
+            await self._spool.commit(seen, ReplaceInbound(turn=row.turn, inbound=changed))
+            return True
         edit = entries.Edit(
             event_id=row.inbound.event_id,
             content=inbound.text,
@@ -60,10 +58,7 @@ class Edits:
             turn=row.answered_by or row.turn,
         )
         try:
-            await self._desk.sessions.append(row.session, [edit], also=[taken])
-        except Refused:  # The session is gone, and with it whoever might have wanted to know.
-            await self._spool.commit(taken)
-
-
-def _is_command(inbound: Inbound) -> bool:
-    return isinstance(read(inbound.text, COMMANDS), Asked)
+            await self._sessions.append(row.session, [edit], also=[seen])
+        except Refused:  # The session was deleted.
+            await self._spool.commit(seen)
+        return True

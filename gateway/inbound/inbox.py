@@ -1,9 +1,8 @@
-"""Queueing: an accepted message is committed to the spool, bound to a session, and put into that session's lane."""
+"""The inbox: commits an accepted message, puts it into its lane, and runs the jobs that come out of the lanes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from random import Random
 from time import time_ns
 from uuid import uuid4
@@ -11,7 +10,10 @@ from uuid import uuid4
 from config import BusyMode, WaitingSign
 from gateway.access.live import Live
 from gateway.access.rules import rules_for
-from gateway.commands import Asked, Desk
+from gateway.commands.command import CommandKind
+from gateway.commands.parser import ParsedCommand
+from gateway.commands.registry import RETRY
+from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
 from gateway.files.download import AttachmentDownloads
@@ -20,183 +22,171 @@ from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.routing import Routed
-from gateway.sessions import SessionMeta
+from gateway.sessions import SessionManager
+from gateway.sessions.keys import session_key
 from gateway.spool import AddToInbox, AddToOutbox, MarkSeen, Operation, Spool
+from gateway.turns.runner import TurnRunner
 from gateway.turns.state import user_entry
 
-__all__ = ["Queueing", "taken"]
-
-WAITS = "One moment: this waits until I am done with what you sent before."
-OTHERS_FIRST = "One moment: others are being answered first."
+WAITS = "One moment, I'm still working on your previous message."
+OTHERS_FIRST = "One moment, I'm answering others first."
 INTERRUPTED = "Interrupted by your next message."
 
 
-class Queueing:
-    """Whoever calls may be cancelled at any time: what the spool has is in its lane all the same.
-
-    They leave only once that is known, so that whoever comes behind them finds it there.
-    """
+class Inbox:
+    """`lanes` has the jobs of each session; `readings` has the commands that read transcripts, by scope."""
 
     def __init__(
         self,
         *,
         live: Live,
         spool: Spool,
-        desk: Desk,
+        sessions: SessionManager,
+        lanes: Lanes[Job],
+        readings: Lanes[Job],
         delivery: Delivery,
-        signs: WaitingReactions,
-        files: AttachmentDownloads,
+        reactions: WaitingReactions,
+        downloads: AttachmentDownloads,
+        now: Callable[[], datetime],
     ) -> None:
         self._live = live
         self._spool = spool
-        self._sessions = desk.sessions
-        self._lanes = desk.lanes
-        self._readings = desk.readings
-        self._now = desk.now
+        self._sessions = sessions
+        self._lanes = lanes
+        self._readings = readings
         self._delivery = delivery
-        self._signs = signs
-        self._files = files
-        self._random = Random()  # noqa: S311 - makes names that are unlike all others, not secrets
+        self._reactions = reactions
+        self._downloads = downloads
+        self._now = now
+        self._random = Random()  # noqa: S311 - makes unique ids, not secrets
 
-    async def message(self, inbound: Inbound, routed: Routed) -> None:
-        """Queue what is said to the agent; where nothing stands before it, its turn is begun in the same commit."""
-        session = self._sessions.open_one(routed.scope)
-        is_free = session is not None and not inbound.attachments and self._has_place
-        if session is None or not is_free or not self._lanes.reserve(session.key):
-            await self.queue(inbound, routed)
-            return
+    async def accept(self, inbound: Inbound, routed: Routed, parsed: ParsedCommand | None = None) -> None:
+        """Commit a message, or a command that is not run at intake, and put it into its lane; or do neither.
+
+        Raises `Refused` if too many messages are waiting. The caller holds the lock of the scope. It may be cancelled
+        at any time:
+
+        1. The spool calls `enqueue` as soon as the commit has succeeded, before it wakes anyone who waits for it.
+        2. It does so even if this call was cancelled: a commit that is under way cannot be taken back.
+        3. A cancelled call leaves only after the spool has settled its commit. So the caller's lock is still held when
+           the job goes into the lane, and a later message of the same chat comes behind it.
+        """
+        scope, channel = routed.scope, inbound.address.channel
+        is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
+        # A reading command is about the active session, even a closed one. Anything else starts a new session then.
+        session = self._sessions.active(scope) if is_reading else self._sessions.open_one(scope)
+        number = self._sessions.next_number(scope) if session is None else session.number
+        key = session_key(scope, number)
+        lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
+        has_slot = self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
+        # If nothing is before it, a message starts its turn in the commit that accepts it. That saves a commit.
+        is_started = (
+            parsed is None and session is not None and not inbound.attachments and has_slot and lanes.reserve(lane)
+        )
+        # The id begins with the time, because neighbours in the spool's indexes are cheap. Random numbers of the system
+        # would cost more than the rest of this function.
+        turn = f"{time_ns() >> 10:014x}{self._random.getrandbits(72):018x}"
+        job = Job(
+            turn=turn,
+            inbound=inbound,
+            agent=routed.agent,
+            scope=scope,
+            session=key,
+            number=number,
+            command=parsed.command.name if parsed else None,
+            argument=parsed.argument if parsed else "",
+            has_begun=is_started,
+        )
+        rules = rules_for(self._live, inbound.address)
+        why_waiting = None
+        notes: list[AddToOutbox] = []
+        if not is_started:
+            try:
+                lanes.check_room(lane)
+            except LaneFull as full:
+                raise Refused(
+                    f"{full.waiting} messages are already waiting for an answer. "
+                    "Wait for some of them, or send /stop to drop those of this chat."
+                ) from full
+            if lanes.is_busy(lane):
+                why_waiting = None if is_reading or rules.busy is BusyMode.INTERRUPT else WAITS
+            elif not is_reading and not has_slot:
+                why_waiting = OTHERS_FIRST
+            if why_waiting and rules.waiting_sign is WaitingSign.NOTE:
+                note = Outbound(address=inbound.address, text=why_waiting, reply_to=inbound.message_id)
+                notes = self._delivery.compose(note, key=f"notice-{uuid4().hex}")
+        at = self._now()
+        operations: list[Operation] = [
+            MarkSeen.of(inbound, at),
+            AddToInbox(
+                turn=turn,
+                inbound=inbound,
+                scope=scope,
+                session=key,
+                number=number,
+                agent=routed.agent,
+                at=at,
+                is_started=is_started,
+            ),
+            *notes,
+        ]
+
+        def enqueue(failure: BaseException | None = None) -> None:
+            if failure is not None:
+                return
+            if is_started:
+                lanes.put_reserved(lane, job)
+                return
+            if not is_reading:
+                if why_waiting and rules.waiting_sign is WaitingSign.REACTION:
+                    self._reactions.add(turn, inbound)
+                if self._live.settings.channels[channel].busy is BusyMode.INTERRUPT:
+                    lanes.stop(lane, INTERRUPTED)
+                if inbound.attachments:
+                    self._downloads.start(job)
+            lanes.put(lane, job)
+            self._delivery.post(notes)
+
         try:
-            await self._begin(inbound, routed, session)
+            if is_started:
+                await self._sessions.append(key, [user_entry(inbound, turn=turn)], also=operations, then=enqueue)
+            elif session is None:
+                await self._sessions.start_new(
+                    scope, agent=routed.agent, origin=inbound.address, also=lambda _: operations, then=enqueue
+                )
+            else:
+                await self._spool.commit(*operations, on_done=enqueue)
         except asyncio.CancelledError:
             await self._spool.drain()
             raise
         finally:
-            self._lanes.release(session.key)
-
-    def _new_turn(self) -> str:
-        """Return a name unlike all others. It begins with the time: neighbours in the spool's indexes are cheap.
-
-        Asking the system for each one's chance would cost more than all else that is done.
-        """
-        return f"{time_ns() >> 10:014x}{self._random.getrandbits(72):018x}"
-
-    @property
-    def _has_place(self) -> bool:
-        """Whether a turn that is started now need not wait for others to end."""
-        return self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
-
-    async def _begin(self, inbound: Inbound, routed: Routed, session: SessionMeta) -> None:
-        accept = self._acceptance(inbound, routed, session, is_started=True)
-        asked = user_entry(inbound, turn=accept.turn)
-        job = _job(accept)
-        await self._sessions.append(
-            session.key,
-            [asked],
-            also=[taken(inbound, accept.at), accept],
-            then=partial(self._lanes.put_reserved, session.key, job),
-        )
-
-    async def queue(self, inbound: Inbound, routed: Routed, asked: Asked | None = None) -> None:
-        """Queue a message, or a command that waits for the turns before it, in the session that is active then."""
-        accepted: list[AddToInbox] = []
-        note: list[AddToOutbox] = []
-
-        def accept(session: SessionMeta) -> Sequence[Operation]:
-            _check_room(self._lanes, session.key)
-            note.extend(self._note(inbound, session.key))
-            accepted.append(self._acceptance(inbound, routed, session))
-            return [taken(inbound, accepted[0].at), *accepted, *note]
-
-        try:
-            await self._sessions.resolve_active(
-                routed.scope,
-                agent=routed.agent,
-                origin=inbound.address,
-                also=accept,
-                then=lambda: self._put(_job(accepted[0], asked), note),
-            )
-        except asyncio.CancelledError:
-            await self._spool.drain()
-            raise
-
-    async def aside(self, inbound: Inbound, routed: Routed, session: SessionMeta, asked: Asked) -> None:
-        """Queue a command that reads transcripts, beside the turns; it is about `session`, and starts none."""
-        _check_room(self._readings, routed.scope)
-        accept = self._acceptance(inbound, routed, session)
-
-        def put(refusal: BaseException | None) -> None:
-            if refusal is None:
-                self._readings.put(routed.scope, _job(accept, asked))
-
-        await self._spool.commit(taken(inbound, accept.at), accept, on_done=put)
-
-    def _put(self, job: Job, note: Sequence[AddToOutbox]) -> None:
-        inbound = job.inbound
-        if self._why_it_waits(inbound, job.session, WaitingSign.REACTION):
-            self._signs.add(job.turn, inbound)
-        if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
-            self._lanes.stop(job.session, INTERRUPTED)
-        if job.inbound.attachments:
-            self._files.start(job)
-        self._lanes.put(job.session, job)
-        self._delivery.post(note)
-
-    def _acceptance(
-        self, inbound: Inbound, routed: Routed, session: SessionMeta, *, is_started: bool = False
-    ) -> AddToInbox:
-        return AddToInbox(
-            turn=self._new_turn(),
-            inbound=inbound,
-            scope=routed.scope,
-            session=session.key,
-            number=session.number,
-            agent=routed.agent,
-            at=self._now(),
-            is_started=is_started,
-        )
-
-    def _why_it_waits(self, inbound: Inbound, session: str, sign: WaitingSign) -> str | None:
-        """Say why a message has to wait, if it has to and its sender shall learn it by this sign."""
-        rules = rules_for(self._live, inbound.address)
-        if rules.waiting_sign is not sign:
-            return None
-        if self._lanes.is_busy(session):
-            return None if rules.busy is BusyMode.INTERRUPT else WAITS
-        return None if self._has_place else OTHERS_FIRST
-
-    def _note(self, inbound: Inbound, session: str) -> list[AddToOutbox]:
-        why = self._why_it_waits(inbound, session, WaitingSign.NOTE)
-        if why is None:
-            return []
-        notice = Outbound(address=inbound.address, text=why, reply_to=inbound.message_id)
-        return self._delivery.compose(notice, key=f"notice-{uuid4().hex}")
+            if is_started:
+                lanes.release(lane)
 
 
-def _check_room(lanes: Lanes[Job], key: str) -> None:
-    try:
-        lanes.check_room(key)
-    except LaneFull as full:
-        raise Refused(
-            f"{full.waiting} messages are already waiting for an answer. "
-            "Wait for some of them, or send /stop to drop those of this chat."
-        ) from full
+class Dispatcher:
+    """Runs a job from a lane: as a turn of the agent, or as a command that waited for the turns before it."""
 
+    def __init__(self, turns: TurnRunner, commands: CommandRunner, reactions: WaitingReactions) -> None:
+        self._turns = turns
+        self._commands = commands
+        self._reactions = reactions
 
-def taken(inbound: Inbound, now: datetime) -> MarkSeen:
-    """Return the mark that keeps the same event from being taken twice."""
-    address = inbound.address
-    return MarkSeen(channel=address.channel, account=address.account, event_id=inbound.event_id, at=now)
-
-
-def _job(accept: AddToInbox, asked: Asked | None = None) -> Job:
-    return Job(
-        turn=accept.turn,
-        inbound=accept.inbound,
-        agent=accept.agent,
-        scope=accept.scope,
-        session=accept.session,
-        number=accept.number,
-        command=asked.command.name if asked else None,
-        argument=asked.argument if asked else "",
-        has_begun=accept.is_started,
-    )
+    async def run(self, job: Job) -> Job | None:
+        """Run `job`. Returns the next job of the lane if its turn has started in the commit that ended this one."""
+        if job.command is None:
+            return await self._turns.run(job)
+        self._reactions.remove(job.turn)
+        if job.command == RETRY.name:
+            try:
+                entries = [] if job.is_resumed else await self._turns.retry_opening(job)
+            except Refused as refusal:
+                await self._commands.refuse(job, str(refusal))
+                return None
+            except asyncio.CancelledError as stop:
+                await self._commands.stopped(job, str(stop))
+                raise
+            if entries or job.is_resumed:
+                return await self._turns.run(job, entries)
+        await self._commands.run_queued(job)
+        return None

@@ -1,7 +1,7 @@
-"""Intake: decides whether a message is taken and which session it belongs to, and commits it to the spool."""
+"""Intake: checks each message that a channel delivers, and accepts it, runs it as a command, or refuses it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from weakref import WeakValueDictionary
@@ -11,281 +11,202 @@ from msgspec.structs import replace
 
 from gateway.access.guests import Person
 from gateway.access.live import Live
-from gateway.access.pairing import Strangers, Told
-from gateway.access.rate_limit import FloodGate, Pace
-from gateway.access.rules import is_owner, may_talk, rules_for
-from gateway.aio import finish_before_cancel
-from gateway.commands import APPROVE, COMMANDS, DENY, Answer, Asked, Call, Command, Desk, Kind, Mistyped, read
-from gateway.commands.runner import Reply
-from gateway.contract import Inbound, PeerKind, Quote, Verdict
-from gateway.errors import ChannelError, GatehouseError, NotAccepted, Refused
+from gateway.access.pairing import UnknownSenders
+from gateway.access.rate_limit import RateCheck, RateLimiter
+from gateway.access.rules import is_allowed, is_owner, may_talk, rules_for
+from gateway.commands.command import Call, CommandKind
+from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_command
+from gateway.commands.registry import APPROVE, DENY
+from gateway.commands.runner import CommandRunner
+from gateway.contract import Inbound, PeerKind, Verdict
+from gateway.errors import ChannelError, NotAccepted, Refused
 from gateway.inbound.edits import Edits
-from gateway.inbound.inbox import Queueing, taken
+from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
-from gateway.outbound.delivery import Delivery
+from gateway.metrics import Metrics
 from gateway.routing import Routed, route
-from gateway.spool import Duplicate, Operation, Spool, SpoolBroken, SpoolFull
+from gateway.sessions import SessionManager
+from gateway.spool import Duplicate, MarkSeen, Spool, SpoolBroken, SpoolFull
 from gateway.text import clean, excerpt, split
-from gateway.turns.approvals import Decision, parse_decision
+from gateway.turns.approvals import Approvals, Decision, parse_decision
 
 log = structlog.get_logger()
 
-TOO_FAST = (
-    "That is too fast for me: I take {limit} messages a minute. This one was not taken; send it again in a while."
-)
-
-
-class Admission:
-    """Asks who it is, whether it is meant for us, how fast they write and how old it is. A refusal is told once."""
-
-    def __init__(self, live: Live, strangers: Strangers, *, now: Callable[[], datetime]) -> None:
-        self._live = live
-        self._strangers = strangers
-        self._now = now
-        self._started = now()
-        self._flood = FloodGate()
-        self._late = FloodGate()
-
-    async def refusal(self, inbound: Inbound, tell: Told) -> Verdict | None:
-        """Return None for what may come in."""
-        if not may_talk(self._live, inbound.address, inbound.sender, inbound.guild):
-            await self._strangers.turn_away(inbound, tell)
-            return Verdict.REFUSED if inbound.address.kind is PeerKind.DIRECT else Verdict.IGNORED
-        # An edit may have lost our name, and still concerns us.
-        if not inbound.is_addressed and inbound.edits is None:
-            return Verdict.IGNORED
-        if await self._is_in_pace(inbound, tell) and await self._is_in_time(inbound, tell):
-            return None
-        return Verdict.REFUSED
-
-    async def _is_in_pace(self, inbound: Inbound, tell: Told) -> bool:
-        if is_owner(self._live, inbound.address, inbound.sender):
-            return True
-        limit = rules_for(self._live, inbound.address).rate_limit
-        is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
-        # An edit is as new as it is, whenever its message was written.
-        age = 0.0 if inbound.edits is not None else max(0.0, (self._now() - inbound.sent_at).total_seconds())
-        person = Person.of(inbound.address, inbound.sender)
-        pace = self._flood.pace(person, per_minute=limit, is_stop=is_stop, age=age)
-        if pace is Pace.TOO_FAST:
-            await tell(TOO_FAST.format(limit=limit), ())
-        return pace is Pace.FINE
-
-    async def _is_in_time(self, inbound: Inbound, tell: Told) -> bool:
-        """Refuse what waited too long at its platform while we were away.
-
-        What was said since our start is in time, whatever the clock has done meanwhile.
-        """
-        limit = self._live.settings.gateway.max_backlog_age
-        is_backlog = inbound.edits is None and inbound.sent_at < self._started
-        if not is_backlog or (self._now() - inbound.sent_at).total_seconds() <= limit:
-            return True
-        if self._late.pace(Person.of(inbound.address, inbound.sender), per_minute=1) is Pace.FINE:
-            await tell(TOO_OLD, ())
-        return False
-
-
+RATE_LIMITED = "That's too fast for me: the limit is {limit} messages a minute. Please resend this one a bit later."
+CRASHED = "I couldn't process that message because of an internal error. The operator can find the details in the log."
 NAME_WIDTH = 64
-QUOTED = 4_000
-"""Characters of a message that another answers to; the rest of a longer one is left out."""
-NOT_UNDERSTOOD = "Something went wrong here with that message, so it was not taken. The operator finds why in the log."
+MAX_QUOTE = 4_000
+"""Characters that are kept of a quoted message."""
 
 
 class Intake:
-    """`deliver` is what channels call; when it has returned, the message cannot be lost and may be acknowledged."""
+    """Channels call `deliver`. When it returns, the message cannot be lost and may be acknowledged."""
 
     def __init__(
         self,
         *,
         live: Live,
         spool: Spool,
-        delivery: Delivery,
-        desk: Desk,
-        admission: Admission,
-        queueing: Queueing,
+        sessions: SessionManager,
+        inbox: Inbox,
+        edits: Edits,
+        commands: CommandRunner,
+        approvals: Approvals,
+        unknown_senders: UnknownSenders,
+        metrics: Metrics,
+        now: Callable[[], datetime],
     ) -> None:
         self._live = live
         self._spool = spool
-        self._sessions = desk.sessions
-        self._delivery = delivery
-        self._desk = desk
-        self._admission = admission
-        self._now = desk.now
-        self._edits = Edits(spool, desk)
-        self._queueing = queueing
-        self._closed = False
-        # What is accepted first is bound first; a scope's lock lives only while somebody waits for it.
-        self._scopes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._sessions = sessions
+        self._inbox = inbox
+        self._edits = edits
+        self._commands = commands
+        self._approvals = approvals
+        self._unknown_senders = unknown_senders
+        self._metrics = metrics
+        self._now = now
+        self._started_at = now()
+        self._rate_limiter = RateLimiter()
+        self._backlog_answers = RateLimiter()
+        self._is_closed = False
+        # Messages of a scope are accepted one after the other. A lock exists only while a message uses it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
-        """Take nothing more; what comes now is told to come again."""
-        self._closed = True
+        """Accept nothing more: `deliver` raises `NotAccepted` from now on."""
+        self._is_closed = True
 
     async def deliver(self, inbound: Inbound) -> Verdict:
-        if self._closed:
+        if self._is_closed:
             raise NotAccepted("Gatehouse is shutting down. Send it again in a moment.")
         if not inbound.event_id:
             return Verdict.REFUSED
+        address = inbound.address
         try:
-            verdict = await self._take(_marked(inbound))
+            verdict = await self._check(_cleaned(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
         except SpoolFull as full:
             raise NotAccepted(str(full)) from full
         except (ChannelError, SpoolBroken):
             raise
-        except Exception:  # A platform would offer it again and again, and all that others write behind it would wait.
-            log.exception("intake_crashed", channel=inbound.address.channel, chat=inbound.address.peer)
-            verdict = await self._give_back(inbound)
-        self._delivery.metrics.message_received(inbound.address, verdict)
+        except Exception:  # The platform would send it again and again, and hold up the messages behind it.
+            log.exception("intake_crashed", channel=address.channel, chat=address.peer)
+            verdict = Verdict.REFUSED
+            if inbound.is_addressed and may_talk(self._live, address, inbound.sender, inbound.guild):
+                try:
+                    await self._commands.reply(inbound, CRASHED)
+                except Duplicate:  # It was committed before the crash, so it will be answered.
+                    verdict = Verdict.ACCEPTED
+        self._metrics.message_received(address, verdict)
         if verdict is not Verdict.ACCEPTED:
-            tell = log.debug if verdict is Verdict.IGNORED else log.info  # Most of what is said in a busy group is.
-            tell("message_not_taken", channel=inbound.address.channel, chat=inbound.address.peer, verdict=verdict)
+            # Most messages of a busy group are not for the bot.
+            report = log.debug if verdict is Verdict.IGNORED else log.info
+            report("message_rejected", channel=address.channel, chat=address.peer, verdict=verdict)
         return verdict
 
-    async def _take(self, inbound: Inbound) -> Verdict:
-        """Every way in leads through here: messages, edits, buttons, commands and files alike."""
-        refused = await self._admission.refusal(inbound, partial(self._tell, inbound))
-        if refused is not None:
-            return refused
+    async def _check(self, inbound: Inbound) -> Verdict:
+        """Check access, rate and age, and accept what passes. A refusal is answered once."""
+        address, sender = inbound.address, inbound.sender
+        reply = partial(self._commands.reply, inbound)
+        owner = is_owner(self._live, address, sender)
+        if not owner and not is_allowed(self._live, address, sender, inbound.guild):
+            if address.kind is not PeerKind.DIRECT:
+                return Verdict.IGNORED
+            await self._unknown_senders.answer(inbound, reply)
+            return Verdict.REFUSED
+        # An edit may have removed the bot's name from a message, and still concerns it.
+        is_edit = inbound.edits is not None
+        if not inbound.is_addressed and not is_edit:
+            return Verdict.IGNORED
+        # `sent_at` of an edit is the time of the first version, so its age means nothing.
+        age = 0.0 if is_edit else max(0.0, (self._now() - inbound.sent_at).total_seconds())
+        if not owner:
+            limit = rules_for(self._live, address).rate_limit
+            is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
+            rate = self._rate_limiter.check(Person.of(address, sender), per_minute=limit, is_stop=is_stop, age=age)
+            if rate is not RateCheck.ALLOWED:
+                if rate is RateCheck.LIMITED:
+                    await reply(RATE_LIMITED.format(limit=limit))
+                return Verdict.REFUSED
+        # Only messages from before the start can be too old. So a clock that jumps refuses nothing that comes in now.
+        is_backlog = not is_edit and inbound.sent_at < self._started_at
+        if is_backlog and age > self._live.settings.gateway.max_backlog_age:
+            if self._backlog_answers.check(Person.of(address, sender), per_minute=1) is RateCheck.ALLOWED:
+                await reply(TOO_OLD)
+            return Verdict.REFUSED
         try:
-            return await self._accept(inbound)
+            return await self._accept(inbound, owner=owner)
         except Refused as refusal:
-            await self._tell(inbound, str(refusal))
+            await reply(str(refusal))
             return Verdict.REFUSED
 
-    async def _accept(self, inbound: Inbound) -> Verdict:
-        self._check_size(inbound)
-        if inbound.edits is not None and await self._edits.apply(inbound, taken(inbound, self._now())):
+    async def _accept(self, inbound: Inbound, *, owner: bool) -> Verdict:
+        """Run an immediate command, and put everything else into the inbox. Raises `Refused`."""
+        max_chars = self._live.settings.gateway.max_message_chars
+        if len(inbound.text) > max_chars:
+            raise Refused(
+                f"That message has {len(inbound.text):,} characters; the limit is {max_chars:,}. Send it in parts."
+            )
+        if not (inbound.text.strip() or inbound.attachments or inbound.quotes):
+            raise Refused("That message was empty. Write something, or send /help.")
+        if inbound.edits is not None and await self._edits.apply(inbound):
             return Verdict.ACCEPTED
         if not inbound.is_addressed:
             return Verdict.IGNORED
         routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
-        await self._act(inbound, routed)
+        parsed = parse_command(inbound.text)
+        if isinstance(parsed, UnknownCommand):
+            raise Refused(parsed.suggestion)
+        if parsed is not None and parsed.command.kind is CommandKind.IMMEDIATE:
+            # Checked before the command runs: a /stop that comes twice must not stop what was asked since.
+            if await self._spool.was_seen(MarkSeen.of(inbound, self._now())):
+                raise Duplicate("This command was seen before.")
+            await self._run_now(parsed, inbound, routed, owner=owner)
+            return Verdict.ACCEPTED
+        async with self._locks.setdefault(routed.scope, asyncio.Lock()):
+            active = self._sessions.active(routed.scope)
+            decision = parse_decision(inbound.text) if parsed is None and not inbound.attachments else None
+            if decision is not None and active is not None:
+                # A plain yes or no is the answer to a question that is open in this chat.
+                question = self._approvals.heard(inbound, active.key, is_owner=owner)
+                if question is not None:
+                    parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
+            kind = parsed.command.kind if parsed is not None else None
+            is_run_now = kind is CommandKind.ORDERED or (kind is CommandKind.READING and active is None)
+            if parsed is not None and is_run_now:
+                await self._run_now(parsed, inbound, routed, owner=owner)
+            else:
+                await self._inbox.accept(inbound, routed, parsed)
         return Verdict.ACCEPTED
 
-    async def _give_back(self, inbound: Inbound) -> Verdict:
-        """Refuse a message that has met a bug, unless it was stored before; only who may talk here is told of it."""
-        if not inbound.is_addressed or not may_talk(self._live, inbound.address, inbound.sender, inbound.guild):
-            return Verdict.REFUSED
-        try:
-            await self._tell(inbound, NOT_UNDERSTOOD)
-        except Duplicate:  # It will be answered, or is already.
-            return Verdict.ACCEPTED
-        return Verdict.REFUSED
-
-    def _check_size(self, inbound: Inbound) -> None:
-        limit = self._live.settings.gateway.max_message_chars
-        if len(inbound.text) > limit:
-            raise Refused(
-                f"That message has {len(inbound.text):,} characters; at most {limit:,} fit. Send it in parts."
-            )
-        if not (inbound.text.strip() or inbound.attachments or inbound.quotes):
-            raise Refused("That message was empty. Write something, or send /help.")
-
-    async def _act(self, inbound: Inbound, routed: Routed) -> None:
-        """Run a command now, in its order, or queue it; everything else is queued for the agent, as it was written."""
-        match read(inbound.text, COMMANDS):
-            case Mistyped(sentence):
-                raise Refused(sentence)
-            case Asked(command, argument) if command.kind is Kind.STRUCTURAL:
-                async with self._scope(routed.scope):
-                    await self._obey(command, argument, inbound, routed)
-            case Asked(Command(kind=Kind.READING)) as asked if (
-                session := self._sessions.active(routed.scope)
-            ) is not None:
-                async with self._scope(routed.scope):
-                    await self._queueing.aside(inbound, routed, session, asked)
-            case Asked(command, argument) if command.kind is not Kind.QUEUED:
-                if await self._spool.was_seen(taken(inbound, self._now())):
-                    raise Duplicate("A /stop that comes twice must not stop what was asked in between.")
-                await self._obey(command, argument, inbound, routed)
-            case Asked() as asked:
-                async with self._scope(routed.scope):
-                    await self._queueing.queue(inbound, routed, asked)
-            case _:
-                async with self._scope(routed.scope):
-                    if (answer := self._as_answer(inbound, routed)) is not None:
-                        await self._obey(*answer, inbound, routed)
-                    else:
-                        await self._queueing.message(inbound, routed)
-
-    def _as_answer(self, inbound: Inbound, routed: Routed) -> tuple[Command, str] | None:
-        """Read a plain yes or no, from somebody who may say so, as the answer to the question that is open here."""
-        decision = parse_decision(inbound.text)
-        if decision is None or inbound.attachments:
-            return None
-        active = self._sessions.active(routed.scope)
-        if active is None:
-            return None
-        is_an_owner = is_owner(self._live, inbound.address, inbound.sender)
-        question = self._desk.approvals.heard(inbound, active.key, is_owner=is_an_owner)
-        if question is None:
-            return None
-        return (APPROVE if decision is Decision.APPROVED else DENY), question.id
-
-    async def _obey(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
-        """Run a command to its end: whoever called may have left, but what is stored of it is also told."""
-        await finish_before_cancel(self._obeyed(command, argument, inbound, routed))
-
-    async def _obeyed(self, command: Command, argument: str, inbound: Inbound, routed: Routed) -> None:
-        """Run a command. What it changes and what it answers are one commit, made by the command or here."""
-        reply = Reply(self._delivery, inbound, taken(inbound, self._now()))
+    async def _run_now(self, parsed: ParsedCommand, inbound: Inbound, routed: Routed, *, owner: bool) -> None:
         active = self._sessions.active(routed.scope)
         call = Call(
             inbound=inbound,
             routed=routed,
             session=active.key if active else None,
-            argument=argument,
-            is_owner=is_owner(self._live, inbound.address, inbound.sender),
-            desk=self._desk,
-            settle=reply.operations,
+            argument=parsed.argument,
+            is_owner=owner,
         )
-        answer = await command.run(call)
-        if not reply.parts:
-            await self._settle(reply, answer)
-        self._delivery.post(reply.parts)
-        if answer.then is not None:
-            answer.then()
-        self._delivery.metrics.command_run(inbound.address.channel, command.name)
-        log.info("command_handled", command=command.name, channel=inbound.address.channel, chat=inbound.address.peer)
-
-    async def _settle(self, reply: Reply, answer: Answer) -> None:
-        """Commit an answer; where that is refused, nothing of it has happened."""
-        try:
-            await self._spool.commit(*reply.operations(answer))
-        except GatehouseError:
-            if answer.otherwise is not None:
-                answer.otherwise()
-            raise
-
-    async def _tell(self, inbound: Inbound, text: str, also: Sequence[Operation] = ()) -> None:
-        """Answer with a sentence, and with `also` in the same commit."""
-        await finish_before_cancel(self._told(inbound, Answer(text=text, also=tuple(also))))
-
-    async def _told(self, inbound: Inbound, answer: Answer) -> None:
-        reply = Reply(self._delivery, inbound, taken(inbound, self._now()))
-        await self._settle(reply, answer)
-        self._delivery.post(reply.parts)
-
-    def _scope(self, scope: str) -> asyncio.Lock:
-        return self._scopes.setdefault(scope, asyncio.Lock())
+        await self._commands.run_now(parsed.command, call)
 
 
-def _marked(inbound: Inbound) -> Inbound:
-    """Return `inbound` as text that can be kept, and say whose words it is; a forwarded command is thus none."""
-    text, quotes = clean(inbound.text), _readable(inbound.quotes)
+def _cleaned(inbound: Inbound) -> Inbound:
+    """Return `inbound` without characters that cannot be stored, with a shortened quote and marked as forwarded.
+
+    The mark keeps a forwarded command from being run.
+    """
+    text, quote = clean(inbound.text), inbound.quotes
     if inbound.forwarded_from is not None:
-        text = f"[forwarded from {_named(inbound.forwarded_from)}] {text}"
-    is_kept = text == inbound.text and quotes == inbound.quotes
-    return inbound if is_kept else replace(inbound, text=text, quotes=quotes)
+        text = f"[forwarded from {_name(inbound.forwarded_from)}] {text}"
+    if quote is not None:
+        parts = split(clean(quote.text), MAX_QUOTE)  # Empty if the quoted message has no text.
+        quote = replace(quote, author=_name(quote.author), text=parts[0]) if parts else None
+    is_same = text == inbound.text and quote == inbound.quotes
+    return inbound if is_same else replace(inbound, text=text, quotes=quote)
 
 
-def _readable(quote: Quote | None) -> Quote | None:
-    """Return as much of `quote` as is kept; None where nothing of it can be read: people can point at a blank."""
-    parts = split(clean(quote.text), QUOTED) if quote is not None else ()
-    return replace(quote, author=_named(quote.author), text=parts[0]) if quote is not None and parts else None
-
-
-def _named(somebody: str) -> str:
-    return excerpt(clean(somebody), NAME_WIDTH) or "somebody"
+def _name(name: str) -> str:
+    return excerpt(clean(name), NAME_WIDTH) or "somebody"

@@ -181,6 +181,10 @@ class SessionManager:
         active = self.active(scope)
         return active if active is not None and active.status is SessionStatus.ACTIVE else None
 
+    def next_number(self, scope: str) -> int:
+        """Return the number that the next new session of a scope gets."""
+        return self._ledger.books.scopes[scope].highest_number + 1
+
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
         found = self._ledger.books.scopes[scope]

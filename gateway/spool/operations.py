@@ -53,6 +53,12 @@ class MarkSeen(Operation, frozen=True, kw_only=True):
     event_id: str
     at: datetime
 
+    @classmethod
+    def of(cls, inbound: Inbound, at: datetime) -> "MarkSeen":
+        """Return the mark of the event that `inbound` came with."""
+        address = inbound.address
+        return cls(channel=address.channel, account=address.account, event_id=inbound.event_id, at=at)
+
     def apply(self, connection: sqlite3.Connection) -> None:
         inserted = connection.execute(
             "INSERT OR IGNORE INTO seen (channel, account, event_id, at) VALUES (?, ?, ?, ?)",

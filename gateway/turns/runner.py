@@ -9,7 +9,7 @@ import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from gateway.access.live import Live
-from gateway.access.rules import check_still_welcome
+from gateway.access.rules import check_access
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext
@@ -99,7 +99,7 @@ class TurnRunner:
                     if job.turn in self._reactions.waiting:
                         self._reactions.remove(job.turn)
                     if has_waited:
-                        check_still_welcome(self._live, job.inbound)
+                        check_access(self._live, job.inbound)
                     await self._answer(state, slot)
                 state.outcome = TurnOutcome.ANSWERED
             except asyncio.CancelledError as stop:
@@ -233,7 +233,7 @@ class TurnRunner:
 
         Empty if the session has no turn to retry.
         """
-        check_still_welcome(self._live, job.inbound)
+        check_access(self._live, job.inbound)
         session = await self._sessions.load(job.session)
         undo = undo_last_turn(session.entries)
         if undo is None:

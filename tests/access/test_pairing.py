@@ -1,4 +1,4 @@
-"""What holds of codes whatever the clock and the disk do."""
+"""Pairing codes under clock jumps and a full disk."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from gateway.spool import Operation, Spool, SpoolFull
 
 
 class House:
-    """A pairing with a clock that is set by hand; `told` is what strangers were told."""
+    """A pairing with a clock that is set by hand; `told` has the answers to unknown senders."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
@@ -29,7 +29,7 @@ class House:
     async def ask(self, sender: str = "666", channel: str = "loopback") -> str:
         address = Address(channel=channel, kind=PeerKind.DIRECT, peer=sender)
         inbound = Inbound(address=address, sender=Sender(id=sender), event_id="1", text="hi", sent_at=self.now)
-        await self.pairing.ask(inbound, self.tell)
+        await self.pairing.request(inbound, self.tell)
         person = Person.of(address, inbound.sender)
         found = self.pairing.book.applicants.get(person)
         return found.code if found else ""
@@ -47,16 +47,16 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 
 @pytest.mark.parametrize("jump", [CODE_LIFE, timedelta(days=3650), -timedelta(seconds=1), -timedelta(days=3650)])
-async def test_a_code_is_good_for_an_hour_by_a_clock_that_runs_forwards(house: House, jump: timedelta) -> None:
+async def test_a_code_is_valid_for_an_hour_and_expires_if_the_clock_jumps_back(house: House, jump: timedelta) -> None:
     old = await house.ask()
     house.now += jump
     with pytest.raises(Refused):
-        await house.pairing.approve(old)
+        await house.pairing.find_applicant(old)
     assert await house.ask() != old
     assert len(house.told) == 2
 
 
-async def test_room_is_made_by_those_that_have_expired(house: House) -> None:
+async def test_expired_codes_make_room_for_new_ones(house: House) -> None:
     for number in range(MAX_WAITING):
         assert await house.ask(f"s{number}")
     assert not await house.ask("late")
@@ -72,24 +72,32 @@ async def test_codes_are_long_enough_and_differ(house: House) -> None:
     assert all(len(code.replace("-", "")) * 5 >= 40 for code in codes)
 
 
-async def test_a_code_that_could_not_be_kept_was_not_given(house: House) -> None:
+async def test_a_code_that_cannot_be_stored_is_not_given_out(house: House) -> None:
     async def fail(_text: str, _operations: Sequence[Operation]) -> None:
         raise SpoolFull("the disk is full")
 
     address = Address(channel="loopback", kind=PeerKind.DIRECT, peer="666")
     inbound = Inbound(address=address, sender=Sender(id="666"), event_id="1", text="hi", sent_at=house.now)
     with pytest.raises(SpoolFull):
-        await house.pairing.ask(inbound, fail)
+        await house.pairing.request(inbound, fail)
     assert not house.pairing.waiting()
     assert await house.ask()
 
 
-async def test_what_is_in_memory_is_what_the_spool_has(house: House) -> None:
-    await house.pairing.approve(await house.ask("guest"), is_owner=True)
-    await house.pairing.deny(await house.ask("denied"))
+async def test_the_guest_book_equals_the_facts_in_the_spool(house: House) -> None:
+    guest = await house.pairing.find_applicant(await house.ask("guest"))
+    await house.pairing.approve(guest, is_owner=True)
+    await house.pairing.deny(await house.pairing.find_applicant(await house.ask("denied")))
     await house.ask("waiting")
     with pytest.raises(Refused):
-        await house.pairing.approve("AAAA-AAAA")
+        await house.pairing.find_applicant("AAAA-AAAA")
     book = await house.reread()
     assert (book.guests, book.applicants) == (house.pairing.book.guests, house.pairing.book.applicants)
     assert [(str(each.person), each.tries) for each in house.pairing.waiting()] == [("loopback:waiting", 1)]
+
+
+async def test_a_code_can_be_approved_only_once(house: House) -> None:
+    applicant = await house.pairing.find_applicant(await house.ask())
+    await house.pairing.approve(applicant)
+    with pytest.raises(Refused):
+        await house.pairing.approve(applicant)

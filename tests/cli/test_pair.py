@@ -3,7 +3,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.access.guests import Applicant, Person, kept
+from gateway.access.guests import Applicant, Person, save_fact
 from gateway.spool import OutboxState, Spool
 from tests.running import gatehouse, running, write_config
 
@@ -20,7 +20,7 @@ def applicant(number: int) -> Applicant:
 
 async def leave_applicants(data: Path) -> None:
     async with await Spool.open(data) as spool:
-        await spool.commit(*(kept(applicant(number)) for number in (2, 3, 4)))
+        await spool.commit(*(save_fact(applicant(number)) for number in (2, 3, 4)))
 
 
 async def welcomed(data: Path) -> list[tuple[str, OutboxState]]:
@@ -42,7 +42,7 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
         assert "now has access as user" in gatehouse("pair", "approve", "ABCD-EFG3", home=tmp_path).stdout
         assert "was denied" in gatehouse("pair", "deny", "ABCD-EFG4", home=tmp_path).stdout
         wrong = gatehouse("pair", "approve", "ABCD-EFG4", home=tmp_path)
-        assert (wrong.returncode, "No one waits" in wrong.stderr) == (1, True)
+        assert (wrong.returncode, "That code is unknown" in wrong.stderr) == (1, True)
         found = json.loads(gatehouse("pair", "--json", home=tmp_path).stdout)
         assert [(each["id"], each["role"]) for each in found["guests"]] == [
             ("telegram:2", "owner"),

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.commands import COMMANDS, Asked, Mistyped, Said, read
+from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_command
+from gateway.commands.registry import COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -23,41 +24,41 @@ from gateway.commands import COMMANDS, Asked, Mistyped, Said, read
         ("/help", "help", ""),
     ],
 )
-def test_reads_a_command(text: str, name: str, argument: str) -> None:
-    asked = read(text, COMMANDS)
-    assert isinstance(asked, Asked)
-    assert (asked.command.name, asked.argument) == (name, argument)
+def test_parses_a_command(text: str, name: str, argument: str) -> None:
+    parsed = parse_command(text)
+    assert isinstance(parsed, ParsedCommand)
+    assert (parsed.command.name, parsed.argument) == (name, argument)
 
 
 @pytest.mark.parametrize(
     "text", ["hello", "/etc/hosts is odd", "/2", "/", "!", "!important thing", "a /new", "/ new", "/new-york is nice"]
 )
-def test_anything_else_is_said_to_the_agent_as_it_is(text: str) -> None:
-    assert read(text, COMMANDS) == Said()
+def test_any_other_text_is_for_the_agent(text: str) -> None:
+    assert parse_command(text) is None
 
 
-def test_two_slashes_send_one_to_the_agent() -> None:
-    assert read("//new is a command", COMMANDS) == Said()
+def test_a_double_slash_sends_a_command_to_the_agent_as_text() -> None:
+    assert parse_command("//new is a command") is None
 
 
 @pytest.mark.parametrize(
     ("text", "near"), [("/nwe", "/new"), ("/session resum 2", "/session resume"), ("/stats", "/status")]
 )
-def test_a_mistyped_command_is_answered_with_the_nearest(text: str, near: str) -> None:
-    mistyped = read(text, COMMANDS)
-    assert isinstance(mistyped, Mistyped)
-    assert f"Did you mean {near}?" in mistyped.sentence
+def test_a_mistyped_command_suggests_the_nearest(text: str, near: str) -> None:
+    parsed = parse_command(text)
+    assert isinstance(parsed, UnknownCommand)
+    assert f"Did you mean {near}?" in parsed.suggestion
 
 
-def test_without_a_near_one_it_points_to_help() -> None:
-    mistyped = read("/xyzzy", COMMANDS)
-    assert isinstance(mistyped, Mistyped)
-    assert "/help" in mistyped.sentence
+def test_a_command_unlike_any_other_points_to_help() -> None:
+    parsed = parse_command("/xyzzy")
+    assert isinstance(parsed, UnknownCommand)
+    assert "/help" in parsed.suggestion
 
 
 @given(st.text())
-def test_every_text_is_read_somehow(text: str) -> None:
-    assert isinstance(read(text, COMMANDS), Asked | Mistyped | Said)
+def test_every_text_can_be_parsed(text: str) -> None:
+    assert isinstance(parse_command(text), ParsedCommand | UnknownCommand | None)
 
 
 def test_names_and_aliases_are_unique() -> None:

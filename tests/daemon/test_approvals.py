@@ -115,7 +115,7 @@ async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path
             while "0 turns running, 1 waiting for approval, 1 message waiting." not in status:
                 await chat.say("/status", sender=ADA, peer="ada")
                 status = (await chat.hear_message()).text
-                assert "Waiting for an answer: may I use launch?" in status
+                assert "Waiting for your approval: may I use launch?" in status
             assert (await daemon.status.report()).turns_awaiting_approval == 1
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
@@ -183,7 +183,7 @@ async def test_in_a_group_only_the_asker_or_an_owner_can_answer(tmp_path: Path) 
         question = await asked(chat)
         assert "Ada or an owner, reply yes or no." in question.text
         assert await say(question.buttons[0].command, BOB) is Verdict.REFUSED
-        assert (await chat.hear_message()).text.startswith("Only the person whose message this is about, or an owner")
+        assert (await chat.hear_message()).text.startswith("Only the person who wrote that message, or an owner")
         await say("yes", BOB)  # Is for the agent, and waits behind the turn.
         await say(question.buttons[0].command, ADA)
         heard = [await chat.hear_message() for _ in range(2)]

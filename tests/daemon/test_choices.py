@@ -60,8 +60,8 @@ async def test_notes_are_told_as_information(tmp_path: Path) -> None:
 async def test_another_model_answers_from_the_next_turn_on(tmp_path: Path) -> None:
     async with talking(tmp_path, HELLO) as (server, chat, _):
         await ask(chat, "hello")
-        assert await ask(chat, "/model") == "Models of main\n▸ small\n  other\n/model <name> to let another one answer"
-        assert await ask(chat, "/model other") == "From now on main answers with other in session 1."
+        assert await ask(chat, "/model") == "Models of main\n▸ small\n  other\n/model <name> switches"
+        assert await ask(chat, "/model other") == "main now answers with other in session 1."
         await ask(chat, "hello")
         assert "Model: house/other." in await ask(chat, "/status")
         await ask(chat, "/model default")
@@ -74,7 +74,7 @@ async def test_another_model_answers_from_the_next_turn_on(tmp_path: Path) -> No
 async def test_others_than_the_owner_choose_among_the_models_that_are_configured(tmp_path: Path) -> None:
     async with talking(tmp_path, HELLO) as (server, chat, _):
         refusal = await ask(chat, "/model expensive", sender=ADA)
-        assert refusal == "You can choose one of: small, other, default. The owner can choose any other."
+        assert refusal == "You can choose one of: small, other, default. An owner can choose any other model."
         assert "answers with other" in await ask(chat, "/model other", sender=ADA)
         assert "answers with expensive" in await ask(chat, "/model expensive")
         assert "one word" in await ask(chat, "/model very expensive")
@@ -85,7 +85,7 @@ async def test_others_than_the_owner_choose_among_the_models_that_are_configured
 async def test_another_agent_answers_with_its_own_prompt_and_model(tmp_path: Path) -> None:
     async with talking(tmp_path, HELLO, agents={"coder": CODER}) as (server, chat, _):
         await ask(chat, "/model other")
-        assert await ask(chat, "/agent coder") == "From now on coder answers in session 1."
+        assert await ask(chat, "/agent coder") == "coder now answers in session 1."
         await ask(chat, "hello")
         assert "▸ coder" in await ask(chat, "/agent")
         assert "Agent: coder. Model: house/coder-1." in await ask(chat, "/status")
@@ -104,7 +104,7 @@ async def test_others_than_the_owner_choose_only_agents_that_are_open_to_them(
     async with talking(tmp_path, HELLO, agents={"coder": {**CODER, "choosable": is_choosable}}) as (_, chat, _daemon):
         answer = await ask(chat, "/agent coder", sender=ADA)
         listed = await ask(chat, "/agent", sender=ADA)
-    assert answer.startswith("From now on coder" if is_choosable else "There is no agent coder for you.")
+    assert answer.startswith("coder now answers" if is_choosable else "There is no agent coder for you.")
     assert ("coder" in listed) is is_choosable
 
 
@@ -120,5 +120,5 @@ async def test_an_agent_that_was_removed_leaves_the_session_to_the_one_it_was_bo
 async def test_in_a_group_only_the_owner_changes_who_answers(tmp_path: Path) -> None:
     async with talking(tmp_path, HELLO, agents={"coder": {**CODER, "choosable": True}}) as (_, chat, _d):
         for command in ("/agent coder", "/model other"):
-            assert "Only the owner may change who answers" in await ask(chat, command, sender=ADA, group="g")
-        assert await ask(chat, "/agent coder", group="g") == "From now on coder answers in session 1."
+            assert "only an owner may change who answers" in await ask(chat, command, sender=ADA, group="g")
+        assert await ask(chat, "/agent coder", group="g") == "coder now answers in session 1."

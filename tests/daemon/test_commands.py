@@ -23,7 +23,7 @@ async def test_undo_takes_back_the_last_message_and_nothing_else(tmp_path: Path)
 
 async def test_undo_with_nothing_to_undo_says_so(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
-        assert await ask(chat, "/undo") == "There is nothing to take back here."
+        assert await ask(chat, "/undo") == "There is nothing to undo here."
 
 
 async def test_clear_lets_the_agent_forget(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_retry_answers_the_last_message_anew(tmp_path: Path) -> None:
 
 async def test_retry_with_nothing_to_try_again_says_so(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
-        assert await ask(chat, "/retry") == "There is nothing to try again here."
+        assert await ask(chat, "/retry") == "There is no answer to regenerate here."
 
 
 async def test_a_stop_while_a_retry_reads_its_session_is_heard(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ async def test_rename_close_info_and_delete(tmp_path: Path) -> None:
         assert "Session 2 is closed" in await ask(chat, "/session close")
         await ask(chat, "a new one now")
         assert "▸ 3  a new one now" in await ask(chat, "/session list")
-        assert await ask(chat, "/session delete 3") == "Session 3 is deleted. You are in session 2 now."
+        assert await ask(chat, "/session delete 3") == "Session 3 is deleted. You are now in session 2."
         assert "no session 3" in await ask(chat, "/session resume 3")
-        assert await ask(chat, "/new") == "Started session 4. What you write now goes there."
+        assert await ask(chat, "/new") == "Started session 4. Your next messages go there."
 
 
 async def test_search_finds_words_in_this_scope_only(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_deleting_in_a_group_needs_the_owner(tmp_path: Path) -> None:
         await chat.hear_message()
         verdict = await chat.say("/session delete 1", peer="g", kind=PeerKind.GROUP, sender=somebody)
         assert verdict is Verdict.REFUSED
-        assert "Only the owner" in (await chat.hear_message()).text
+        assert "Only an owner" in (await chat.hear_message()).text
 
 
 async def test_a_session_deleted_in_mid_turn_is_not_brought_back(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_a_session_deleted_in_mid_turn_is_not_brought_back(tmp_path: Path)
         ends = {(await chat.hear_message()).text for _ in range(2)}
         assert "Session 1 is deleted." in ends
         assert any(end.endswith("*The session was deleted.*") for end in ends)
-        assert "no sessions here" in await ask(chat, "/session list")
+        assert "no session here" in await ask(chat, "/session list")
     assert not list((tmp_path / "data/sessions/transcripts").glob("*.jsonl"))
 
 

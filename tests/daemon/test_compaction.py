@@ -34,9 +34,7 @@ async def test_compact_sums_up_the_older_part_and_says_so(tmp_path: Path) -> Non
         usage = await ask(chat, "/usage")
         given = json.loads(said(server, 5)[1])
         seen = said(server)
-    assert answer == (
-        "Summed up 6 messages; the last 4 messages stay as they are. The transcript keeps everything that was said."
-    )
+    assert answer == ("Summarised 6 messages; the last 4 stay as they are. The transcript keeps everything.")
     assert [each["text"] for each in given["messages"]] == [
         text for number in range(3) for text in (f"message {number}", "Hello.")
     ]
@@ -65,14 +63,14 @@ async def test_a_second_summary_takes_the_first_in(tmp_path: Path) -> None:
 async def test_with_nothing_to_sum_up_the_model_is_not_asked(tmp_path: Path) -> None:
     async with talking(tmp_path, HELLO) as (server, chat, _):
         await ask(chat, "hello")
-        assert await ask(chat, "/compact") == "There is nothing to sum up yet."
+        assert await ask(chat, "/compact") == "There is nothing to summarise yet."
         assert len(server.requests) == 1
 
 
 async def test_a_summary_that_fails_changes_nothing(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 4, BROKEN, HELLO) as (server, chat, _):
         await chatted(chat, 4)
-        assert "could not be summed up, and nothing has changed" in await ask(chat, "/compact")
+        assert "could not be summarised, and nothing has changed" in await ask(chat, "/compact")
         await ask(chat, "and now?")
         assert len(said(server)) == 1 + 8 + 1
     assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]

@@ -38,7 +38,7 @@ async def test_a_message_that_meets_a_bug_is_refused_and_holds_up_no_other(tmp_p
     )
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await chat.submit(strange) is Verdict.REFUSED
-        assert "went wrong" in (await chat.hear_message()).text
+        assert "internal error" in (await chat.hear_message()).text
         assert await chat.say("hello", peer="ada") is Verdict.ACCEPTED
 
 
@@ -119,7 +119,7 @@ async def test_the_session_list_reads_like_the_design_says(tmp_path: Path) -> No
         "Sessions (newest first)",
         "▸ 2  (empty)",
         "  1  Fix the router · 2 messages · just now",
-        "/session resume <number> to go back to one",
+        "/session resume <number> goes back to one",
     ]
     assert [button.command for button in listing.buttons] == ["/session resume 2", "/session resume 1"]
 
@@ -179,9 +179,9 @@ async def test_a_stranger_is_told_how_to_get_in_and_nothing_else(tmp_path: Path)
     ("text", "answer"),
     [
         ("   ", "empty"),
-        ("x" * 40_000, "at most 32,000"),
+        ("x" * 40_000, "the limit is 32,000"),
         ("/nwe", "Did you mean /new?"),
-        ("/session resume two", "Send its number"),
+        ("/session resume two", "Add its number"),
         ("/session resume 7", "no session 7"),
         ("/history " + "9" * 400, "Send a number"),
     ],
@@ -225,7 +225,7 @@ async def test_whoever_waits_in_another_chat_is_told_of_a_stop(tmp_path: Path) -
         await chat.say("/stop", peer="ada")
         heard = [await chat.hear_message() for _ in range(3)]
     told = [message.text for message in heard if message.address.peer == "bob"]
-    assert told == ["This was not answered: somebody sent /stop. Send it again if it still matters."]
+    assert told == ["This wasn't answered: someone sent /stop. Please resend it if it's still relevant."]
     async with await Spool.open(tmp_path / "data") as spool:
         assert (await spool.recover()).inbox == ()
 

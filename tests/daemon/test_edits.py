@@ -279,5 +279,5 @@ async def test_what_waited_too_long_at_its_platform_is_refused_and_told_once(tmp
             assert await chat.submit(message("hello?", f"{number}", sent_at=old)) is Verdict.REFUSED
         await chat.submit(message("/whoami", "now"))
         heard = [(await chat.hear_message()).text for _ in range(2)]
-    assert "away for too long" in heard[0]
+    assert "offline too long" in heard[0]
     assert "Ada" in heard[1]

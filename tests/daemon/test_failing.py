@@ -60,7 +60,7 @@ async def test_a_failing_model_is_told_and_the_next_message_answered(
     ("failure", "sentence"),
     [
         (ZeroDivisionError(), "Something went wrong inside Gatehouse. Its log says what."),
-        (SpoolFull("The disk is full."), "From now on main answers with other in session 1."),
+        (SpoolFull("The disk is full."), "main now answers with other in session 1."),
     ],
 )
 async def test_a_failing_command_ends_neither_the_daemon_nor_its_lane(

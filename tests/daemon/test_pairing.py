@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.access.pairing import MAX_TRIES, MAX_WAITING, NO_SUCH_CODE, WELCOME
-from gateway.access.rules import SHUT_OUT
+from gateway.access.pairing import MAX_TRIES, MAX_WAITING, UNKNOWN_CODE, WELCOME
+from gateway.access.rules import NO_ACCESS
 from gateway.contract import (
     Address,
     Attachment,
@@ -55,7 +55,7 @@ async def heard(chat: LoopbackChannel, peer: str) -> str:
 
 async def code(chat: LoopbackChannel, sender: Sender = EVE) -> str:
     assert await say(chat, "let me in", sender) is Verdict.REFUSED
-    found = re.search(r"code ([A-Z2-9]{4}-[A-Z2-9]{4});", await heard(chat, sender.id))
+    found = re.search(r"code: ([A-Z2-9]{4}-[A-Z2-9]{4}) ", await heard(chat, sender.id))
     assert found
     return found[1]
 
@@ -98,7 +98,7 @@ async def test_codes_and_guests_are_there_after_a_restart(tmp_path: Path) -> Non
     async with gateway(configured(tmp_path)) as (_, chat):
         assert await say(chat, "hello") is Verdict.ACCEPTED
         await heard(chat, "666")
-        assert "may not talk any more" in await ask_owner(chat, "/pair revoke loopback:666")
+        assert "no longer has access" in await ask_owner(chat, "/pair revoke loopback:666")
         assert await say(chat, "hello") is Verdict.REFUSED
     async with gateway(configured(tmp_path)) as (_, chat):
         assert await say(chat, "hello") is Verdict.REFUSED
@@ -120,7 +120,7 @@ async def test_what_waits_of_somebody_who_is_shut_out_is_not_answered(tmp_path: 
         await at_work.wait()
         await ask_owner(chat, "/pair revoke loopback:666")
         gate.set()
-        assert [await heard(chat, "666") for _ in range(4)] == ["Yes.", f"*{SHUT_OUT}*", SHUT_OUT, SHUT_OUT]
+        assert [await heard(chat, "666") for _ in range(4)] == ["Yes.", f"*{NO_ACCESS}*", NO_ACCESS, NO_ACCESS]
 
 
 async def test_a_code_works_once(tmp_path: Path) -> None:
@@ -128,26 +128,26 @@ async def test_a_code_works_once(tmp_path: Path) -> None:
         theirs = await code(chat)
         await chat.say(f"/pair approve {theirs}", peer="owner")
         assert {(await chat.hear_message()).address.peer for _ in range(2)} == {"666", "owner"}
-        assert "any more" in await ask_owner(chat, "/pair revoke loopback:666")
-        assert await ask_owner(chat, f"/pair approve {theirs}") == NO_SUCH_CODE
+        assert "no longer" in await ask_owner(chat, "/pair revoke loopback:666")
+        assert await ask_owner(chat, f"/pair approve {theirs}") == UNKNOWN_CODE
         assert await say(chat, "hello") is Verdict.REFUSED
 
 
 async def test_one_who_is_denied_gets_no_other_code(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
-        assert "stays out" in await ask_owner(chat, f"/pair deny {theirs}")
+        assert "was denied" in await ask_owner(chat, f"/pair deny {theirs}")
         assert await say(chat, "please") is Verdict.REFUSED
         await nothing_is_heard(chat)
-        assert await ask_owner(chat, f"/pair approve {theirs}") == NO_SUCH_CODE
+        assert await ask_owner(chat, f"/pair approve {theirs}") == UNKNOWN_CODE
 
 
 async def test_wrong_codes_use_up_those_that_wait(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
         for _ in range(MAX_TRIES):
-            assert await ask_owner(chat, "/pair approve AAAA-AAAA") == NO_SUCH_CODE
-        assert await ask_owner(chat, f"/pair approve {theirs}") == NO_SUCH_CODE
+            assert await ask_owner(chat, "/pair approve AAAA-AAAA") == UNKNOWN_CODE
+        assert await ask_owner(chat, f"/pair approve {theirs}") == UNKNOWN_CODE
         assert await code(chat) != theirs
 
 
@@ -158,7 +158,7 @@ async def test_only_so_many_codes_are_good_at_once_and_who_gets_none_is_told_onc
         await say(chat, "me too")
         told = await heard(chat, "666")
         assert "666" in told
-        assert "Others are waiting" in told
+        assert "Too many people are waiting" in told
         await say(chat, "me too")
         await nothing_is_heard(chat)
 
@@ -167,13 +167,13 @@ async def test_only_so_many_codes_are_good_at_once_and_who_gets_none_is_told_onc
 async def test_only_the_owner_decides(tmp_path: Path, command: str) -> None:
     async with gateway(configured(tmp_path, dm_policy="open")) as (_, chat):
         assert await say(chat, command) is Verdict.REFUSED
-        assert await heard(chat, "666") == "Only the owner decides who may talk."
+        assert await heard(chat, "666") == "Only an owner decides who has access."
 
 
 async def test_codes_are_not_shown_to_a_group(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path, group_policy="open")) as (_, chat):
         await chat.say("/pair", peer="g", kind=PeerKind.GROUP, sender=Sender(id="owner", is_owner=True))
-        assert "directly" in await heard(chat, "g")
+        assert "in a direct chat" in await heard(chat, "g")
 
 
 async def test_where_only_a_list_counts_strangers_get_no_code(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str) -> None:
             verdict = await chat.submit(replace(inbound, **PATHS_IN[path]))
             assert verdict is (Verdict.REFUSED if kind is PeerKind.DIRECT else Verdict.IGNORED)
         if path != "nobody":
-            assert "I do not know you yet" in await heard(chat, "666")
+            assert "This bot is private." in await heard(chat, "666")
         await nothing_is_heard(chat)
         assert not daemon.shutdown.wants_restart
     assert not list((tmp_path / "data/sessions/transcripts").iterdir())

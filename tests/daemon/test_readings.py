@@ -152,14 +152,14 @@ async def test_a_reading_that_is_cut_by_a_shutdown_is_answered_by_the_next_start
         (row,) = (await spool.recover()).inbox
         assert (row.inbound.text, row.state, row.attempts) == (SEARCH, InboxState.RUNNING, 0)
     async with quick(tmp_path) as chat:
-        assert {(await chat.hear_message()).text for _ in range(2)} == {"I am back.", "Nothing found for heron."}
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"I'm back.", "Nothing found for heron."}
 
 
 async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
     async with quick(tmp_path) as chat:
-        assert (await ask(chat, "/history")).startswith("Nothing has been said")
+        assert (await ask(chat, "/history")).startswith("This session has no messages")
         assert (await ask(chat, SEARCH)).startswith("Nothing found for heron")
-        assert (await ask(chat, "/session list")).startswith("There are no sessions here yet")
+        assert (await ask(chat, "/session list")).startswith("There is no session here yet")
         await ask(chat, "hello")
         await ask(chat, "/session close")
         assert (await ask(chat, "/history")).startswith("You: hello")

@@ -139,10 +139,10 @@ async def test_reminders_are_listed_and_cancelled_by_number(tmp_path: Path, cloc
             "Reminders",
             "  2  Mon 16 Nov 2020, 13:00 · call mum",
             "  1  Mon 16 Nov 2020, 14:00 · water the plants",
-            "/reminders cancel <number> to drop one",
+            "/reminders cancel <number> cancels one",
         ]
         assert [button.command for button in shown.buttons] == ["/reminders cancel 2", "/reminders cancel 1"]
-        assert (await told(chat, "/reminders cancel 2")).text == "Reminder 2 is cancelled: call mum"
+        assert (await told(chat, "/reminders cancel 2")).text == "Cancelled reminder 2: call mum"
         assert "no reminder 2 here" in (await told(chat, "/reminders cancel 2")).text
         assert "no reminder 1 here" in (await told(chat, "/reminders cancel 1", peer="bob")).text
         assert "Which one?" in (await told(chat, "/reminders cancel all")).text
@@ -159,8 +159,8 @@ async def test_in_a_group_only_who_made_it_or_an_owner_cancels(tmp_path: Path, c
         for _ in range(2):
             await said("remind me in 1 hour to call mum", ADA)
         assert "Only the person who asked" in await said("/reminders cancel 1", BOB)
-        assert "cancelled" in await said("/reminders cancel 1", ADA)
-        assert "cancelled" in await said("/reminders cancel 2", Sender(id="boss", is_owner=True))
+        assert "Cancelled" in await said("/reminders cancel 1", ADA)
+        assert "Cancelled" in await said("/reminders cancel 2", Sender(id="boss", is_owner=True))
 
 
 def in_berlin(folder: Path) -> Settings:

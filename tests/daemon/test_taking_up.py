@@ -58,7 +58,7 @@ async def test_what_is_too_old_is_told_to_its_sender_once(tmp_path: Path) -> Non
     async with gateway(settings(tmp_path)) as (_, chat):
         notice = await chat.hear_message()
         assert notice.is_failure
-        assert "away for too long" in notice.text
+        assert "offline too long" in notice.text
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("/status", peer="ada")
         assert "away" not in (await chat.hear_message()).text
@@ -130,7 +130,7 @@ async def test_a_restart_by_the_owner_is_announced_when_it_is_done(tmp_path: Pat
         assert daemon.shutdown.wants_restart
     async with gateway(settings(tmp_path)) as (_, chat):
         back = await chat.hear_message()
-        assert (back.text, back.address.peer) == ("I am back.", "ada")
+        assert (back.text, back.address.peer) == ("I'm back.", "ada")
 
 
 def mark(log: Path) -> int:

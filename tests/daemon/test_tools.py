@@ -106,7 +106,7 @@ async def test_others_do_not_choose_a_workspace_and_do_not_see_which_there_are(t
     open_door = {"loopback": {"dm_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     repos = [{"name": "website", "path": tmp_path / "website"}]
     async with gateway(settings(tmp_path, repos=repos, channels=open_door)) as (_, chat):
-        for text, said in (("hello", "offline"), ("/workspace website", "Only the owner"), ("/workspace", "▸ default")):
+        for text, said in (("hello", "offline"), ("/workspace website", "Only an owner"), ("/workspace", "▸ default")):
             await chat.say(text, sender=STRANGER)
             reply = (await chat.hear_message()).text
             assert said in reply

@@ -40,7 +40,7 @@ async def test_the_owner_sees_who_uses_most_and_others_see_only_themselves(tmp_p
         all_of_it = await ask(chat, "/usage")
     assert "You, today (UTC): 1,000 tokens read" in mine
     assert "bob" not in mine
-    assert "Everybody, today: 3,000 tokens read, 600 written" in all_of_it
+    assert "Everyone, today: 3,000 tokens read, 600 written" in all_of_it
     assert all_of_it.index("loopback:bob: 2,000") < all_of_it.index("loopback:ada: 1,000")
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.discord.interactions import are_same_commands, command_text, session_choices, slash_commands
-from gateway.commands import COMMANDS
+from gateway.commands.registry import COMMANDS
 from gateway.contract import (
     CommandInfo,
     Inbound,

@@ -1,0 +1,98 @@
+"""All commands. The parser, `/help` and the menus of the platforms are made from this list."""
+
+from gateway.commands.command import Command, CommandKind
+
+APPROVE = Command(name="approve", summary="Allow the tool that the agent asked about", kind=CommandKind.ORDERED)
+DENY = Command(name="deny", summary="Refuse the tool that the agent asked about", kind=CommandKind.ORDERED)
+RETRY = Command(name="retry", summary="Regenerate the last answer", kind=CommandKind.QUEUED)
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        name="new",
+        aliases=("reset",),
+        arguments="[title]",
+        summary="Start a new session; the old one is kept",
+        kind=CommandKind.ORDERED,
+    ),
+    Command(name="session list", aliases=("sessions", "session"), summary="List the sessions of this chat"),
+    Command(
+        name="session resume",
+        aliases=("switch",),
+        arguments="<number>",
+        summary="Go back to an earlier session",
+        kind=CommandKind.ORDERED,
+    ),
+    Command(
+        name="session rename",
+        arguments="[number] <title>",
+        summary="Rename a session",
+        kind=CommandKind.ORDERED,
+    ),
+    Command(
+        name="session close",
+        arguments="[number]",
+        summary="Close a session; your next message starts a new one",
+        kind=CommandKind.ORDERED,
+    ),
+    Command(
+        name="session delete",
+        aliases=("delete",),
+        arguments="<number>",
+        summary="Delete a session permanently",
+        kind=CommandKind.ORDERED,
+    ),
+    Command(
+        name="session search",
+        arguments="<words>",
+        summary="Search the sessions of this chat",
+        kind=CommandKind.READING,
+    ),
+    Command(name="session info", arguments="[number]", summary="Show the details of a session"),
+    Command(
+        name="session export",
+        arguments="[number]",
+        summary="Show a whole session as Markdown",
+        kind=CommandKind.READING,
+    ),
+    Command(
+        name="history",
+        arguments="[lines]",
+        summary="Show the last lines of this session",
+        kind=CommandKind.READING,
+    ),
+    Command(name="clear", summary="Make the agent forget this session so far", kind=CommandKind.QUEUED),
+    Command(name="undo", summary="Undo your last message and its answer", kind=CommandKind.QUEUED),
+    RETRY,
+    Command(
+        name="compact",
+        summary="Summarise the older part of this session",
+        kind=CommandKind.QUEUED,
+        is_long=True,
+    ),
+    Command(name="agent", arguments="[name]", summary="List or switch agents", kind=CommandKind.QUEUED),
+    Command(name="model", arguments="[name]", summary="List or switch models", kind=CommandKind.QUEUED),
+    Command(name="workspace", arguments="[name]", summary="List or switch workspaces", kind=CommandKind.QUEUED),
+    Command(name="tools", summary="List the tools of the agent", kind=CommandKind.READING),
+    Command(name="reminders", aliases=("reminders list",), summary="List the reminders of this chat"),
+    Command(
+        name="reminders cancel",
+        arguments="<reminder>",
+        summary="Cancel a reminder",
+        kind=CommandKind.ORDERED,
+    ),
+    APPROVE,
+    DENY,
+    Command(name="stop", summary="Stop the current answer and clear the queue"),
+    Command(name="status", summary="Show the state of the gateway and this session", kind=CommandKind.READING),
+    Command(name="usage", summary="Show your token usage for today and this session"),
+    Command(name="whoami", summary="Show your ID and your role"),
+    Command(name="pair", aliases=("pair list",), summary="List access requests and approved people (owner)"),
+    Command(name="pair approve", arguments="<code>", summary="Approve an access request (owner)"),
+    Command(name="pair deny", arguments="<code>", summary="Deny an access request (owner)"),
+    Command(name="pair revoke", arguments="<id>", summary="Revoke someone's access (owner)"),
+    Command(name="restart", summary="Restart the gateway; no messages are lost (owner)"),
+    Command(name="help", aliases=("start",), summary="Show this list"),
+)
+
+BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
+"""Commands by their names and aliases."""

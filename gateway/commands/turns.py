@@ -1,0 +1,106 @@
+"""Commands about the turn that is running: `/stop`, and the answers to a turn that asks for approval."""
+
+from collections.abc import Sequence
+
+from gateway.commands.command import Answer, Call, Handlers
+from gateway.contract import Inbound, Outbound
+from gateway.errors import GatehouseError, Refused
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.sessions import SessionManager
+from gateway.spool import InboxState, Operation, SetInboxState, Spool
+from gateway.text.plain import count
+from gateway.turns.approvals import Approvals, Decision
+
+
+class DroppedJobs:
+    """Takes all waiting jobs out of lanes. They go back in if their end cannot be committed."""
+
+    def __init__(self, spool: Spool, lanes: Sequence[tuple[Lanes[Job], str]]) -> None:
+        self._spool = spool
+        self._taken = [(each, key, each.take_waiting(key)) for each, key in lanes]
+        self._jobs = [job for _, _, jobs in self._taken for job in jobs]
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def put_back(self) -> None:
+        for lanes, key, jobs in self._taken:
+            lanes.put_back(key, jobs)
+
+    def answer(self, sentence: str, asked_by: Inbound, *, reason: str) -> Answer:
+        """Return an answer that also says how many messages were dropped. Those from other chats are told there."""
+        dropped = f" {count(len(self._jobs), 'waiting message')} dropped." if self._jobs else ""
+        return Answer(
+            text=f"{sentence}{dropped}",
+            operations=tuple(
+                SetInboxState(turn=job.turn, state=InboxState.ABANDONED, note=reason) for job in self._jobs
+            ),
+            other_chats=tuple(
+                Outbound(
+                    address=job.inbound.address,
+                    text=f"This wasn't answered: {reason}. Please resend it if it's still relevant.",
+                    reply_to=job.inbound.message_id,
+                    session=job.number,
+                    is_failure=True,
+                )
+                for job in self._jobs
+                if job.inbound.address != asked_by.address
+            ),
+            commit=self._commit,
+        )
+
+    async def _commit(self, operations: Sequence[Operation]) -> None:
+        try:
+            await self._spool.commit(*operations)
+        except GatehouseError:
+            self.put_back()
+            raise
+
+
+class TurnCommands:
+    """`readings` has the lanes of commands that read transcripts, by scope."""
+
+    def __init__(
+        self,
+        sessions: SessionManager,
+        lanes: Lanes[Job],
+        readings: Lanes[Job],
+        approvals: Approvals,
+        spool: Spool,
+    ) -> None:
+        self._sessions = sessions
+        self._lanes = lanes
+        self._readings = readings
+        self._approvals = approvals
+        self._spool = spool
+
+    def handlers(self) -> Handlers:
+        return {"stop": self.stop, "approve": self.approve, "deny": self.deny}
+
+    async def stop(self, call: Call) -> Answer:
+        scope = call.routed.scope
+        # All sessions of the chat: a turn in a session that was left by /new still answers into this chat.
+        lanes = [*((self._lanes, session.key) for session in self._sessions.list(scope)), (self._readings, scope)]
+        dropped = DroppedJobs(self._spool, lanes)
+        stopped = [key for each, key in lanes if each.stop(key)]
+        if not stopped and not dropped:
+            return Answer(text="Nothing is running here.")
+        return dropped.answer("Stopped.", call.inbound, reason="someone sent /stop")
+
+    async def approve(self, call: Call) -> Answer:
+        return self._decide(call, Decision.APPROVED, "Yes: {tool} may run.")
+
+    async def deny(self, call: Call) -> Answer:
+        return self._decide(call, Decision.DENIED, "No: {tool} will not run.")
+
+    def _decide(self, call: Call, decision: Decision, text: str) -> Answer:
+        question = self._approvals.find(call.routed.scope, call.argument, call.session)
+        if not self._approvals.may_answer(question, call.inbound, is_owner=call.is_owner):
+            raise Refused("Only the person who wrote that message, or an owner, may answer this.")
+        return Answer(
+            text=text.format(tool=question.call.name),
+            commit=lambda operations: self._approvals.settle(
+                question, decision, by=call.inbound.sender.id, also=operations
+            ),
+        )
