@@ -107,7 +107,7 @@ def _growth(what: str, took: dict[int, float], small: str, large: str) -> Row:
 
 
 async def _load_ms(manager: SessionManager, key: str) -> float:
-    manager._ledger.ends._hot.drop(key)  # noqa: SLF001 - a cold load is what is measured.
+    manager._store.cache.drop(key)  # noqa: SLF001 - a cold load is what is measured.
     began = perf_counter()
     await manager.history(key)
     return (perf_counter() - began) * 1000

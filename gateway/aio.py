@@ -1,11 +1,17 @@
-"""Building blocks for asyncio: turn slots, retry delays, shutdown requests, and work that outlives a cancellation."""
+"""Building blocks for asyncio: turn slots, retry delays, shutdown requests, shielded work, and a worker thread."""
 
 import asyncio
+import concurrent.futures
 import random
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 
 class TurnSlot:
@@ -136,3 +142,103 @@ async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float 
             task.cancel()
         raise
     return task.result()
+
+
+REPORT_DELAY = 0.002
+"""Seconds for which a busy worker thread may hold back outcomes, so that one wake-up of the event loop reports many."""
+
+
+class _ThreadJob(NamedTuple):
+    work: Callable[[], Any]  # Any: jobs differ in their results.
+    on_done: Callable[[Any, BaseException | None], None]
+    loop: asyncio.AbstractEventLoop | None
+    """Where `on_done` is called; None: in the worker thread."""
+    reports_success: bool = True
+
+
+class WorkerThread:
+    """Runs work in one thread, in the order in which it was submitted. The queue has no limit: callers set one."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[_ThreadJob | None] = SimpleQueue()
+        self._is_stopped = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[..., _T], *arguments: object) -> asyncio.Future[_T]:
+        """Run `work(*arguments)` and return a future of its result. Cancelling the future does not stop the work."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._put(_ThreadJob(partial(work, *arguments), partial(_resolve, future), loop))
+        return future
+
+    def post(self, work: Callable[[], object], on_error: Callable[[BaseException], None]) -> None:
+        """Run `work` without waiting for it. `on_error` is called on the event loop if it raises."""
+        self._put(_ThreadJob(work, partial(_report_error, on_error), asyncio.get_running_loop(), reports_success=False))
+
+    def call(self, work: Callable[[], _T]) -> _T:
+        """Run `work` and wait for its result. Call this from another thread, not from an event loop."""
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._put(_ThreadJob(work, partial(_resolve, future), None))
+        return future.result()
+
+    def stop(self) -> None:
+        """Finish the submitted work, then end the thread. This blocks."""
+        self._is_stopped = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _put(self, job: _ThreadJob) -> None:
+        if self._is_stopped:
+            raise RuntimeError(f"the thread {self._thread.name} has been stopped")
+        self._queue.put(job)
+
+    def _run(self) -> None:
+        while self._run_batch(self._queue.get()):
+            pass
+
+    def _run_batch(self, job: _ThreadJob | None) -> bool:
+        """Run `job` and the jobs that have queued up behind it, then report them. Return False to end the thread."""
+        reports: defaultdict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = defaultdict(list)
+        deadline = monotonic() + REPORT_DELAY
+        while job is not None:
+            result, error = None, None
+            try:
+                result = job.work()
+            except BaseException as failure:  # noqa: BLE001 - it belongs to the caller, not to this thread.
+                error = failure
+            if job.loop is None:
+                job.on_done(result, error)
+            elif job.reports_success or error is not None:
+                reports[job.loop].append(partial(job.on_done, result, error))
+            if monotonic() > deadline:
+                break
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                break
+        for loop, calls in reports.items():
+            with suppress(RuntimeError):  # The loop is closed, so its futures have no waiters.
+                loop.call_soon_threadsafe(_call_all, calls)
+        return job is not None
+
+
+def _report_error(on_error: Callable[[BaseException], None], _result: object, error: BaseException | None) -> None:
+    if error is not None:
+        on_error(error)
+
+
+def _resolve(
+    future: asyncio.Future[_T] | concurrent.futures.Future[_T], result: _T, error: BaseException | None
+) -> None:
+    if future.done():
+        return  # The waiter was cancelled.
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

@@ -215,7 +215,7 @@ class Backup:
         await asyncio.to_thread(_remove_copies, self._directory)
         try:
             # No flush can run here: journal, index and the sizes of the transcripts belong to the same moment.
-            async with self._sessions.held_still() as transcripts:
+            async with self._sessions.flushes_paused() as transcripts:
                 index = await asyncio.to_thread(_read, self._directory / INDEX)
                 await self._spool.copy_to(copy)
                 taken_at = self._now()

@@ -78,7 +78,7 @@ class SessionCommands:
 
     async def resume(self, call: Call) -> Answer:
         number = parse_number(call.argument, "/session resume 2")
-        session = await self._sessions.look_up(self._find(call, str(number)).key)
+        session = await self._sessions.load_meta(self._find(call, str(number)).key)
 
         async def commit(operations: Sequence[Operation]) -> None:
             await self._sessions.resume(call.routed.scope, number, also=lambda _: operations)

@@ -74,7 +74,7 @@ class Inbox:
         scope, channel = routed.scope, inbound.address.channel
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
         # A reading command is about the active session, even a closed one. Anything else starts a new session then.
-        session = self._sessions.active(scope) if is_reading else self._sessions.open_one(scope)
+        session = self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number)
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)

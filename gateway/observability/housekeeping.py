@@ -153,7 +153,7 @@ class Housekeeping:
         """Repeat until cancelled. The interval is shorter while flushes fail."""
         while True:
             await self._disk.check()
-            await asyncio.sleep(self._sessions.next_flush(self._live.settings.gateway.flush_interval))
+            await asyncio.sleep(self._sessions.flush_delay(self._live.settings.gateway.flush_interval))
             await self._flusher.flush()
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
             with suppress(SpoolFull):  # The next round tries again.

@@ -1,7 +1,7 @@
-"""What a transcript is made of: one entry is one JSON object on one line, and is never changed once written.
+"""The entries of a transcript. Each one is a JSON object on a line of its own, and is never changed once written.
 
-Callers make entries without `seq` and `ts`; `SessionManager` gives both. A field may be added later, with a default:
-readers skip fields and types they do not know. What is written today stays readable for ever.
+Callers create entries without `seq` and `ts`; the session store sets both. A field may be added later, with a default:
+readers skip fields and types that they do not know. Everything that was ever written has to stay readable.
 """
 
 from __future__ import annotations
@@ -14,43 +14,11 @@ import msgspec
 
 from gateway.sessions.state import SessionState, SessionStatus, UtcTime
 
-__all__ = [
-    "FORMAT",
-    "UNSTAMPED",
-    "Activated",
-    "Agent",
-    "Approval",
-    "Assistant",
-    "Attached",
-    "Checkpoint",
-    "Clear",
-    "Edit",
-    "Entry",
-    "Header",
-    "Model",
-    "Origin",
-    "Plan",
-    "PlanStep",
-    "SentFile",
-    "Status",
-    "Summary",
-    "Title",
-    "ToolResult",
-    "ToolUse",
-    "TurnEnd",
-    "TurnOutcome",
-    "Undo",
-    "Unknown",
-    "Usage",
-    "User",
-    "Workspace",
-]
-
 FORMAT = 1
-"""The `version` in the header of the transcripts we write, and the newest that we read."""
+"""The format version in the headers that we write, and the newest that we read."""
 
 UNSTAMPED = datetime.min.replace(tzinfo=UTC)
-"""The `ts` of an entry that has not been given its time yet."""
+"""The `ts` of an entry that was not appended yet."""
 
 
 class TurnOutcome(StrEnum):
@@ -71,16 +39,16 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tokens, as the provider counted them. `input_tokens` are all that the model read, cached or not."""
+    """Tokens as counted by the provider. `input_tokens` includes cached ones."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     """Of `input_tokens`, those read from the provider's cache."""
     cache_write_tokens: int = 0
-    """Of `input_tokens`, those put into it."""
+    """Of `input_tokens`, those written to the provider's cache."""
     cost_micros: int = 0
-    """What that cost, by the prices of the day, in millionths of their currency; 0 where they are not known."""
+    """The cost by the prices of that day, in millionths of their currency; 0: the prices are unknown."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +57,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
-    """Values without cycles, and many: the garbage collector need not look at them (`gc=False`)."""
+    """The base of all entries. They form no cycles, so the garbage collector can skip them (`gc=False`)."""
 
     seq: int = 0
     ts: UtcTime = UNSTAMPED
@@ -97,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class Header(Entry, frozen=True, kw_only=True, tag="session"):
-    """The first line. `id` never changes, even where the session is exported and imported elsewhere."""
+    """The first line of a transcript. `id` never changes, even by export and import."""
 
     version: int
     id: str
@@ -112,18 +80,18 @@ class Header(Entry, frozen=True, kw_only=True, tag="session"):
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A file that came with a message. `note` is what the model reads of it: a sentence, or the whole file."""
+    """A file attached to a message. `note` is the text about it for the model: a sentence, or the whole file."""
 
     name: str
     kind: str
     media_type: str = ""
-    """What its bytes show."""
+    """Detected from its content."""
     size: int = 0
     ref: str = ""
-    """Where it is in the store, as long as it is kept; empty when it never was."""
+    """Its reference in the file store, which may have deleted it since; empty if it was never stored."""
     note: str = ""
     said: str = ""
-    """What is heard in a recording."""
+    """The transcription of a recording."""
 
 
 class User(Entry, frozen=True, kw_only=True, tag="user"):
@@ -145,7 +113,7 @@ class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):
     name: str
     input: dict[str, Any]  # JSON of a shape that only the tool knows.
     fault: str = ""
-    """Why it cannot be run, as the model is told."""
+    """Why the call is invalid, as a text for the model."""
 
 
 class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):
@@ -155,7 +123,7 @@ class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class SentFile(Entry, frozen=True, kw_only=True, tag="file"):
-    """A file that goes with the answer of its turn; `ref` is where it is in the store, as long as it is kept."""
+    """A file that is part of the answer of its turn. `ref` is its reference in the file store."""
 
     name: str
     media_type: str
@@ -168,7 +136,7 @@ class Plan(Entry, frozen=True, kw_only=True, tag="plan"):
 
 
 class Approval(Entry, frozen=True, kw_only=True, tag="approval"):
-    """A question put to a person about a tool call, and later, in an entry of its own, the decision."""
+    """A question to a person about a tool call. The decision is a second entry."""
 
     approval_id: str
     tool_use_id: str | None = None
@@ -178,7 +146,7 @@ class Approval(Entry, frozen=True, kw_only=True, tag="approval"):
 
 
 class Edit(Entry, frozen=True, kw_only=True, tag="edit"):
-    """A message was changed on its platform after its turn had started."""
+    """A message was edited on its platform after its turn had started."""
 
     event_id: str
     content: str
@@ -186,7 +154,7 @@ class Edit(Entry, frozen=True, kw_only=True, tag="edit"):
 
 
 class Summary(Entry, frozen=True, kw_only=True, tag="summary", rename={"from_seq": "from"}):
-    """Stands for the entries `from_seq` to `covers`, both included; `covers` is the last entry of a turn."""
+    """Replaces the entries `from_seq` to `covers`, both included, for the model. `covers` is the end of a turn."""
 
     content: str
     from_seq: int
@@ -196,17 +164,17 @@ class Summary(Entry, frozen=True, kw_only=True, tag="summary", rename={"from_seq
 
 
 class Clear(Entry, frozen=True, kw_only=True, tag="clear"):
-    """History starts after this."""
+    """The history starts after this entry."""
 
 
 class Undo(Entry, frozen=True, kw_only=True, tag="undo"):
-    """The turn `undone` does not count. The numbers spare readers of the tail a look at the turn itself."""
+    """The turn `undone` does not count. With the numbers, a reader of the tail need not read that turn."""
 
     undone: str
     first: int
     """The seq of the turn's first entry."""
     messages: int
-    """How many messages of the count it takes away."""
+    """How many visible messages the turn has."""
 
 
 class Title(Entry, frozen=True, kw_only=True, tag="title"):
@@ -232,7 +200,7 @@ class Status(Entry, frozen=True, kw_only=True, tag="status"):
 
 
 class Activated(Entry, frozen=True, kw_only=True, tag="activated"):
-    """This session became the active one. The key is repeated, so that a damaged header does not cost the session."""
+    """This session became the active one. The key is repeated, in case the header gets damaged."""
 
     key: str
     epoch: int
@@ -245,9 +213,9 @@ class TurnEnd(Entry, frozen=True, kw_only=True, tag="turn_end"):
 
 
 class Checkpoint(Entry, frozen=True, kw_only=True, tag="checkpoint"):
-    """What all entries before this one add up to; whoever has read back to it need not read further.
+    """The state after all entries before this one, so that a reader of the state can stop here.
 
-    The key is repeated for the reason given at `Activated`. `summary` is the one that stands at this point.
+    The key is repeated as in `Activated`. `summary` is the current one at this point.
     """
 
     key: str
@@ -256,6 +224,6 @@ class Checkpoint(Entry, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class Unknown(Entry, frozen=True, kw_only=True, tag="unknown"):
-    """An entry of a type that only a newer version knows. It stays in its file; `kind` is its type."""
+    """An entry of a type from a newer version. It stays in its file. `kind` is its type."""
 
     kind: str

@@ -1,10 +1,8 @@
-"""Session keys, and the names of the files that hold the sessions."""
+"""Session keys, and the file names of transcripts."""
 
 import re
 from functools import lru_cache
 from hashlib import blake2b
-
-__all__ = ["file_name", "parse_key", "session_key"]
 
 _KEY = re.compile(r"(?P<scope>[^#]+)(?:#(?P<number>[1-9][0-9]{0,17}))?")
 _UNREADABLE = re.compile(r"[^a-z0-9]+")
@@ -15,9 +13,9 @@ def session_key(scope: str, number: int) -> str:
     return scope if number == 1 else f"{scope}#{number}"
 
 
-@lru_cache(maxsize=4096)  # Each append asks several times.
+@lru_cache(maxsize=4096)  # Each append needs it several times.
 def parse_key(key: str) -> tuple[str, int]:
-    """Split a key into scope and number, the inverse of `session_key`; `ValueError` for what that cannot have made."""
+    """Split a key into scope and number. Raises `ValueError` if `session_key` cannot have made it."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise ValueError(f"{key!r} is not a session key")
@@ -29,9 +27,9 @@ def parse_key(key: str) -> tuple[str, int]:
 
 @lru_cache(maxsize=4096)
 def file_name(key: str) -> str:
-    """Name the transcript of `key`.
+    """Return the file name of a transcript.
 
-    The readable part is for people. The hash alone makes the name unique, also on a disk that ignores case.
+    Its first part is for people. The hash alone makes it unique, even on a file system that ignores case.
     """
     readable = _UNREADABLE.sub("-", key.lower())[:_READABLE_LENGTH].strip("-") or "session"
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,7 +1,8 @@
-"""`SessionManager`: the one owner of the session files, their numbers and their order."""
+"""`SessionManager`: the public API of all sessions."""
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,69 +14,36 @@ from uuid import uuid4
 import structlog
 
 from config import SessionSettings
+from gateway.aio import WorkerThread
 from gateway.contract import Address
 from gateway.conversation import Message
 from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.sessions import entries as e
-from gateway.sessions import retention
+from gateway.sessions import transfer
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import VisibleLine, undo_last_turn
 from gateway.sessions.journal import Journal
-from gateway.sessions.keys import parse_key, session_key
+from gateway.sessions.keys import session_key
 from gateway.sessions.recovery import RecoveryReport
-from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, Removal, Sweeping, SweepReport
+from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, Retention, SweepReport, never_busy, no_archiver
 from gateway.sessions.session import Session, SessionMeta, UndoneTurn, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.search import SearchDeadline, SearchedFile, SearchResult, search
-from gateway.sessions.storage.threads import Reader
 from gateway.sessions.storage.verify import VerifyReport, verify
-from gateway.sessions.store import Also, SessionStore, Then, nothing_else, nothing_more
-from gateway.sessions.transfer import Transfer
+from gateway.sessions.store import Also, SessionStore, Then
 from gateway.spool import Operation
-
-
-def first_entries(key: str, *, epoch: int, agent: str, origin: Address, created: datetime, title: str) -> list[Entry]:
-    """Return the first entries of a session that becomes the active one of its scope."""
-    scope, number = parse_key(key)
-    header = e.Header(
-        version=e.FORMAT,
-        id=str(uuid4()),
-        key=key,
-        scope=scope,
-        number=number,
-        created=created,
-        agent=agent,
-        origin=_origin(origin),
-        epoch=epoch,
-        highest_number=number,
-    )
-    named = [e.Title(value=title)] if title.strip() else []
-    return [header, e.Activated(key=key, epoch=epoch, highest_number=number), *named]
-
-
-def _origin(address: Address) -> e.Origin:
-    return e.Origin(
-        channel=address.channel,
-        account=address.account,
-        chat_id=address.peer,
-        kind=address.kind.value,
-        thread=address.thread,
-    )
-
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_REOPENED = (SessionStatus.COMPLETED, SessionStatus.CANCELLED)
-
 
 class SessionManager:
-    """Use it in this order: `open`, `recover`, anything else, `close`.
+    """The owner of the session files. Call `open`, `recover`, then anything else, and `close` at the end.
 
-    Nobody else writes these files or allots `seq`. What takes more than one step is decided without a pause between
-    looking and changing, so whoever comes next finds it done.
+    No other code writes these files or assigns a `seq`. Each method looks and changes without an `await` between, so
+    the next caller sees the result. Many methods take `also`: operations to commit together with the change.
     """
 
     def __init__(
@@ -84,20 +52,18 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        is_busy: IsBusy = retention.never_busy,
-        on_leaving: OnLeaving = retention.no_archiver,
+        is_busy: IsBusy = never_busy,
+        on_leaving: OnLeaving = no_archiver,
         journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         """May be replaced at any time."""
-        self._ledger = SessionStore(disk, clock, journal)
-        self._clock = clock
         self.is_busy = is_busy
-        """As `settings`: whoever runs the turns may come later than the sessions."""
-        self._reader = Reader()
-        self._removal = Removal(self._ledger, on_leaving)
-        self._sweeping = Sweeping(self._ledger, self._removal, clock)
-        self._transfer = Transfer(self._ledger, self._reader)
+        self._clock = clock
+        self._store = SessionStore(disk, clock, journal)
+        self._reader = WorkerThread("sessions-reader")
+        """For long reads that must not delay appends."""
+        self._retention = Retention(self._store, clock, on_leaving)
 
     @classmethod
     async def open(
@@ -106,101 +72,109 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        is_busy: IsBusy = retention.never_busy,
-        on_leaving: OnLeaving = retention.no_archiver,
+        is_busy: IsBusy = never_busy,
+        on_leaving: OnLeaving = no_archiver,
         journal: Journal | None = None,
     ) -> SessionManager:
-        """Make the folders. `CannotStart` when they cannot be used.
+        """Create the folders. Raises `CannotStart` if they cannot be used.
 
-        `is_busy` tells which sessions have turns in flight, and are not to be pruned; `on_leaving` is the archiver;
-        `journal` has every entry before its transcript has it, and may be left out where nothing is written.
+        `is_busy` tells which sessions have a turn, and must not be pruned. `on_leaving` is the archiver. `journal`
+        makes every append durable; without it, entries survive a crash of the process but not a power cut.
         """
         manager = cls(Disk(directory), settings, clock, is_busy=is_busy, on_leaving=on_leaving, journal=journal)
         try:
-            await manager._ledger.on_disk(manager._ledger.disk.prepare)
-        except OSError as trouble:
+            await manager._store.disk_thread.submit(manager._store.disk.prepare)
+        except OSError as error:
             await manager.close()
-            raise unusable(directory, trouble.strerror) from trouble
+            raise unusable(directory, error.strerror) from error
         return manager
 
     async def close(self) -> None:
-        """Flush, and end the threads. Nothing may be called afterwards."""
-        await self._ledger.close()
-        await self._reader.close()
-
-    @property
-    def trouble(self) -> str | None:
-        """What keeps sessions from being written, as a sentence for the operator; None when all is well."""
-        return self._ledger.disk.trouble
-
-    @property
-    def scope_count(self) -> int:
-        return len(self._ledger.books.scopes)
-
-    @property
-    def session_count(self) -> int:
-        return self._ledger.books.scopes.sessions
+        """Flush, and end the threads. Call nothing afterwards."""
+        await self._store.close()
+        await asyncio.to_thread(self._reader.stop)
 
     async def recover(self) -> RecoveryReport:
-        """Put back what only the journal has, and find out which sessions there are. Has to be done first, and once."""
+        """Replay the journal and find all sessions. Call this once, before anything else."""
         try:
-            report = await self._ledger.recover()
-        except OSError as trouble:
-            raise unusable(self._ledger.disk.transcripts, trouble.strerror) from trouble
-        await self._removal.delete_doomed()
+            report = await self._store.recover()
+        except OSError as error:
+            raise unusable(self._store.disk.transcripts, error.strerror) from error
+        await self._retention.delete_leftovers()
         log.info("sessions_recovered", **report.counts())
         return report
 
+    @property
+    def trouble(self) -> str | None:
+        """Why sessions cannot be written at the moment, as a sentence for the operator; None: they can."""
+        return self._store.disk.trouble
+
+    @property
+    def scope_count(self) -> int:
+        return len(self._store.index)
+
+    @property
+    def session_count(self) -> int:
+        return self._store.index.session_count
+
     async def flush(self) -> None:
-        """Make everything durable, and write the index if it has changed.
+        """Fsync all transcripts, and write the index if it has changed.
 
-        Failure is logged, told by `trouble`, and mended by a later flush; `next_flush` tells when to try.
+        A failure is logged and reported by `trouble`. `flush_delay` tells when to try again.
         """
-        await self._ledger.flush()
+        await self._store.flusher.flush()
 
-    def held_still(self) -> AbstractAsyncContextManager[Mapping[str, int]]:
-        """Keep flushes waiting, for a short while; give the size of each transcript by the name of its file.
-
-        What the journal holds inside, on top of the transcripts up to these sizes, is one moment of all sessions.
-        """
-        return self._ledger.durability.held_still()
-
-    def next_flush(self, interval: float) -> float:
-        """Return the seconds to wait before the next flush: `interval`, or less and ever more while flushes fail."""
-        failures = self._ledger.durability.failures
+    def flush_delay(self, interval: float) -> float:
+        """Return the seconds until the next flush: `interval`, or a growing part of it while flushes fail."""
+        failures = self._store.flusher.failures
         return interval if failures == 0 else min(interval, 2.0 ** min(failures - 1, 16))
 
-    def active(self, scope: str) -> SessionMeta | None:
-        """Return the scope's active session, whatever its status; creates nothing."""
-        found = self._ledger.books.scopes[scope]
-        key = found.active_session_key
-        return None if key is None else meta_of(key, found.sessions[key])
+    def flushes_paused(self) -> AbstractAsyncContextManager[Mapping[str, int]]:
+        """Hold flushes back for a short time, and yield the size of each transcript by file name.
 
-    def open_one(self, scope: str) -> SessionMeta | None:
-        """Return the session that the next message of a scope goes to; None where that has to be a new one."""
-        active = self.active(scope)
-        return active if active is not None and active.status is SessionStatus.ACTIVE else None
+        Together with the journal inside, the transcripts up to these sizes are a snapshot of all sessions.
+        """
+        return self._store.flusher.paused()
+
+    def scopes(self) -> Iterator[str]:
+        """Return the names of all scopes that exist now."""
+        return iter(tuple(self._store.index))
 
     def next_number(self, scope: str) -> int:
         """Return the number that the next new session of a scope gets."""
-        return self._ledger.books.scopes[scope].highest_number + 1
+        return self._store.index[scope].highest_number + 1
 
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
-        found = self._ledger.books.scopes[scope]
+        found = self._store.index[scope]
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
-    async def resolve_active(
-        self, scope: str, *, agent: str, origin: Address, also: Also = nothing_else, then: Then = nothing_more
-    ) -> SessionMeta:
-        """Return the session that a message to `scope` belongs to; a new one where there is none that is open.
+    def active(self, scope: str) -> SessionMeta | None:
+        """Return the scope's active session, whatever its status."""
+        found = self._store.index[scope]
+        key = found.active_session_key
+        return None if key is None else meta_of(key, found.sessions[key])
 
-        `also` is committed with whatever this writes, and `then` follows that, also when whoever waits is cancelled;
-        when it fails, nothing has happened.
+    def open_session(self, scope: str) -> SessionMeta | None:
+        """Return the session for the next message of a scope; None: it has to be a new one."""
+        active = self.active(scope)
+        return active if active is not None and active.status is SessionStatus.ACTIVE else None
+
+    def find(self, key: str) -> SessionMeta | None:
+        """Return the facts about a session without reading it."""
+        state = self._store.index.find(key)
+        return None if state is None else meta_of(key, state)
+
+    async def resolve_active(
+        self, scope: str, *, agent: str, origin: Address, also: Also | None = None, then: Then | None = None
+    ) -> SessionMeta:
+        """Return the open session of a scope, or start a new one.
+
+        `then` is called after the commit, even if the caller was cancelled. If this raises, nothing has happened.
         """
-        active = self.open_one(scope)
+        active = self.open_session(scope)
         if active is not None:
-            await self._ledger.commit(also(active), then)
+            await self._store.commit(also(active) if also is not None else (), then)
             return active
         return await self.start_new(scope, agent=agent, origin=origin, also=also, then=then)
 
@@ -211,171 +185,177 @@ class SessionManager:
         agent: str,
         origin: Address,
         title: str | None = None,
-        also: Also = nothing_else,
-        then: Then = nothing_more,
+        also: Also | None = None,
+        then: Then | None = None,
     ) -> SessionMeta:
-        """Start a session and make it the active one."""
-        self._ledger.insist_on_recovery()
-        found = self._ledger.books.scopes[scope]
-        key = session_key(scope, found.highest_number + 1)
-        begun = first_entries(
-            key, epoch=found.epoch + 1, agent=agent, origin=origin, created=self._clock(), title=title or ""
+        """Start a session and make it the active one. Prune the scope afterwards."""
+        found = self._store.index[scope]
+        number, epoch = found.highest_number + 1, found.epoch + 1
+        key = session_key(scope, number)
+        header = e.Header(
+            version=e.FORMAT,
+            id=str(uuid4()),
+            key=key,
+            scope=scope,
+            number=number,
+            created=self._clock(),
+            agent=agent,
+            origin=e.Origin(
+                channel=origin.channel,
+                account=origin.account,
+                chat_id=origin.peer,
+                kind=origin.kind.value,
+                thread=origin.thread,
+            ),
+            epoch=epoch,
+            highest_number=number,
         )
-        state = await self._ledger.begin(key, begun, also, then)
-        await self._removal.rotated(scope, found.active_session_key)
+        first: builtins.list[Entry] = [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
+        if title and title.strip():
+            first.append(e.Title(value=title))
+        state = await self._store.create(key, first, also, then)
+        await self._retention.rotated(scope, found.active_session_key)
         await self.prune(scope)
         return meta_of(key, state)
 
-    async def resume(self, scope: str, number: int, *, also: Also = nothing_else) -> SessionMeta:
-        """Make session `number` the active one; `Refused` when the scope has none of that number.
+    async def resume(self, scope: str, number: int, *, also: Also | None = None) -> SessionMeta:
+        """Make session `number` the active one. Raises `Refused` if the scope has no session of that number.
 
-        A completed or cancelled one is opened again. One in error can be read, and the next message starts another.
+        A completed or cancelled session is opened again. One in error can only be read: the next message starts
+        a new one.
         """
+        index = self._store.index
         key = session_key(scope, number)
-        if number < 1 or key not in self._ledger.books.sessions(scope):
-            raise Refused(f"There is no session {number} here. /session list shows what there is.")
+        if number < 1 or key not in index[scope].sessions:
+            raise Refused(f"There is no session {number} here. Send /session list to see your sessions.")
         await self.load(key)
-        state = self._ledger.books.state(key)
-        steps: builtins.list[Entry] = []
-        if state.status in _REOPENED:
-            steps.append(e.Status(value=SessionStatus.ACTIVE, by="resume"))
-        found = self._ledger.books.scopes[scope]
+        state = index.require(key)
+        entries: builtins.list[Entry] = []
+        if state.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
+            entries.append(e.Status(value=SessionStatus.ACTIVE, by="resume"))
+        found = index[scope]
         if found.active_session_key != key:
-            steps.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
-        operations = also(meta_of(key, state))
-        await self._ledger.append(key, steps, is_active=True, also=operations)
+            entries.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
+        operations = also(meta_of(key, state)) if also is not None else ()
+        await self._store.append(key, entries, is_active=True, also=operations)
         if found.active_session_key != key:
-            await self._removal.rotated(scope, found.active_session_key)
-        return self._now_known(key, state)
+            await self._retention.rotated(scope, found.active_session_key)
+        return self._meta_or(key, state)
 
     async def set_title(self, key: str, title: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
-        return await self._note(key, [e.Title(value=title)], also)
+        return await self._append_setting(key, [e.Title(value=title)], also)
 
     async def set_workspace(self, key: str, workspace: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
-        return await self._note(key, [e.Workspace(value=workspace)], also)
+        return await self._append_setting(key, [e.Workspace(value=workspace)], also)
 
     async def set_agent(self, key: str, agent: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Let another agent answer, with its own model, from the next turn on."""
-        return await self._note(key, [e.Agent(value=agent), e.Model(value="")], also)
+        return await self._append_setting(key, [e.Agent(value=agent), e.Model(value="")], also)
 
     async def set_model(self, key: str, model: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
-        """Let another model answer from the next turn on; an empty name means the agent's own."""
-        return await self._note(key, [e.Model(value=model)], also)
+        """Use another model from the next turn on. An empty name means the agent's own model."""
+        return await self._append_setting(key, [e.Model(value=model)], also)
 
     async def set_status(
         self, key: str, status: SessionStatus, *, by: str = "", why: str = "", also: Sequence[Operation] = ()
     ) -> SessionMeta:
-        return await self._note(key, [e.Status(value=status, by=by, why=why)], also)
+        return await self._append_setting(key, [e.Status(value=status, by=by, why=why)], also)
 
     async def clear(self, key: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
-        """Let the history start afresh. Nothing is destroyed: it stays in the transcript, and in what is exported."""
-        return await self._note(key, [e.Clear()], also)
+        """Start the history afresh. The transcript and exports keep everything."""
+        return await self._append_setting(key, [e.Clear()], also)
+
+    async def _append_setting(self, key: str, entries: Sequence[Entry], also: Sequence[Operation]) -> SessionMeta:
+        before = self._store.index.require(key)
+        await self._store.append(key, entries, also=also)
+        return self._meta_or(key, before)
+
+    def _meta_or(self, key: str, before: SessionState) -> SessionMeta:
+        # The session may have been deleted right after the commit. Then the state before has to do.
+        return meta_of(key, self._store.index.find(key) or before)
 
     async def undo(
         self, key: str, *, also: Callable[[UndoneTurn], Sequence[Operation]] = lambda _undone: ()
     ) -> UndoneTurn | None:
-        """Take back the newest turn that counts; None when there is none, and then `also` is not committed."""
+        """Undo the newest turn. If there is none, return None and commit nothing."""
         session = await self.load(key)
         undo = undo_last_turn(session.entries)
         if undo is None:
             return None
         said = (x.content for x in session.entries if isinstance(x, e.User) and x.turn == undo.undone)
         undone = UndoneTurn(turn=undo.undone, said="\n\n".join(said))
-        await self.append(key, [undo], also=also(undone))
+        await self._store.append(key, [undo], also=also(undone))
         return undone
 
-    async def _note(self, key: str, entries: Sequence[Entry], also: Sequence[Operation]) -> SessionMeta:
-        before = self._ledger.books.state(key)
-        await self.append(key, entries, also=also)
-        return self._now_known(key, before)
+    async def append(
+        self, key: str, entries: Sequence[Entry], *, also: Sequence[Operation] = (), then: Then | None = None
+    ) -> builtins.list[Entry]:
+        """Append entries to a session, and return them with their `seq` and `ts`. `also` is committed with them.
 
-    def _now_known(self, key: str, before: SessionState) -> SessionMeta:
-        """Return what is known of a session to which something was added: it may have been deleted behind that."""
-        return meta_of(key, self._ledger.books.find(key) or before)
+        Entries keep the order of the calls. If the journal refuses them, this raises and nothing has happened. If the
+        disk refuses them later, they are kept and retried, and `trouble` reports it. Cancelling the caller does not
+        stop a commit, and `then` is called after it.
+        """
+        return await self._store.append(key, entries, also=also, then=then)
 
     async def delete(self, key: str) -> None:
-        """Remove a session for good: file, memory and index. `Refused` when there is none.
+        """Remove a session for good: file, memory and index. Raises `Refused` if it does not exist.
 
-        A turn that still runs in it cannot write to it any more. When it was the active one, the newest other of its
-        scope becomes active.
+        A turn that is running in it can no longer write to it. If it was the active one, the newest other session
+        of the scope becomes active.
         """
-        self._ledger.books.state(key)
-        await self._removal.remove(key, Leaving.DELETED)
+        await self._retention.remove(key, Leaving.DELETED)
 
     async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy | None = None) -> builtins.list[str]:
-        """Delete the least recently used sessions beyond `limit`, or `backlog_limit`; return their keys.
+        """Remove the least recently used sessions beyond `limit` (default: `backlog_limit`), and return their keys.
 
-        Neither the active session goes nor one with a turn in flight. `start_new` does this by itself.
+        The active session and sessions with a turn are never removed.
         """
-        wanted = self.settings.backlog_limit if limit is None else limit
-        return await self._removal.prune(scope, wanted, is_busy or self.is_busy)
+        limit = self.settings.backlog_limit if limit is None else limit
+        return await self._retention.prune(scope, limit, is_busy or self.is_busy)
 
     async def sweep(self, *, is_busy: IsBusy | None = None, expires: bool = True) -> SweepReport:
-        """Remove what is older than `ttl_days`, complete what is idle, and try again to delete what would not go.
+        """Remove sessions older than `ttl_days`, complete idle ones, and retry failed deletions.
 
-        Without `expires` nothing is removed for its age: for when the clock may be wrong.
-
-        One call looks at some thousand scopes at most; the next one goes on from there.
+        Pass `expires=False` while the clock may be wrong: then nothing is removed for its age. One call looks at a
+        few thousand scopes at most; the next one goes on from there.
         """
-        return await self._sweeping.sweep(self.settings, is_busy or self.is_busy, expires=expires)
-
-    async def load(self, key: str) -> Session:
-        """Return a session with its last entries: all that its history can be made of.
-
-        `Refused` when it is not there or cannot be read.
-        """
-        entries = await self._ledger.ends.load(key, self._window)
-        return Session(key=key, meta=meta_of(key, self._ledger.books.state(key)), entries=entries)
-
-    def find(self, key: str) -> SessionMeta | None:
-        """Return what is known of a session without reading it."""
-        state = self._ledger.books.find(key)
-        return None if state is None else meta_of(key, state)
-
-    async def look_up(self, key: str) -> SessionMeta:
-        """Return what is known of a session, once its end has been read; `Refused` as `load`."""
-        await self._ledger.ends.reach(key, self._window)
-        return meta_of(key, self._ledger.books.state(key))
+        return await self._retention.sweep(self.settings, is_busy or self.is_busy, expires=expires)
 
     @property
     def _window(self) -> int:
         """How many messages before the current turn the model sees."""
         return min(self.settings.max_messages, self.settings.context_messages or self.settings.max_messages)
 
+    async def load(self, key: str) -> Session:
+        """Return a session with its last entries: all that its history consists of.
+
+        Raises `Refused` if the session does not exist or cannot be read.
+        """
+        entries = tuple(await self._store.cache.load(key, self._window))
+        return Session(key=key, meta=meta_of(key, self._store.index.require(key)), entries=entries)
+
+    async def load_meta(self, key: str) -> SessionMeta:
+        """Load a session into the cache, and return the facts about it. Raises `Refused` as `load`."""
+        await self._store.cache.load(key, self._window)
+        return meta_of(key, self._store.index.require(key))
+
     async def history(self, key: str, *, turn: str | None = None) -> builtins.list[Message]:
-        """Return what the model is to see of a session, the whole of `turn` included."""
-        before, current = await self.divided(key, turn=turn)
+        """Return the messages for the model, including all of `turn`."""
+        before, current = await self.split_history(key, turn=turn)
         return [*before, *current]
 
-    async def divided(
+    async def split_history(
         self, key: str, *, turn: str | None = None
     ) -> tuple[builtins.list[Message], builtins.list[Message]]:
-        """Return the two parts of `history`: what was said before the turn `turn`, and that turn."""
-        return await self._ledger.ends.divided(key, self._window, turn=turn, max_chars=self.settings.context_chars)
+        """Return `history` in two parts: the messages before `turn`, and those of `turn`."""
+        return await self._store.cache.split_history(
+            key, self._window, turn=turn, max_chars=self.settings.context_chars
+        )
 
     async def lines(self, key: str, limit: int) -> builtins.list[VisibleLine]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""
-        return await self._ledger.ends.lines(key, limit, self._window)
-
-    async def append(
-        self,
-        key: str,
-        entries: Sequence[Entry],
-        *,
-        also: Sequence[Operation] = (),
-        then: Then = nothing_more,
-    ) -> builtins.list[Entry]:
-        """Add entries to a session; return them with their `seq` and `ts`. `also` is committed with them.
-
-        Their order is that of the calls. When the journal does not take them, nothing has happened. When the disk
-        refuses them afterwards they are kept, and tried again with the next append or flush; `trouble` says so. Once
-        this was called, being cancelled does not take them back, and `then` follows all the same.
-        """
-        return await self._ledger.append(key, entries, also=also, then=then)
-
-    def scopes(self) -> Iterator[str]:
-        """Return the names of all scopes that there are now; `list` tells the sessions of each."""
-        return iter(tuple(self._ledger.books.scopes))
+        return await self._store.cache.visible_lines(key, limit, self._window)
 
     async def search(
         self,
@@ -386,25 +366,25 @@ class SessionManager:
         max_bytes: int = 64 * 1024 * 1024,
         max_seconds: float = 3.0,
     ) -> SearchResult:
-        """Find lines of this scope's sessions that hold all of `words`, whatever their case, newest first."""
-        states = sorted(self._ledger.books.sessions(scope).items(), key=lambda item: item[1].epoch, reverse=True)
-        path = self._ledger.disk.path
+        """Find messages of this scope that contain all `words`, ignoring case, newest session first."""
+        states = sorted(self._store.index[scope].sessions.items(), key=lambda item: item[1].epoch, reverse=True)
+        path = self._store.disk.path
         files = [SearchedFile(path=path(key), number=state.number, title=state.title) for key, state in states]
         if not files:
             return SearchResult(hits=(), stopped_early=False)
-        with SearchDeadline(max_seconds) as patience:
-            work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, is_over=patience.is_over)
-            return await self._reader.do(work)
+        with SearchDeadline(max_seconds) as deadline:
+            work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, deadline=deadline)
+            return await self._reader.submit(work)
 
     def export_lines(self, key: str) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a transcript as they are, newlines included, damaged and unknown ones too.
+        """Yield the lines of a transcript as they are, newlines included, even damaged and unknown ones.
 
-        What is appended meanwhile is not among them.
+        Entries that are appended after the start are not included.
         """
-        return self._transfer.lines_out(key)
+        return transfer.export_lines(self._store, self._reader, key)
 
     async def entries(self, key: str) -> AsyncIterator[Entry]:
-        """Yield all entries of a session from its first, but for damaged ones, without holding them all in memory."""
+        """Yield all entries of a session from the first one, except damaged ones. Reads them in blocks."""
         async for line in self.export_lines(key):
             try:
                 yield decode(line)
@@ -412,14 +392,14 @@ class SessionManager:
                 continue
 
     async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
-        """Take in what `export_lines` gave, byte for byte; it keeps its key, its number and its id.
+        """Add a session from the lines of `export_lines`. It keeps its key, number and id.
 
-        `Refused` when there is such a session already, when it is of another scope than `scope`, or no session at
-        all. It becomes the active session only where its scope has none.
+        Raises `Refused` if that session exists already, belongs to another scope than `scope`, or is not a session. It
+        becomes the active session only if its scope has none.
         """
-        return await self._transfer.lines_in(scope, lines)
+        return await transfer.import_lines(self._store, self._reader, scope, lines)
 
     async def verify(self) -> VerifyReport:
-        """Look over index and transcripts, after a flush; before `recover`, over what an earlier run has left."""
+        """Flush, then check index and transcripts. Before `recover`, check the files as the last run left them."""
         await self.flush()
-        return await self._reader.do(verify, self._ledger.disk.index_path, self._ledger.disk.transcripts)
+        return await self._reader.submit(verify, self._store.disk.index_path, self._store.disk.transcripts)

@@ -1,7 +1,7 @@
-"""What the entries of a session add up to: its state. Pure.
+"""A session as values: its state, folded from its entries, and its public summary `SessionMeta`. Pure.
 
-Nothing is ever rewritten in a transcript, so clearing, undoing and summing up are entries too, and take effect here
-and in what is `counted`.
+A transcript is never rewritten, so clearing, undoing and compacting are entries too. They take effect here and in
+`history.effective_entries`.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,13 @@ from gateway.text import excerpt
 TITLE_WIDTH = 80
 
 IDLE = "idle"
-"""Who completes a session in which nobody has said anything for long."""
+"""The author of a status entry that completes an idle session."""
+
+_BILLED = (e.Assistant, e.Summary)  # A union in `isinstance` would be built again for each entry.
 
 
 def fold(entries: Sequence[Entry]) -> SessionState:
-    """Add up all entries; the first has to be the header."""
+    """Return the state after all entries. The first one has to be the header."""
     header, *rest = entries
     if not isinstance(header, e.Header):
         raise TypeError("a transcript starts with its header")
@@ -50,77 +52,55 @@ def initial_state(header: e.Header) -> SessionState:
 
 
 def advance(state: SessionState, entry: Entry) -> SessionState:
-    """Add one entry to what all before it add up to."""
-    seq = max(state.seq, entry.seq)
-    # A clock that was set back must not make a session look old enough to be removed.
-    accessed = max(state.last_accessed, entry.ts) if _touches(entry) else state.last_accessed
-    return msgspec.structs.replace(state, seq=seq, last_accessed=accessed, **_change(state, entry))
-
-
-def _touches(entry: Entry) -> bool:
-    """Tell whether somebody did something, rather than we ourselves for want of it."""
-    return not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE)
-
-
-def _change(state: SessionState, entry: Entry) -> dict[str, object]:  # noqa: PLR0911 - a table of types.
+    """Return the state after one more entry."""
+    change: dict[str, object] = {"seq": max(state.seq, entry.seq)}
+    # Checkpoints and idle timeouts are no use of a session. `max`: a clock that was set back must not age it.
+    if not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE):
+        change["last_accessed"] = max(state.last_accessed, entry.ts)
     match entry:
         case e.User() | e.Assistant():
-            return _said(state, entry)
+            change["messages"] = state.messages + is_visible(entry)
+            change["updated_at"] = max(state.updated_at, entry.ts)
+            change["first"] = state.first or entry.seq
+            if not state.title and isinstance(entry, e.User):
+                change["title"] = excerpt(entry.content or visible_text(entry), TITLE_WIDTH)
         case e.TurnEnd():
-            return {"turns": state.turns + 1}
+            change["turns"] = state.turns + 1
         case e.Clear():
-            return {"messages": 0, "turns": 0, "first": 0, "has_summary": False}
+            change.update(messages=0, turns=0, first=0, has_summary=False)
         case e.Summary():
-            return {"has_summary": True, **_used(state, entry.usage)}
+            change["has_summary"] = True
         case e.Checkpoint():
-            return {"checkpoint": entry.seq, "checkpoint_at": entry.state.size}
+            change.update(checkpoint=entry.seq, checkpoint_at=entry.state.size)
         case e.Undo():
-            return {"messages": max(0, state.messages - entry.messages), "turns": max(0, state.turns - 1)}
+            change["messages"] = max(0, state.messages - entry.messages)
+            change["turns"] = max(0, state.turns - 1)
         case e.Title():
-            return {"title": excerpt(entry.value, TITLE_WIDTH)}
+            change["title"] = excerpt(entry.value, TITLE_WIDTH)
         case e.Workspace():
-            return {"workspace": entry.value}
+            change["workspace"] = entry.value
         case e.Agent():
-            return {"agent": entry.value}
+            change["agent"] = entry.value
         case e.Model():
-            return {"model": entry.value}
+            change["model"] = entry.value
         case e.Status():
-            return {"status": entry.value}
+            change["status"] = entry.value
         case e.Activated():
-            return {
-                "epoch": max(state.epoch, entry.epoch),
-                "highest_number": max(state.highest_number, entry.highest_number),
-            }
+            change["epoch"] = max(state.epoch, entry.epoch)
+            change["highest_number"] = max(state.highest_number, entry.highest_number)
         case _:
-            return {}
-
-
-def _said(state: SessionState, entry: e.User | e.Assistant) -> dict[str, object]:
-    title = state.title
-    if not title and isinstance(entry, e.User):
-        title = excerpt(entry.content or visible_text(entry), TITLE_WIDTH)
-    return {
-        "title": title,
-        "messages": state.messages + is_visible(entry),
-        "updated_at": max(state.updated_at, entry.ts),
-        "first": state.first or entry.seq,
-        **(_used(state, entry.usage) if isinstance(entry, e.Assistant) else {}),
-    }
-
-
-def _used(state: SessionState, usage: e.Usage | None) -> dict[str, object]:
-    if usage is None:
-        return {}
-    return {
-        "input_tokens": state.input_tokens + usage.input_tokens,
-        "cached_tokens": state.cached_tokens + usage.cached_tokens,
-        "output_tokens": state.output_tokens + usage.output_tokens,
-        "cost_micros": state.cost_micros + usage.cost_micros,
-    }
+            pass
+    if isinstance(entry, _BILLED) and entry.usage is not None:
+        # Undone and cleared turns stay in the sums: they have been paid for.
+        change["input_tokens"] = state.input_tokens + entry.usage.input_tokens
+        change["cached_tokens"] = state.cached_tokens + entry.usage.cached_tokens
+        change["output_tokens"] = state.output_tokens + entry.usage.output_tokens
+        change["cost_micros"] = state.cost_micros + entry.usage.cost_micros
+    return msgspec.structs.replace(state, **change)
 
 
 class SessionMeta(Struct, frozen=True, kw_only=True):
-    """What is known of a session without reading it. `agent` is the one that answers now, after any `/agent`."""
+    """The facts about a session that need no reading. `agent` is the one that answers now, after any `/agent`."""
 
     key: str
     scope: str
@@ -137,14 +117,14 @@ class SessionMeta(Struct, frozen=True, kw_only=True):
     workspace: str | None
     size: int
     spent: UsageTotal
-    """What the models have used in it."""
+    """Tokens and cost of all its turns."""
     first: int
-    """The seq of the first message since the last `clear`; 0 when there is none."""
+    """The seq of the first message since the last `clear`; 0: there is no message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A session with its entries, as they were when it was loaded."""
+    """A session and its last entries at the time of the load."""
 
     key: str
     meta: SessionMeta
@@ -153,7 +133,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneTurn:
-    """A turn that does not count any more; `said` is the message that had begun it, for one who wants to try again."""
+    """A turn that was undone. `said` is the message that it answered, so that it can be sent again."""
 
     turn: str
     said: str

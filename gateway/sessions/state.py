@@ -1,4 +1,4 @@
-"""What is known of a session without its history: what the index lists and checkpoints repeat."""
+"""The state of a session without its history, as the index and the checkpoints contain it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-
-__all__ = [
-    "SessionState",
-    "SessionStatus",
-    "UtcTime",
-]
 
 UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -25,15 +19,15 @@ class SessionStatus(StrEnum):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """All that the entries of a session add up to, but for its history. It is what the index and checkpoints hold."""
+    """The result of all entries of a session, except its history."""
 
     number: int
     agent: str
     created_at: UtcTime
     updated_at: UtcTime
-    """When somebody last said something."""
+    """The time of the last message."""
     last_accessed: UtcTime
-    """When anything last happened, a resume too."""
+    """The time of the last use, including a resume."""
     seq: int
     epoch: int
     highest_number: int
@@ -44,17 +38,17 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     model: str | None = None
     workspace: str | None = None
     first: int = 0
-    """The seq of the first message since the last `clear`; 0 when there is none."""
+    """The seq of the first message since the last `clear`; 0: there is no message."""
     has_summary: bool = False
-    """Whether a summary was written since the last `clear`, which readers of the tail then have to look for."""
+    """True if a summary was written since the last `clear`. Then a reader of the tail has to look for it."""
     checkpoint: int = 0
     """The seq of the last checkpoint."""
     checkpoint_at: int = 0
-    """Bytes of the transcript before that checkpoint."""
+    """The size of the transcript before that checkpoint."""
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     cost_micros: int = 0
-    """What all turns have used, those that were undone or cleared too: they have been paid for."""
+    """The sum over all turns, including undone and cleared ones: they have been paid for."""
     size: int = 0
-    """Bytes of the transcript, where it is known (in the index): a file of another size has to be read again."""
+    """Bytes of the transcript. Set in the index only: if the file has another size, it is read again."""

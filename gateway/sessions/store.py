@@ -1,4 +1,4 @@
-"""The ledger: whatever is written into a session goes through here, to the journal, into the books and to the disk."""
+"""`SessionStore`: every change of a session goes through here, to the journal, to memory and to the disk."""
 
 from __future__ import annotations
 
@@ -7,140 +7,103 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
+from gateway.aio import WorkerThread
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
-from gateway.sessions.cache import Ends, too_new
+from gateway.sessions.cache import SessionCache, refuse_newer_session
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import current_summary
-from gateway.sessions.index import Books, Scopes
+from gateway.sessions.index import SessionIndex
 from gateway.sessions.journal import Journal, replay
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import NewerTranscript, stamp
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.flush import Durability
-from gateway.sessions.storage.threads import Worker
+from gateway.sessions.storage.flush import Flusher
 from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
-
-__all__ = ["Also", "SessionStore", "Then", "nothing_else", "nothing_more"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_WAITING_LIMIT = 64 * 1024 * 1024
-"""Bytes that may wait for a disk that refuses them; beyond that appends are refused."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Bytes that may wait for a disk that refuses them. Beyond that, appends are refused."""
 
-_CHECKPOINT_ENTRIES = 256
-_CHECKPOINT_BYTES = 256 * 1024
-"""After so many entries or bytes the state is written down, so that nobody ever has to read further back."""
-
-_T = TypeVar("_T")
+CHECKPOINT_ENTRIES = 256
+CHECKPOINT_BYTES = 256 * 1024
+"""A checkpoint is written after so many entries or bytes, so that a read of the state never goes further back."""
 
 Also = Callable[[SessionMeta], Sequence[Operation]]
-"""What is to be committed with a session's entries, made of what the session is then."""
+"""Returns the operations to commit together with the entries of a session."""
 
 Then = Callable[[], None]
-"""What is to follow once all is committed, also when whoever asked for it has been cancelled meanwhile."""
-
-
-def nothing_else(_session: SessionMeta) -> Sequence[Operation]:
-    return ()
-
-
-def nothing_more() -> None:
-    """Follow with nothing."""
+"""Called once the commit is done, even if the caller was cancelled."""
 
 
 class SessionStore:
-    """All state in memory is changed on the event loop, without a pause between looking and changing.
+    """All sessions: `index` and `cache` in memory, `disk` and its thread, and the `flusher`.
 
-    All writing is done by one thread, in the order in which it was asked for; another one waits for fsync.
+    Memory changes on the event loop only, in one step without an `await`. One thread writes all files, in the order of
+    the calls; another one waits for fsync.
     """
 
     def __init__(self, disk: Disk, clock: Callable[[], datetime], journal: Journal | None = None) -> None:
         self.disk = disk
+        self.disk_thread = WorkerThread("sessions")
+        self.index = SessionIndex()
+        self.cache = SessionCache(self.index, disk, self.disk_thread)
+        self.flusher = Flusher(disk, self.index, self.disk_thread, journal)
         self._journal = journal
-        self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Held while entries of a session are on their way to the journal; if it refuses them, their seq is free."""
-        self.books = Books()
         self._clock = clock
-        self._thread = Worker("sessions")
-        self.ends = Ends(self.books, disk, self._thread)
-        self.durability = Durability(disk, self.books, self._thread, journal)
+        self._append_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._is_recovered = False
 
     async def close(self) -> None:
+        """Flush, and end the threads."""
         if self._journal is not None:
             with suppress(SpoolFull, SpoolBroken):
-                await self._journal.commit()  # Behind all that is on its way.
-        if self._is_recovered:
-            await self.durability.end()
+                await self._journal.commit()  # Returns after all commits that were made before.
+        await self.flusher.finish()
         await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
-        """End the threads once they have done what they were asked for."""
-        self.durability.stop()
-        self._thread.stop()
+        """End the threads without a flush. This blocks."""
+        self.flusher.stop()
+        self.disk_thread.stop()
         self.disk.close()
 
     async def recover(self) -> RecoveryReport:
+        """Append to the transcripts what only the journal has, then find all sessions."""
         if self._journal is not None:
-            async for key, noted in self._journal.unflushed_entries():
-                self.durability.owe(key, noted[-1][0])
-                await self.on_disk(replay, self.disk, key, noted)
-        recovered = await self.on_disk(recovery.recover, self.disk, self._clock())
-        self.books.scopes = Scopes(recovered.members, recovered.report.sessions)
-        self.durability.recovered(recovered.doomed, is_news=recovered.is_news)
+            async for key, lines in self._journal.unflushed_entries():
+                self.flusher.unflushed[key] = lines[-1][0]
+                await self.disk_thread.submit(replay, self.disk, key, lines)
+        recovered = await self.disk_thread.submit(recovery.recover, self.disk, self._clock())
+        self.index.load(recovered.scopes, recovered.report.sessions)
+        self.flusher.start(recovered.undeleted, is_index_outdated=recovered.is_index_outdated)
         self._is_recovered = True
         return recovered.report
 
-    async def begin(
-        self, key: str, entries: Sequence[Entry], also: Also = nothing_else, then: Then = nothing_more
+    def require_recovery(self) -> None:
+        if not self._is_recovered:
+            raise RuntimeError("call recover() first: without it, session numbers would be used twice")
+
+    async def create(
+        self, key: str, entries: Sequence[Entry], also: Also | None = None, then: Then | None = None
     ) -> SessionState:
-        """Write the first entries of a session, which becomes the active one of its scope, and commit `also`."""
-        self.insist_on_recovery()
-        self._insist_on_room()
-        sealed, lines = self._seal(entries, after=0)
-        data = b"".join(lines)
-        state = msgspec.structs.replace(session.fold(sealed), size=len(data))
-        operations = also(meta_of(key, state))
-        if self._journal is None:
-            self._found(key, sealed, state)
-            await self._persist(key, data, is_new=True)
-            then()
-        else:
-            noted = AppendEntries(session=key, first_seq=1, lines=tuple(lines))
-            await self._journal.commit(
-                noted, *operations, on_done=partial(self._begun, key, sealed, lines, state, then)
-            )
+        """Write the first entries of a session, which becomes the active one of its scope."""
+        self.require_recovery()
+        self._require_room()
+        stamped, lines = self._stamp(entries, after=0)
+        state = msgspec.structs.replace(session.fold(stamped), size=sum(map(len, lines)))
+        operations = also(meta_of(key, state)) if also is not None else ()
+        await self._commit(key, stamped, lines, operations, then, created=state)
         return state
-
-    def _begun(
-        self,
-        key: str,
-        sealed: list[Entry],
-        lines: list[bytes],
-        state: SessionState,
-        then: Then,
-        refusal: BaseException | None,
-    ) -> None:
-        """As `_appended`, for a new session."""
-        if refusal is None:
-            self._found(key, sealed, state)
-            self._persist_later(key, b"".join(lines), upto=len(lines), is_new=True)
-            then()
-
-    def _found(self, key: str, sealed: list[Entry], state: SessionState) -> None:
-        """Take a new session into memory, as the active one."""
-        self.books.update(key, state, is_active=True)
-        self.ends.begin(key, sealed, state.size)
 
     async def append(
         self,
@@ -149,142 +112,148 @@ class SessionStore:
         *,
         is_active: bool = False,
         also: Sequence[Operation] = (),
-        then: Then = nothing_more,
+        then: Then | None = None,
     ) -> list[Entry]:
-        """Add entries to a session; return them as they are now. With `is_active`, it becomes the active one.
+        """Append entries to a session, and return them with their seq and time. `also` is committed with them.
 
-        `also` is committed with them, and `then` follows. Nothing has happened when that fails.
+        With `is_active` the session becomes the active one of its scope. If this raises, nothing has happened.
         """
-        self._insist_on_room()
+        self._require_room()
         if not entries and not also:
             return []
-        sealed = await self._append(key, lambda: entries, also, then, is_active=is_active)
-        written = self.books.find(key)
-        if sealed and written is not None and _is_checkpoint_due(written):
-            await self._write_checkpoint(key)
-        return sealed
+        stamped = await self._append(key, lambda: entries, also, then, is_active=is_active)
+        state = self.index.find(key)
+        if stamped and state is not None and _is_checkpoint_due(state):
+            await self._append_checkpoint(key)
+        return stamped
 
     async def _append(
         self,
         key: str,
-        wanted: Callable[[], Sequence[Entry]],
+        make_entries: Callable[[], Sequence[Entry]],
         also: Sequence[Operation] = (),
-        then: Then = nothing_more,
+        then: Then | None = None,
         *,
         is_active: bool = False,
     ) -> list[Entry]:
-        """Append what `wanted` returns when its turn has come."""
-        if self._journal is None:
-            state = self.books.state(key)
-            sealed, lines = self._seal(wanted(), after=state.seq)
-            self._take(key, state, sealed, b"".join(lines), is_active=is_active)
-            await self._persist(key, b"".join(lines))
-            then()
-            return sealed
-        appending = self._appending.setdefault(key, asyncio.Lock())
-        await appending.acquire()
+        # Without a journal nothing is awaited between the seq and its use, so there is nothing to lock.
+        lock = None if self._journal is None else self._append_locks.setdefault(key, asyncio.Lock())
+        if lock is not None:
+            await lock.acquire()
         try:
-            sealed, lines = self._seal(wanted(), after=self.books.state(key).seq)
-        except BaseException:  # Whatever it is, the next one must get the lock.
-            appending.release()
+            stamped, lines = self._stamp(make_entries(), after=self.index.require(key).seq)
+        except BaseException:
+            if lock is not None:
+                lock.release()
             raise
-        noted = [AppendEntries(session=key, first_seq=sealed[0].seq, lines=tuple(lines))] if sealed else []
-        taken_in = partial(self._appended, key, sealed, lines, appending, then, is_active)
-        await self._journal.commit(*noted, *also, on_done=taken_in)
-        return sealed
+        await self._commit(key, stamped, lines, also, then, is_active=is_active, lock=lock)
+        return stamped
 
-    def _appended(
+    async def _commit(
         self,
         key: str,
-        sealed: list[Entry],
+        stamped: list[Entry],
         lines: list[bytes],
-        appending: asyncio.Lock,
-        then: Then,
-        is_active: bool,  # noqa: FBT001 - bound where the name stands
-        refusal: BaseException | None,
+        also: Sequence[Operation],
+        then: Then | None,
+        *,
+        is_active: bool = False,
+        created: SessionState | None = None,
+        lock: asyncio.Lock | None = None,
     ) -> None:
-        """Take in what the journal has: whoever asked for it may have been cancelled, but all three must agree."""
-        appending.release()
-        if refusal is not None:
+        """Commit entries to the journal, then to memory and to the transcript."""
+        # The journal, the memory and the transcript have to agree, even if the caller is cancelled:
+        # 1. Only one append of a session has a seq and waits for the journal (`lock`). If the journal refuses it, its
+        #    seq is free again.
+        # 2. After the commit the journal calls `apply` on the event loop, before any waiter, and even if the caller
+        #    was cancelled.
+        # 3. `apply` changes the memory and hands the lines to the disk thread in one step. So the transcript gets
+        #    them in the order of their seq.
+        # 4. If the process dies before the disk thread has written them, recovery writes them from the journal.
+        data = b"".join(lines)
+        write = partial(self.disk.append, key, data, is_new=created is not None)
+
+        def apply(refusal: BaseException | None) -> None:
+            if lock is not None:
+                lock.release()
+            if refusal is not None:
+                return
+            if self._apply(key, stamped, len(data), is_active=is_active, created=created) and stamped:
+                self.flusher.unflushed[key] = stamped[-1].seq
+                self.disk_thread.post(write, partial(self._write_failed, key))
+            if then is not None:
+                then()
+
+        if self._journal is not None:
+            append = [AppendEntries(session=key, first_seq=stamped[0].seq, lines=tuple(lines))] if stamped else []
+            await self._journal.commit(*append, *also, on_done=apply)
             return
-        state = self.books.find(key)
-        if state is not None:  # It may have been deleted meanwhile.
-            data = b"".join(lines)
-            self._take(key, state, sealed, data, is_active=is_active)
-            if sealed:
-                self._persist_later(key, data, upto=sealed[-1].seq)
-        then()
-
-    async def commit(self, operations: Sequence[Operation], then: Then = nothing_more) -> None:
-        """Commit what belongs to no entry."""
-        if self._journal is None:
+        self._apply(key, stamped, len(data), is_active=is_active, created=created)
+        try:
+            await self.disk_thread.submit(write)
+        except FileNotFoundError as error:
+            raise self.cache.drop_lost(key, "is missing on the disk") from error
+        except NewerTranscript as error:
+            raise refuse_newer_session(key, error) from error
+        if then is not None:
             then()
-        elif operations:
-            await self._journal.commit(*operations, on_done=partial(_follow, then))
 
-    async def flush(self) -> None:
-        """Make everything durable; before the recovery there is nothing to be."""
-        if self._is_recovered:
-            await self.durability.flush()
-
-    async def on_disk(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Do `work` in the thread that owns the files. It is done even when the one who waits for it is cancelled."""
-        return await self._thread.submit(partial(work, *arguments))
-
-    def insist_on_recovery(self) -> None:
-        if not self._is_recovered:
-            raise RuntimeError("recover() has to come first: without it, numbers in use would be given away again")
-
-    def _insist_on_room(self) -> None:
-        if self.disk.waiting > _WAITING_LIMIT:
-            raise Refused("The disk has not taken anything for too long, so nothing more can be accepted just now.")
-
-    def _take(
-        self, key: str, state: SessionState, sealed: Sequence[Entry], data: bytes, *, is_active: bool = False
-    ) -> None:
-        """Take entries into memory, which have come since the session had that `state`."""
-        for entry in sealed:
+    def _apply(
+        self, key: str, stamped: list[Entry], size: int, *, is_active: bool, created: SessionState | None
+    ) -> bool:
+        """Put entries into memory. Return False if the session was deleted in the meantime."""
+        if created is not None:
+            self.index.update(key, created, is_active=True)
+            self.cache.put(key, stamped, size)
+            return True
+        state = self.index.find(key)
+        if state is None:
+            return False
+        for entry in stamped:
             state = session.advance(state, entry)
-        self.books.update(key, msgspec.structs.replace(state, size=state.size + len(data)), is_active=is_active)
-        self.ends.extend(key, sealed, len(data))
+        self.index.update(key, msgspec.structs.replace(state, size=state.size + size), is_active=is_active)
+        self.cache.extend(key, stamped, size)
+        return True
 
-    def _seal(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], list[bytes]]:
+    def _write_failed(self, key: str, error: BaseException) -> None:
+        """Drop a session whose file has disappeared, so that the next message starts a new one."""
+        if isinstance(error, FileNotFoundError) and self.index.find(key) is not None:
+            self.cache.drop_lost(key, "is missing on the disk")
+        else:
+            log.error("transcript_not_written", session=key, reason=str(error))
+
+    async def commit(self, operations: Sequence[Operation], then: Then | None = None) -> None:
+        """Commit operations without entries."""
+        if self._journal is None:
+            if then is not None:
+                then()
+        elif operations:
+            await self._journal.commit(
+                *operations, on_done=lambda refusal: then() if then is not None and refusal is None else None
+            )
+
+    def _require_room(self) -> None:
+        if self.disk.waiting > MAX_WAITING_BYTES:
+            raise Refused("The disk has been full for too long, so I can't save new messages. Please try again later.")
+
+    def _stamp(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], list[bytes]]:
         now = self._clock()
         pairs = [stamp(entry, seq=seq, now=now) for seq, entry in enumerate(entries, after + 1)]
         return [entry for entry, _ in pairs], [line for _, line in pairs]
 
-    def _persist_later(self, key: str, data: bytes, *, upto: int, is_new: bool = False) -> None:
-        """Write through to the transcript what the journal has; since it has it, nobody needs to wait."""
-        self.durability.owe(key, upto)
-        self._thread.entrust(partial(self.disk.append, key, data, is_new=is_new), partial(self._not_persisted, key))
-
-    def _not_persisted(self, key: str, trouble: Exception) -> None:
-        """Forget a session that cannot be written; whoever comes next is told. Any other trouble is the disk's own."""
-        if isinstance(trouble, FileNotFoundError) and self.books.find(key) is not None:
-            self.ends.gone(key, "is gone from the disk")
-        else:
-            log.error("transcript_not_written", session=key, reason=str(trouble))
-
-    async def _persist(self, key: str, data: bytes, *, is_new: bool = False) -> None:
-        """Write through to the transcript, and be refused when that cannot be."""
+    async def _append_checkpoint(self, key: str) -> None:
+        """Append the current state as a checkpoint. It only saves reading, so a failure is not an error."""
         try:
-            await self._thread.submit(partial(self.disk.append, key, data, is_new=is_new))
-        except FileNotFoundError as trouble:
-            raise self.ends.gone(key, "is gone from the disk") from trouble
-        except NewerTranscript as trouble:
-            raise too_new(key, trouble) from trouble
-
-    async def _write_checkpoint(self, key: str) -> None:
-        """Write down what all adds up to. What was appended is written already: nothing here is worth failing for."""
-        try:
-            if self.books.state(key).has_summary:
-                await self.ends.load(key, 1)
+            if self.index.require(key).has_summary:
+                await self.cache.load(key, 1)
             await self._append(key, partial(self._checkpoint, key))
         except (Refused, SpoolFull) as refusal:
             log.debug("checkpoint_not_written", session=key, reason=str(refusal))
 
     def _checkpoint(self, key: str) -> list[Entry]:
-        entries, state = self.ends.at_hand(key), self.books.state(key)
+        # Runs under the append lock. Another append may have written a checkpoint since, or the cache may have
+        # dropped the session, and with it the summary.
+        entries, state = self.cache.get(key), self.index.require(key)
         if not _is_checkpoint_due(state) or (entries is None and state.has_summary):
             return []
         summary = current_summary(entries or ()) if state.has_summary else None
@@ -292,9 +261,4 @@ class SessionStore:
 
 
 def _is_checkpoint_due(state: SessionState) -> bool:
-    return state.seq - state.checkpoint >= _CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= _CHECKPOINT_BYTES
-
-
-def _follow(then: Then, refusal: BaseException | None) -> None:
-    if refusal is None:
-        then()
+    return state.seq - state.checkpoint >= CHECKPOINT_ENTRIES or state.size - state.checkpoint_at >= CHECKPOINT_BYTES

@@ -1,82 +1,69 @@
-"""Sessions on their way out of here, or in from elsewhere: whole transcripts, line by line, as they are."""
+"""Export and import of whole sessions, as the lines of their transcripts."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
+from gateway.aio import WorkerThread
 from gateway.errors import Refused
 from gateway.sessions import entries as e
-from gateway.sessions.index import Scope
-from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
-from gateway.sessions.storage.threads import Reader
 from gateway.sessions.storage.transfer_files import BLOCK, ExportFile, ImportFile
 from gateway.sessions.store import SessionStore
 
-__all__ = ["Transfer", "join_into_blocks"]
 
-
-class Transfer:
-    def __init__(self, ledger: SessionStore, reader: Reader) -> None:
-        self._ledger = ledger
-        self._reader = reader
-
-    async def lines_out(self, key: str) -> AsyncGenerator[bytes, None]:
-        """Yield what the transcript holds and what waits to be appended to it, as of the first line."""
-        self._ledger.books.state(key)
+async def export_lines(store: SessionStore, reader: WorkerThread, key: str) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a transcript, and those that wait to be appended, as of the first call."""
+    store.index.require(key)
+    export: ExportFile | None = None
+    try:
+        size, waiting = await store.disk_thread.submit(store.disk.snapshot, key)
+        if size:
+            export = await reader.submit(ExportFile, store.disk.path(key), size)
+    except FileNotFoundError as error:
+        store.index.require(key)  # Raises if the session was deleted in the meantime.
+        raise store.cache.drop_lost(key, "is missing on the disk") from error
+    if export is not None:
         try:
-            departure, waiting = await self._departure(key)
-        except FileNotFoundError as trouble:
-            self._ledger.books.state(key)  # Where it was deleted meanwhile, this says so.
-            raise self._ledger.ends.gone(key, "is gone from the disk") from trouble
-        if departure is not None:
-            try:
-                while lines := await self._reader.do(departure.lines):
-                    for line in lines:
-                        yield line
-            finally:
-                departure.close()
-        for line in waiting.splitlines(keepends=True):
-            yield line
-
-    async def _departure(self, key: str) -> tuple[ExportFile | None, bytes]:
-        size, waiting = await self._ledger.on_disk(self._ledger.disk.snapshot, key)
-        if not size:
-            return None, waiting
-        return await self._reader.do(ExportFile, self._ledger.disk.path(key), size), waiting
-
-    async def lines_in(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
-        """Take in what `lines_out` gave elsewhere, or in another time."""
-        self._ledger.insist_on_recovery()
-        arrival = await self._reader.do(ImportFile, self._ledger.disk.transcripts)
-        try:
-            async for data in join_into_blocks(lines):
-                await self._reader.do(arrival.write, data)
-            header, state = await self._reader.do(arrival.finish)
-            self._insist_on_place(scope, header)
-            was = self._ledger.books.scopes[header.scope]
-            self._ledger.books.update(header.key, state, is_active=was.active_session_key is None)
-            await self._place(arrival, header.key, was)
+            while lines := await reader.submit(export.lines):
+                for line in lines:
+                    yield line
         finally:
-            await self._reader.do(arrival.close)
-        return meta_of(header.key, self._ledger.books.state(header.key))
+            export.close()
+    for line in waiting.splitlines(keepends=True):
+        yield line
 
-    def _insist_on_place(self, scope: str | None, header: e.Header) -> None:
+
+async def import_lines(
+    store: SessionStore, reader: WorkerThread, scope: str | None, lines: AsyncIterable[bytes]
+) -> SessionMeta:
+    """Add a session from exported lines. Raises `Refused` if it does not fit here."""
+    store.require_recovery()
+    arrival = await reader.submit(ImportFile, store.disk.transcripts)
+    try:
+        async for block in join_into_blocks(lines):
+            await reader.submit(arrival.write, block)
+        header, state = await reader.submit(arrival.finish)
+        key = header.key
+        before = store.index[header.scope]
         if scope is not None and header.scope != scope:
-            raise Refused(f"This is a session of another chat ({header.scope}), so it cannot be imported here.")
-        if header.key in self._ledger.books.sessions(header.scope) or header.key in self._ledger.durability.doomed:
-            raise Refused(f"There is a session {header.number} there already. Delete it first, to import this one.")
-
-    async def _place(self, arrival: ImportFile, key: str, was: Scope) -> None:
+            raise Refused(f"This session belongs to another chat ({header.scope}), so it can't be imported here.")
+        if key in before.sessions or key in store.flusher.undeleted:
+            raise Refused(f"Session {header.number} already exists there. Delete it before you import this one.")
+        store.index.update(key, state, is_active=before.active_session_key is None)
         try:
-            await self._ledger.on_disk(self._ledger.disk.place, key, arrival)
-        except OSError as trouble:
-            self._ledger.ends.forget(key)
-            raise Refused(f"The session could not be stored: {trouble.strerror}.") from trouble
-        active = was.active_session_key
-        if active is not None and self._ledger.books.state(key).epoch > was.epoch:
-            # By its epoch the arrival would pass for the active one, should the index ever be lost.
-            found = self._ledger.books.scopes[parse_key(key)[0]]
-            step = e.Activated(key=active, epoch=found.epoch + 1, highest_number=found.highest_number)
-            await self._ledger.append(active, [step])
+            await store.disk_thread.submit(store.disk.place, key, arrival)
+        except OSError as error:
+            store.index.remove(key)
+            store.cache.drop(key)
+            raise Refused(f"The session could not be saved: {error.strerror}.") from error
+        active = before.active_session_key
+        if active is not None and store.index.require(key).epoch > before.epoch:
+            # Without an index, the highest epoch decides which session is active. It must not be the imported one.
+            now = store.index[header.scope]
+            entry = e.Activated(key=active, epoch=now.epoch + 1, highest_number=now.highest_number)
+            await store.append(active, [entry])
+    finally:
+        await reader.submit(arrival.close)
+    return meta_of(key, store.index.require(key))
 
 
 async def join_into_blocks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""How far a turn has come by its entries, for one that goes on after a crash or waits for somebody. Pure."""
+"""The progress of an unfinished turn, from its entries: for a turn that resumes after a crash or an approval. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,23 +6,13 @@ from gateway.conversation import ToolCall
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 
-__all__ = [
-    "INTERRUPTED",
-    "assistant_texts",
-    "current_plan",
-    "interrupted_results",
-    "open_tool_calls",
-    "sent_files",
-    "to_tool_call",
-]
-
 INTERRUPTED = (
     "This call was interrupted before its result was recorded. It may have taken effect: check before repeating it."
 )
 
 
 def current_plan(entries: Sequence[Entry]) -> e.Plan | None:
-    """Return the newest plan of the turn that has not ended, if it has told one."""
+    """Return the newest plan of the running turn, or None."""
     for entry in reversed(entries):
         if isinstance(entry, e.Plan):
             return entry
@@ -32,17 +22,17 @@ def current_plan(entries: Sequence[Entry]) -> e.Plan | None:
 
 
 def assistant_texts(entries: Sequence[Entry], turn: str) -> list[str]:
-    """Return what the model has said in the steps of `turn` that are finished."""
+    """Return the texts of the model in the finished steps of `turn`."""
     return [entry.content for entry in entries if isinstance(entry, e.Assistant) and entry.turn == turn]
 
 
 def sent_files(entries: Iterable[Entry], turn: str) -> list[e.SentFile]:
-    """Return the files that go with the answer of `turn`."""
+    """Return the files that are part of the answer of `turn`."""
     return [entry for entry in entries if isinstance(entry, e.SentFile) and entry.turn == turn]
 
 
 def interrupted_results(entries: Sequence[Entry], turn: str) -> list[Entry]:
-    """Return results for the tool calls of `turn` that have none: they were running when the daemon ended."""
+    """Return results for the tool calls of `turn` that have none. They were running when the daemon stopped."""
     results = {entry.tool_use_id for entry in entries if isinstance(entry, e.ToolResult) and entry.turn == turn}
     calls = [entry for entry in entries if isinstance(entry, e.ToolUse) and entry.turn == turn]
     return [
@@ -53,9 +43,9 @@ def interrupted_results(entries: Sequence[Entry], turn: str) -> list[Entry]:
 
 
 def open_tool_calls(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCall], dict[str, e.Approval]]:
-    """Return the calls of the last step of `turn` that have no result, and what was asked, or decided, about each.
+    """Return the tool calls of the last step of `turn` that have no result, and the approval of each, if any.
 
-    Of several decisions the first counts. Ids are unique within a step only, so earlier steps do not matter.
+    The first decision on a call counts. Call ids are unique within a step only, so earlier steps are ignored.
     """
     calls: dict[str, ToolCall] = {}
     approvals: dict[str, e.Approval] = {}

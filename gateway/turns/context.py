@@ -152,7 +152,7 @@ class TurnContext:
         # Waits briefly for MCP servers that have just been started: a resumed turn may need one of their tools.
         if self._mcp.servers:
             await self._mcp.wait_ready()
-        session = await self._sessions.look_up(job.session)
+        session = await self._sessions.load_meta(job.session)
         agent = self._agents.chosen(job.agent, session)
         provider = self._meter.open_provider(
             agent,
@@ -168,7 +168,7 @@ class TurnContext:
         The messages of the turn are read from the transcript, so they must have been committed.
         """
         notes = await self.notes.text(self.notes_path(job))
-        before, turn = await self._sessions.divided(job.session, turn=job.turn)
+        before, turn = await self._sessions.split_history(job.session, turn=job.turn)
         address, sender, today = job.inbound.address, job.inbound.sender, self.now()
         facts = PromptFacts(
             agent=agent.name,
@@ -195,7 +195,7 @@ class TurnContext:
         person = person_of(self._live.settings, job.inbound)
         request = CompactionRequest(session=job.session, agent=agent, person=person, keep=OVERFLOW)
         await self._compactor.compact(request)
-        before, _ = await self._sessions.divided(job.session, turn=job.turn)
+        before, _ = await self._sessions.split_history(job.session, turn=job.turn)
         return before
 
     def _is_shared(self, job: Job) -> bool:

@@ -119,9 +119,9 @@ async def test_a_session_is_the_same_to_the_byte_after_export_delete_and_import(
 
 async def test_an_import_is_refused_with_the_reason(settings: Settings, connect: OpenArchive) -> None:
     async with connect(settings) as archive:
-        with pytest.raises(Refused, match="no header"):
+        with pytest.raises(Refused, match="not a header"):
             await archive.import_session(given(b"nonsense\n"))
-        with pytest.raises(Refused, match="session 1 there already"):
+        with pytest.raises(Refused, match="Session 1 already exists"):
             await archive.import_session(given(await exported(archive, SCOPE)))
 
 

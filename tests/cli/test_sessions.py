@@ -197,7 +197,7 @@ def test_import_continues_after_a_refused_file(home: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "gatehouse: missing: Can't read it: No such file or directory.",
-        "gatehouse: nonsense: This is not an exported session: its first line is no header. Export it again.",
+        "gatehouse: nonsense: This is not an exported session: its first line is not a header. Export it again.",
     ]
     assert done.stdout == f"bob.jsonl: imported as session 1 of {OTHER}, 0 messages.\n"
 

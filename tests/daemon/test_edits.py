@@ -132,7 +132,7 @@ async def test_a_message_that_meets_a_bug_once_it_is_stored_is_answered(tmp_path
         await chat.submit(message("hello", "1"))
         assert await replies(chat, 1) == ["heard: hello"]
         await chat.submit(message("/session close", "2"))
-        daemon.sessions._removal._on_leaving = fail  # noqa: SLF001 - there is no other archiver yet
+        daemon.sessions._retention._on_leaving = fail  # noqa: SLF001 - there is no other archiver yet
         assert await chat.submit(message("again", "3")) is Verdict.ACCEPTED
         assert await replies(chat, 1) == ["heard: again"]
 

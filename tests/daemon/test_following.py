@@ -63,7 +63,7 @@ async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path
         parrot.may_answer.set()
         first, second = await replies(chat, 2)
     assert first == "heard: first"
-    assert "does not exist any more" in second
+    assert "no longer exists" in second
 
 
 async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -14,7 +14,6 @@ from gateway.sessions.export import (
     MarkdownExport,
     StatementBuilder,
     export_pieces,
-    export_text,
     undone_turns,
 )
 from gateway.sessions.session import fold, meta_of
@@ -26,6 +25,10 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202eevil"
 
 def meta(entries: Sequence[Entry]) -> SessionMeta:
     return meta_of(SCOPE, fold(entries))
+
+
+def export_text(export: Export, source: Iterable[Entry]) -> str:
+    return "".join([*map(export.feed, source), export.finish()])
 
 
 def statements(entries: Sequence[Entry], undone: Sequence[str] = ()) -> list[tuple[str, str, int]]:

@@ -24,33 +24,33 @@ def test_a_growing_session_is_remembered_as_it_would_be_folded(
     turns: list[list[Entry]], size: int, max_chars: int | None
 ) -> None:
     entries: list[Entry] = []
-    remembered = HistoryCache()
+    cache = HistoryCache()
     whole = sealed([header(), *(entry for number, body in enumerate(turns) for entry in of_turn(number, body))])
     for entry in whole:
         entries.append(entry)
-        told = remembered.divided(entries, size, turn=entry.turn, max_chars=max_chars)
+        told = cache.split(entries, size, turn=entry.turn, max_chars=max_chars)
         assert told == split_history(entries, size, turn=entry.turn, max_chars=max_chars)
-        whole_so_far = remembered.divided(entries, size, max_chars=max_chars)
+        whole_so_far = cache.split(entries, size, max_chars=max_chars)
         assert whole_so_far == split_history(entries, size, max_chars=max_chars)
 
 
 def test_a_window_that_is_made_larger_reaches_further_back() -> None:
     entries = [*sealed(dialogue(100)), e.User(content="now", turn="now")]
-    remembered = HistoryCache()
-    assert remembered.divided(entries, 4, turn="now") == split_history(entries, 4, turn="now")
-    assert remembered.divided(entries, 40, turn="now") == split_history(entries, 40, turn="now")
+    cache = HistoryCache()
+    assert cache.split(entries, 4, turn="now") == split_history(entries, 4, turn="now")
+    assert cache.split(entries, 40, turn="now") == split_history(entries, 40, turn="now")
 
 
 def test_what_stands_behind_a_summary_is_remembered_too() -> None:
     """A long session is summed up now and then; no turn after that costs what was said before it."""
     entries: list[Entry] = []
-    remembered = HistoryCache()
+    cache = HistoryCache()
     spoken = dialogue(60)
     spoken.insert(2 + 5 * 20, e.Summary(content="It was about time.", from_seq=3 + 5 * 3, covers=2 + 5 * 15))
     for entry in sealed(spoken):
         entries.append(entry)
-        assert remembered.divided(entries, 30, turn=entry.turn) == split_history(entries, 30, turn=entry.turn)
-    before, _ = remembered.divided(entries, 30, turn="t60")
-    again, _ = remembered.divided(entries, 30, turn="t60")
+        assert cache.split(entries, 30, turn=entry.turn) == split_history(entries, 30, turn=entry.turn)
+    before, _ = cache.split(entries, 30, turn="t60")
+    again, _ = cache.split(entries, 30, turn="t60")
     assert before[0] is again[0]
     assert "about time" in str(before[0])

@@ -15,7 +15,7 @@ def scope(sessions: int) -> Scope:
     made = EMPTY_SCOPE
     for number in range(1, sessions + 1):
         key = session_key(SCOPE, number)
-        made = made.with_session(key, fold(sealed([header(key, number)]))).pointing_to(key)
+        made = made.with_session(key, fold(sealed([header(key, number)])), is_active=True)
     return made
 
 

@@ -107,7 +107,7 @@ async def test_resuming_the_active_session_writes_nothing(manager: SessionManage
 @pytest.mark.parametrize("number", [7, 0, -1])
 async def test_resuming_what_is_not_there_says_so(manager: SessionManager, number: int) -> None:
     await begin(manager)
-    with pytest.raises(Refused, match=f"There is no session {number} here. /session list shows what there is."):
+    with pytest.raises(Refused, match=f"There is no session {number} here. Send /session list to see your sessions."):
         await manager.resume(SCOPE, number)
 
 
@@ -239,7 +239,7 @@ async def test_a_transcript_that_vanishes_ends_its_session_with_a_sentence(
 ) -> None:
     key = await begin(manager)
     (directory / "transcripts" / file_name(key)).unlink()
-    with pytest.raises(Refused, match="session 1 is gone"):
+    with pytest.raises(Refused, match="session 1 is missing"):
         await manager.append(key, [e.User(content="hi")])
     assert await begin(manager) == f"{SCOPE}#2"
 

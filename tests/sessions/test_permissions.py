@@ -20,7 +20,7 @@ from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 NOBODY = 65534
 
 AS_NOBODY = """
-import asyncio, os, sys
+import asyncio, concurrent.futures.thread, os, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from config import SessionSettings
@@ -31,7 +31,7 @@ from gateway.contract import Address, PeerKind
 SCOPE = "agent:main:web:direct:ann"
 ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
 
-SETTINGS = SessionSettings()  # What has to be imported is, before it lies out of reach.
+SETTINGS = SessionSettings()  # All modules have to be imported before their folders are out of reach.
 
 async def main(directory):
     manager = await SessionManager.open(directory, SETTINGS, lambda: datetime.now(UTC))
@@ -40,7 +40,7 @@ async def main(directory):
     try:
         await manager.load(SCOPE)
     except Refused as refusal:
-        assert "could not be read (Permission denied)" in str(refusal), refusal
+        assert "from the disk (Permission denied)" in str(refusal), refusal
     assert [line.text for line in await manager.lines(SCOPE + "#2", 5)] == ["hi"]
     await manager.append(SCOPE, [e.User(content="waits")])
     assert "Permission denied" in manager.trouble
@@ -131,7 +131,7 @@ async def test_a_disk_that_fails_to_read_leaves_the_file_as_it_is(
     other = await open_manager()
     kept = transcript(directory).rename(directory / "kept")
     transcript(directory).mkdir()
-    with pytest.raises(Refused, match="The disk could not be read"):
+    with pytest.raises(Refused, match="can't read this session from the disk"):
         await other.load(SCOPE)
     assert [meta.number for meta in other.list(SCOPE)] == [1]
     transcript(directory).rmdir()

@@ -47,7 +47,7 @@ async def test_a_deleted_session_is_gone_from_disk_memory_and_index(
 
 
 async def test_deleting_what_is_not_there_says_so(manager: SessionManager) -> None:
-    with pytest.raises(Refused, match="does not exist"):
+    with pytest.raises(Refused, match="no longer exists"):
         await manager.delete(SCOPE)
 
 

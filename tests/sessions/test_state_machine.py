@@ -193,7 +193,8 @@ class Machine(RuleBasedStateMachine):
             for path in (directory / "transcripts").glob("*.jsonl"):
                 with path.open("ab") as file:
                     file.write(b'{"type":"us')
-        self.manager._ledger.stop()  # noqa: SLF001 - the threads of a process that is no more.
+        self.manager._store.stop()  # noqa: SLF001 - the threads of a process that was killed.
+        self.manager._reader.stop()  # noqa: SLF001 - as above.
         self.manager = self.run(self._opened())
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Which session a transcript says it holds, and in which format. Pure: what is read, and the file's name, in."""
+"""Transcript entries as lines of JSON, and the checks that a file contains the session that it is named for. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gateway.text import clean
 
 
 class DamagedEntry(ValueError):
-    """A line that is no entry."""
+    """A line that is not an entry."""
 
 
 class _Stub(msgspec.Struct):
@@ -77,51 +77,27 @@ _Known = (
 _TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(_Known))
 
 _encoder = msgspec.json.Encoder()
-
 _decoder = msgspec.json.Decoder(_Known)
-
 _stub_decoder = msgspec.json.Decoder(_Stub)
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the line of `entry`, newline included. JSON escapes control characters, so there is no other newline."""
+    """Return the line of `entry`, newline included. JSON escapes control characters, so it has no other newline."""
     return _encoder.encode(entry) + b"\n"
 
 
 def stamp(entry: Entry, *, seq: int, now: datetime) -> tuple[Entry, bytes]:
-    """Give `entry` its number, and the time unless it has one already; return it as it will be read, and its line."""
+    """Give `entry` its seq, and the time unless it has one. Return it as a reader will decode it, and its line."""
     ts = now if entry.ts is UNSTAMPED else entry.ts
     stamped = msgspec.structs.replace(entry, seq=seq, ts=ts if ts.tzinfo is UTC else ts.astimezone(UTC))
     try:
-        return stamped, encode(stamped)
-    except UnicodeEncodeError:
+        return stamped, _encoder.encode(stamped) + b"\n"
+    except UnicodeEncodeError:  # Text is cleaned where it comes in. If that missed something, the chat goes on here.
         line = _encoder.encode(_cleaned(msgspec.to_builtins(stamped))) + b"\n"
         return decode(line), line
 
 
-def decode(line: bytes) -> Entry:
-    """Read one line; `Damaged` when it is no entry, `Unknown` when it is one of a newer version."""
-    try:
-        entry: Entry = _decoder.decode(line)
-    except (ValueError, RecursionError) as trouble:
-        entry = _decode_unknown(line, trouble)
-    if entry.seq < 1 or entry.ts is UNSTAMPED:
-        raise DamagedEntry("no seq or no ts")
-    return entry
-
-
-def _decode_unknown(line: bytes, trouble: Exception) -> Unknown:
-    try:
-        stub = _stub_decoder.decode(line)
-    except (ValueError, RecursionError) as hopeless:
-        raise DamagedEntry(str(hopeless)) from hopeless
-    if stub.type in _TAGS:
-        raise DamagedEntry(str(trouble)) from trouble
-    return Unknown(kind=stub.type, seq=stub.seq, ts=stub.ts, turn=stub.turn)
-
-
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value, whatever a tool or a model has made of it.
-    """Make text valid Unicode. This is done at the edge; here it only keeps a slip there from silencing a chat."""
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value, from a tool or a model.
     match value:
         case str():
             return clean(value)
@@ -133,12 +109,30 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value, whatever a to
             return value
 
 
+def decode(line: bytes) -> Entry:
+    """Decode one line. Raises `DamagedEntry` if it is not an entry. An entry of a newer version becomes `Unknown`."""
+    entry: Entry
+    try:
+        entry = _decoder.decode(line)
+    except (ValueError, RecursionError) as error:
+        try:
+            stub = _stub_decoder.decode(line)
+        except (ValueError, RecursionError) as hopeless:
+            raise DamagedEntry(str(hopeless)) from hopeless
+        if stub.type in _TAGS:
+            raise DamagedEntry(str(error)) from error
+        entry = Unknown(kind=stub.type, seq=stub.seq, ts=stub.ts, turn=stub.turn)
+    if entry.seq < 1 or entry.ts is UNSTAMPED:
+        raise DamagedEntry("no seq or no ts")
+    return entry
+
+
 class UnreadableTranscript(Exception):
-    """A file that is no transcript of the session it is named for."""
+    """A file that does not contain the session that it is named for."""
 
 
 class NewerTranscript(Exception):
-    """A transcript that only a newer version can read. `outline` has what can be told of it."""
+    """A transcript that only a newer version can read. `outline` has the part of its header that all versions share."""
 
     def __init__(self, outline: HeaderOutline) -> None:
         super().__init__(f"it was written by a newer Gatehouse (format {outline.version}, this one reads {FORMAT})")
@@ -146,7 +140,7 @@ class NewerTranscript(Exception):
 
 
 class HeaderOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """What the header of any version tells."""
+    """The fields of a header that every version has."""
 
     version: int
     key: str
@@ -157,62 +151,56 @@ class HeaderOutline(msgspec.Struct, frozen=True, kw_only=True):
 
 _outline_decoder = msgspec.json.Decoder(HeaderOutline)
 
-_Naming = Header | Activated | Checkpoint
-"""The entries that say to which session they belong."""
+_WithKey = Header | Activated | Checkpoint
+"""The entries that name their session."""
 
 
-def refuse_newer(path: Path, head: bytes) -> None:
-    """Raise `Newer` before anything is changed in a file whose format we do not know."""
+def refuse_newer(path: Path, first_line: bytes) -> None:
+    """Raise `NewerTranscript` if the file has a newer format. Call this before changing the file."""
     try:
-        outline = _outline_decoder.decode(head)
+        outline = _outline_decoder.decode(first_line)
     except (ValueError, RecursionError):
         return
     if outline.version > FORMAT and file_name(outline.key) == path.name:
         raise NewerTranscript(outline)
 
 
-def is_named(path: Path, entries: Iterable[Entry]) -> bool:
-    """Tell whether one of the entries says that this is the file of its session."""
-    return any(isinstance(entry, _Naming) and file_name(entry.key) == path.name for entry in entries)
+def names_session(entries: Iterable[Entry], path: Path) -> bool:
+    """Return True if one of the entries belongs to the session that the file is named for."""
+    return any(isinstance(entry, _WithKey) and file_name(entry.key) == path.name for entry in entries)
 
 
 def with_header(entries: list[Entry], path: Path) -> list[Entry]:
-    """Check that these entries are those of the session the file is named for, and put a lost header back."""
+    """Return the entries of a whole file with a valid header in front; a damaged header is reconstructed.
+
+    Raises `UnreadableTranscript` if no entry belongs to the session that the file is named for.
+    """
     for entry in entries:
-        if isinstance(entry, _Naming) and file_name(entry.key) == path.name:
-            header = _checked(entry) if isinstance(entry, Header) else _header_from(entry, entries)
-            return [header, *(other for other in entries if not isinstance(other, Header))]
-    raise UnreadableTranscript(f"{path.name} does not say which session it holds")
-
-
-def _checked(header: Header) -> Header:
-    """Believe the key, which the file's name vouches for, where the header contradicts itself."""
-    scope, number = _parsed(header.key)
-    return msgspec.structs.replace(header, scope=scope, number=number)
-
-
-def _parsed(key: str) -> tuple[str, int]:
+        if isinstance(entry, _WithKey) and file_name(entry.key) == path.name:
+            break
+    else:
+        raise UnreadableTranscript(f"{path.name} does not name its session")
     try:
-        return parse_key(key)
-    except ValueError as trouble:
-        raise UnreadableTranscript(str(trouble)) from trouble
-
-
-def _header_from(naming: Activated | Checkpoint, entries: list[Entry]) -> Header:
-    """Make up a header for a session whose own was damaged; where it was started is all that is lost."""
-    scope, number = _parsed(naming.key)
-    told = naming.state if isinstance(naming, Checkpoint) else naming
-    return Header(
-        seq=1,
-        ts=entries[0].ts,
-        version=FORMAT,
-        id=file_name(naming.key).removesuffix(".jsonl")[-32:],
-        key=naming.key,
-        scope=scope,
-        number=number,
-        created=entries[0].ts,
-        agent=scope.split(":")[1] if ":" in scope else "",
-        origin=None,
-        epoch=told.epoch,
-        highest_number=told.highest_number,
-    )
+        scope, number = parse_key(entry.key)
+    except ValueError as error:
+        raise UnreadableTranscript(str(error)) from error
+    if isinstance(entry, Header):
+        # The file name confirms the key, so the key is right where the other fields contradict it.
+        header = msgspec.structs.replace(entry, scope=scope, number=number)
+    else:
+        known = entry.state if isinstance(entry, Checkpoint) else entry
+        header = Header(
+            seq=1,
+            ts=entries[0].ts,
+            version=FORMAT,
+            id=file_name(entry.key).removesuffix(".jsonl")[-32:],
+            key=entry.key,
+            scope=scope,
+            number=number,
+            created=entries[0].ts,
+            agent=scope.split(":")[1] if ":" in scope else "",
+            origin=None,  # No other entry has it.
+            epoch=known.epoch,
+            highest_number=known.highest_number,
+        )
+    return [header, *(other for other in entries if not isinstance(other, Header))]

@@ -1,4 +1,7 @@
-"""The files of one sessions folder. Everything but `flushing` happens in one thread, in the order it was asked for."""
+"""Writes transcripts, and keeps what the disk refused until it takes it.
+
+All methods run in one thread, in the order of the calls. Only fsync runs in another thread: see `flush.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,96 +15,144 @@ from pathlib import Path
 import structlog
 
 from config.files import Fsync
-from gateway.private_files import FILE_MODE, OTHERS, prepare_private_folder
+from gateway.bounded import BoundedDict
+from gateway.private_files import (
+    APPEND,
+    FILE_MODE,
+    OTHERS,
+    close_to_others,
+    open_private,
+    prepare_private_folder,
+    write_all,
+)
 from gateway.sessions import index
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage import transcript
-from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, decode
+from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, decode, refuse_newer
 from gateway.sessions.storage.tail import NeverStop, StopCondition
-from gateway.sessions.storage.transcript import OpenWriters, TranscriptTail, rebuild, set_aside
+from gateway.sessions.storage.transcript import TranscriptTail, first_line, rebuild, repair_tail, set_aside
 from gateway.sessions.storage.transfer_files import ImportFile
 
-_LIMIT = 32 * 1024 * 1024
-"""Bytes kept in all; beyond that, what the file holds has to do."""
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+MAX_OPEN_FILES = 256
+MAX_UNSYNCED_BYTES = 32 * 1024 * 1024
+"""Bytes kept in memory until they are fsynced. Beyond that, a rebuild copies them from the file."""
+
+
+class TranscriptWriter:
+    """A transcript that is open for appending. The caller closes it."""
+
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """Open the file and repair its tail. Raises `FileNotFoundError` unless `is_new`, and `NewerTranscript`."""
+        if is_new:
+            with suppress(FileNotFoundError):
+                if path.stat().st_size > 0:
+                    set_aside(path)
+        self._name = str(path)
+        self._descriptor = open_private(path, APPEND | (os.O_CREAT if is_new else 0))
+        try:
+            close_to_others(path, self._descriptor)
+            refuse_newer(path, first_line(self._descriptor))
+            self.size = repair_tail(path, self._descriptor)
+            self._inode = os.fstat(self._descriptor).st_ino
+        except BaseException:  # The caller has no object to close yet.
+            self.close()
+            raise
+
+    def is_current(self) -> bool:
+        """Return False if the file was replaced, removed or changed by somebody else."""
+        try:
+            status = os.stat(self._name, follow_symlinks=False)  # noqa: PTH116 - runs on each append; this is fastest.
+        except FileNotFoundError:
+            return False
+        return status.st_ino == self._inode and status.st_size == self.size
+
+    def append(self, data: bytes) -> None:
+        """Append whole lines: all of them, or none and raise `OSError`."""
+        try:
+            write_all(self._descriptor, data)
+        except OSError:
+            # Remove a part that was written. If this fails too, the next one who opens the file repairs its tail.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += len(data)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 @dataclass(slots=True)
-class Written:
-    """What was written since the first `durable` bytes of a transcript were last known to be on the disk."""
+class _Unsynced:
+    """Bytes that were written behind the first `durable` bytes of a transcript, and not fsynced yet."""
 
     durable: int
     parts: list[bytes] = field(default_factory=list)
 
-    @property
-    def data(self) -> bytes:
-        return b"".join(self.parts)
 
+class UnsyncedBytes:
+    """The bytes of each session that an fsync has not confirmed. With them, a file can be rebuilt if fsync fails.
 
-class Unsynced:
-    """By session: what waits for the next sync, what the one at hand is about, and what could not be synced."""
+    After a failed fsync the kernel may drop the written pages, and a second fsync succeeds all the same. So a file
+    whose fsync failed is never trusted again: it is rebuilt from its durable bytes and from these.
+    """
 
     def __init__(self) -> None:
-        self.poisoned: dict[str, Written] = {}
-        """Files that are not to be trusted, until they have been built anew."""
-        self._waiting: dict[str, Written] = {}
-        self._syncing: dict[str, Written] = {}
+        self.distrusted: dict[str, _Unsynced] = {}
+        """Files to rebuild."""
+        self._waiting: dict[str, _Unsynced] = {}
+        self._syncing: dict[str, _Unsynced] = {}
         self._kept = 0
 
-    def keep(self, key: str, durable: int, data: bytes) -> None:
-        """Note that `data` was written behind the first `durable` bytes, or behind what was noted before."""
-        written = self._waiting.get(key)
-        if written is None:
-            written = self._waiting[key] = Written(durable)
-        written.parts.append(data)
+    def add(self, key: str, durable: int, data: bytes) -> None:
+        """Keep `data`, which was written behind the first `durable` bytes or behind the bytes added before."""
+        unsynced = self._waiting.get(key)
+        if unsynced is None:
+            unsynced = self._waiting[key] = _Unsynced(durable)
+        unsynced.parts.append(data)
         self._kept += len(data)
-        if self._kept > _LIMIT:
-            self._kept -= sum(map(len, written.parts))
-            self._waiting[key] = Written(durable + len(data))
+        if self._kept > MAX_UNSYNCED_BYTES:
+            self._kept -= sum(map(len, unsynced.parts))
+            self._waiting[key] = _Unsynced(durable + len(data))
 
-    def begin(self) -> Iterable[str]:
-        """Return the keys of what is to be synced now; what is written from here on waits for the next time."""
+    def begin_sync(self) -> Iterable[str]:
+        """Return the keys to fsync now. Bytes that are added from now on wait for the next time."""
         self._syncing, self._waiting = self._waiting, {}
         return self._syncing
 
-    def end(self, failed: Iterable[str]) -> list[str]:
-        """Forget what is durable now, and poison what has `failed`, but for what was deleted meanwhile; return that."""
-        poisoned = [key for key in failed if key in self._syncing]
-        for key in poisoned:
-            self._poison(key)
+    def end_sync(self, failed: Iterable[str]) -> list[str]:
+        """Forget the durable bytes. Distrust the `failed` files that still exist, and return their keys."""
+        distrusted = [key for key in failed if key in self._syncing]
+        for key in distrusted:
+            known = [each for each in (self._syncing.pop(key), self._waiting.pop(key, None)) if each is not None]
+            self.distrusted[key] = _Unsynced(known[0].durable, [part for each in known for part in each.parts])
         self._syncing = {}
-        self._kept = sum(len(part) for written in self._waiting.values() for part in written.parts)
-        return poisoned
-
-    def _poison(self, key: str) -> None:
-        before, after = self._syncing.pop(key, None), self._waiting.pop(key, None)
-        known = [written for written in (before, after) if written is not None]
-        self.poisoned[key] = Written(known[0].durable, [part for written in known for part in written.parts])
+        self._kept = sum(len(part) for unsynced in self._waiting.values() for part in unsynced.parts)
+        return distrusted
 
     def distrust(self, key: str, size: int) -> None:
-        """Poison a file of `size` bytes, all of which are on the disk but for what is known not to be."""
-        self.poisoned[key] = self._waiting.pop(key, Written(size))
+        """Distrust a file of `size` bytes that are all durable, except for those added here."""
+        self.distrusted[key] = self._waiting.pop(key, _Unsynced(size))
 
     def forget(self, key: str) -> None:
-        for known in (self._waiting, self._syncing, self.poisoned):
+        for known in (self._waiting, self._syncing, self.distrusted):
             known.pop(key, None)
-
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class _Backlog:
-    """Lines that could not be written yet."""
+    """Lines that the disk has refused so far."""
 
     data: bytes = b""
     is_new: bool = False
 
 
 class Disk:
-    """Writes and reads the files of one sessions folder. `trouble` and `waiting` may be read from any thread.
+    """The files of one sessions folder. `trouble` and `waiting` may be read from any thread.
 
-    `fsync` is `os.fsync`, or what a test puts in its place.
+    `fsync` is `os.fsync`, or a fake in tests.
     """
 
     def __init__(self, directory: Path, *, fsync: Fsync = os.fsync) -> None:
@@ -109,43 +160,37 @@ class Disk:
         self.transcripts = directory / "transcripts"
         self.fsync = fsync
         self.waiting = 0
+        """Bytes that the disk has refused so far."""
         self.is_marked_clean = True
-        """Whether the index may say that no transcript has changed since."""
         self._directory = directory
-        self._writers = OpenWriters()
+        self._writers = BoundedDict[str, TranscriptWriter](MAX_OPEN_FILES, on_drop=lambda _, writer: writer.close())
         self._backlogs: dict[str, _Backlog] = {}
-        self._unsynced = Unsynced()
+        self._unsynced = UnsyncedBytes()
         self._new_names: set[str] = set()
         self._append_trouble: str | None = None
         self._flush_trouble: str | None = None
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong at the moment, as a sentence for the operator."""
+        """The current problem as a sentence for the operator, or None."""
         return self._append_trouble or self._flush_trouble
 
     def prepare(self) -> None:
-        """Make the folders, private from birth, and close them to others if somebody has opened them."""
+        """Create the folders. Take away the access of other users, and remove temporary files of a killed daemon."""
         prepare_private_folder(self._directory)
         prepare_private_folder(self.transcripts)
         if self.index_path.exists() and self.index_path.stat().st_mode & OTHERS:
             self.index_path.chmod(FILE_MODE)
-        for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index, and of its clean mark.
+        for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index and of its clean mark.
             leftover.unlink()
-
-    def expect(self, *, is_marked_clean: bool) -> None:
-        """Know what recovery has found; a mark that does not hold is taken away before it can be believed."""
-        self.is_marked_clean = is_marked_clean
-        if not is_marked_clean:
-            index.unmark(self.index_path)
 
     def path(self, key: str) -> Path:
         return self.transcripts / file_name(key)
 
     def append(self, key: str, data: bytes, *, is_new: bool = False) -> None:
-        """Write through to the transcript. What the disk refuses waits here, in order, for the next try.
+        """Append lines to a transcript. If the disk refuses them, they wait for the next append or flush, in order.
 
-        Raises `FileNotFoundError` when the transcript has vanished, `Newer` when it must not be written.
+        Raises `FileNotFoundError` if the transcript has disappeared, and `NewerTranscript`.
         """
         backlog = self._backlogs.get(key)
         try:
@@ -153,164 +198,166 @@ class Disk:
                 self._write(key, data, is_new=is_new)
             else:
                 self._write(key, backlog.data + data, is_new=backlog.is_new)
-                self._give_up(key)
+                self._drop_backlog(key)
         except (FileNotFoundError, NewerTranscript):
-            self._give_up(key)
+            self._drop_backlog(key)
             raise
-        except OSError as trouble:
-            self._wait(key, data, is_new=is_new)
-            self._append_trouble = self.noted("append_failed", trouble, key)
-
-    def _wait(self, key: str, data: bytes, *, is_new: bool) -> None:
-        backlog = self._backlogs.setdefault(key, _Backlog(is_new=is_new))
-        backlog.data += data
-        self.waiting += len(data)
-
-    def replace_end(self, key: str, keep: int, rest: bytes) -> None:
-        """Put `rest` in place of all that a transcript has behind its first `keep` bytes."""
-        self._unmark()
-        self._writers.close(key)
-        rebuild(self.path(key), keep, rest, self.fsync)
-        self._new_names.add(key)
-
-    def read(self, key: str, enough: StopCondition | None = None, *, max_bytes: int | None = None) -> TranscriptTail:
-        """Read the end of a transcript with what waits to be appended to it.
-
-        One that is `Unreadable` is set aside first.
-        """
-        enough = enough or NeverStop()
-        backlog = self._backlogs.get(key) or _Backlog()
-        waiting: list[Entry] = [decode(line) for line in backlog.data.split(b"\n")[:-1]]
-        for entry in reversed(waiting):
-            enough.add(entry)
-        if backlog.is_new:
-            return TranscriptTail(entries=waiting, size=0, taken=len(backlog.data))
-        try:
-            reading = transcript.read(self.path(key), enough, max_bytes=max_bytes)
-        except UnreadableTranscript:
-            self._forget(key)
-            set_aside(self.path(key))
-            raise
-        reading.entries.extend(waiting)
-        return reading
-
-    def snapshot(self, key: str) -> tuple[int, bytes]:
-        """Return the size of a transcript and the lines that wait to be appended to it."""
-        backlog = self._backlogs.get(key) or _Backlog()
-        return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
-
-    def sizes(self) -> dict[str, int]:
-        """Return the size of every transcript by the name of its file."""
-        with os.scandir(self.transcripts) as files:
-            return {file.name: file.stat().st_size for file in files if file.name.endswith(".jsonl") and file.is_file()}
-
-    def place(self, key: str, arrival: ImportFile) -> None:
-        """Take in a transcript that came from elsewhere, and is durable already."""
-        self._unmark()
-        arrival.place(self.path(key))
-        self._new_names.add(key)
-
-    def delete(self, key: str) -> None:
-        """Delete a transcript. `OSError` when the disk will not let it go."""
-        self._forget(key)
-        self._unmark()
-        self.path(key).unlink(missing_ok=True)
-        self._new_names.add(key)
-
-    def close(self) -> None:
-        """Close what is open. Nothing may be called afterwards."""
-        self._writers.close_all()
-
-    def begin_sync(self) -> Mapping[str, Path]:
-        """Write what waits, and return the transcripts that are to be synced."""
-        self._flush_trouble = None
-        for key in list(self._unsynced.poisoned):
-            self._rebuild(key)
-        for key in list(self._backlogs):
-            self._retry(key)
-        return {key: self.path(key) for key in self._unsynced.begin()}
-
-    def end_sync(self, failed: Mapping[str, OSError]) -> frozenset[str]:
-        """Take note of what is durable now, and build anew what could not be synced: it is not to be trusted.
-
-        Returns the keys whose names in the folder are to be synced next.
-        """
-        for key in self._unsynced.end(failed):
-            self._flush_trouble = self.noted("flush_failed", failed[key], key)
-            self._writers.close(key)
-            self._rebuild(key)
-        names, self._new_names = frozenset(self._new_names), set()
-        return names
-
-    def distrust(self, names: frozenset[str], trouble: OSError) -> None:
-        """Have the files built anew whose names could not be made durable."""
-        self._flush_trouble = self.noted("flush_failed", trouble, str(self.transcripts))
-        self._new_names |= names
-        for key in names:
-            with suppress(FileNotFoundError):
-                self._unsynced.distrust(key, self.path(key).stat().st_size)
-                self._writers.close(key)
-
-    def flush_failed(self, trouble: OSError, what: Path) -> None:
-        self._flush_trouble = self.noted("flush_failed", trouble, str(what))
-
-    def noted(self, event: str, trouble: OSError, what: str) -> str:
-        """Log trouble when it begins; while it lasts, every try would fail the same way."""
-        tell = log.debug if self.trouble else log.error
-        tell(event, what=what, reason=str(trouble))
-        return f"Sessions cannot be written to disk: {trouble}. They are kept in memory and tried again."
+        except OSError as error:
+            backlog = self._backlogs.setdefault(key, _Backlog(is_new=is_new))
+            backlog.data += data
+            self.waiting += len(data)
+            self._append_trouble = self._log_trouble("append_failed", error, key)
 
     def _write(self, key: str, data: bytes, *, is_new: bool) -> None:
-        if key in self._unsynced.poisoned:
-            raise OSError(errno.EIO, "The file could not be made durable")
-        self._unmark()
-        writer = self._writers.get(key, self.path(key), is_new=is_new)
+        if key in self._unsynced.distrusted:
+            raise OSError(errno.EIO, "The file could not be fsynced")
+        self.remove_clean_mark()
+        writer = self._writers.get(key)
+        if writer is not None and writer.is_current():
+            self._writers.move_to_end(key)
+        else:
+            self._close_writer(key)
+            writer = self._writers[key] = TranscriptWriter(self.path(key), is_new=is_new)
         durable = writer.size
         try:
             writer.append(data)
         except OSError:
-            self._writers.close(key)
+            self._close_writer(key)
             raise
-        self._unsynced.keep(key, durable, data)
+        self._unsynced.add(key, durable, data)
         if is_new:
             self._new_names.add(key)
 
-    def _give_up(self, key: str) -> None:
+    def replace_end(self, key: str, keep: int, rest: bytes) -> None:
+        """Replace everything behind the first `keep` bytes of a transcript with `rest`."""
+        self.remove_clean_mark()
+        self._close_writer(key)
+        rebuild(self.path(key), keep, rest, self.fsync)
+        self._new_names.add(key)
+
+    def read(self, key: str, stop: StopCondition | None = None, *, max_bytes: int | None = None) -> TranscriptTail:
+        """Read the end of a transcript, and the lines that wait to be appended. An unreadable file is set aside."""
+        stop = stop or NeverStop()
+        backlog = self._backlogs.get(key) or _Backlog()
+        waiting: list[Entry] = [decode(line) for line in backlog.data.split(b"\n")[:-1]]
+        for entry in reversed(waiting):
+            stop.add(entry)
+        if backlog.is_new:
+            return TranscriptTail(entries=waiting, size=0, taken=len(backlog.data))
+        try:
+            tail = transcript.read(self.path(key), stop, max_bytes=max_bytes)
+        except UnreadableTranscript:
+            self._forget(key)
+            set_aside(self.path(key))
+            raise
+        tail.entries.extend(waiting)
+        return tail
+
+    def snapshot(self, key: str) -> tuple[int, bytes]:
+        """Return the size of a transcript, and the lines that wait to be appended to it."""
+        backlog = self._backlogs.get(key) or _Backlog()
+        return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every transcript by file name."""
+        with os.scandir(self.transcripts) as files:
+            return {file.name: file.stat().st_size for file in files if file.name.endswith(".jsonl") and file.is_file()}
+
+    def place(self, key: str, arrival: ImportFile) -> None:
+        """Move an imported transcript, which is durable already, to its place."""
+        self.remove_clean_mark()
+        arrival.place(self.path(key))
+        self._new_names.add(key)
+
+    def delete(self, key: str) -> None:
+        """Delete a transcript. Raises `OSError` if the disk refuses."""
+        self._forget(key)
+        self.remove_clean_mark()
+        self.path(key).unlink(missing_ok=True)
+        self._new_names.add(key)
+
+    def remove_clean_mark(self) -> None:
+        """Remove the clean mark of the index before the first change, so that no start trusts an outdated index."""
+        if self.is_marked_clean:
+            index.remove_clean_mark(self.index_path)
+            self.is_marked_clean = False
+
+    def close(self) -> None:
+        """Close the open files. Call nothing afterwards."""
+        for key in list(self._writers):
+            self._close_writer(key)
+
+    def begin_sync(self) -> Mapping[str, Path]:
+        """Retry what failed before, and return the transcripts to fsync."""
+        self._flush_trouble = None
+        for key in list(self._unsynced.distrusted):
+            self._rebuild(key)
+        for key, backlog in list(self._backlogs.items()):
+            try:
+                self._write(key, backlog.data, is_new=backlog.is_new)
+                self._drop_backlog(key)
+            except (FileNotFoundError, NewerTranscript):
+                self._drop_backlog(key)
+                log.exception("entries_lost", session=key)
+            except OSError as error:
+                self._append_trouble = self._log_trouble("append_failed", error, key)
+        return {key: self.path(key) for key in self._unsynced.begin_sync()}
+
+    def end_sync(self, failed: Mapping[str, OSError]) -> frozenset[str]:
+        """Forget the bytes that are durable now, and rebuild the files whose fsync failed.
+
+        Returns the keys of the files whose names in the folder have to be fsynced next.
+        """
+        for key in self._unsynced.end_sync(failed):
+            self._flush_trouble = self._log_trouble("flush_failed", failed[key], key)
+            self._close_writer(key)
+            self._rebuild(key)
+        names, self._new_names = frozenset(self._new_names), set()
+        return names
+
+    def distrust(self, names: frozenset[str], error: OSError) -> None:
+        """Mark files for a rebuild: the fsync of the folder failed, so their names may not be durable."""
+        self.flush_failed(error, self.transcripts)
+        self._new_names |= names
+        for key in names:
+            with suppress(FileNotFoundError):
+                self._unsynced.distrust(key, self.path(key).stat().st_size)
+                self._close_writer(key)
+
+    def flush_failed(self, error: OSError, path: Path) -> None:
+        self._flush_trouble = self._log_trouble("flush_failed", error, str(path))
+
+    def _log_trouble(self, event: str, error: OSError, what: str) -> str:
+        """Log a failure as an error the first time only: while it lasts, every try fails the same way."""
+        report = log.debug if self.trouble else log.error
+        report(event, what=what, reason=str(error))
+        return f"Sessions cannot be written to disk: {error}. They are kept in memory, and Gatehouse keeps trying."
+
+    def _rebuild(self, key: str) -> None:
+        distrusted = self._unsynced.distrusted[key]
+        try:
+            rebuild(self.path(key), distrusted.durable, b"".join(distrusted.parts), self.fsync)
+        except FileNotFoundError:
+            log.warning("transcript_vanished", session=key)
+        except OSError as error:
+            self._flush_trouble = self._log_trouble("flush_failed", error, key)
+            return
+        del self._unsynced.distrusted[key]
+        self._new_names.add(key)
+
+    def _drop_backlog(self, key: str) -> None:
         backlog = self._backlogs.pop(key, None)
         if backlog is not None:
             self.waiting -= len(backlog.data)
         if not self._backlogs:
             self._append_trouble = None
 
+    def _close_writer(self, key: str) -> None:
+        writer = self._writers.pop(key, None)
+        if writer is not None:
+            writer.close()
+
     def _forget(self, key: str) -> None:
-        self._give_up(key)
-        self._writers.close(key)
+        self._drop_backlog(key)
+        self._close_writer(key)
         self._unsynced.forget(key)
-
-    def _retry(self, key: str) -> None:
-        backlog = self._backlogs[key]
-        try:
-            self._write(key, backlog.data, is_new=backlog.is_new)
-            self._give_up(key)
-        except (FileNotFoundError, NewerTranscript):
-            self._give_up(key)
-            log.exception("entries_lost", session=key)
-        except OSError as trouble:
-            self._append_trouble = self.noted("append_failed", trouble, key)
-
-    def _rebuild(self, key: str) -> None:
-        poisoned = self._unsynced.poisoned[key]
-        try:
-            rebuild(self.path(key), poisoned.durable, poisoned.data, self.fsync)
-        except FileNotFoundError:
-            log.warning("transcript_vanished", session=key)
-        except OSError as trouble:
-            self._flush_trouble = self.noted("flush_failed", trouble, key)
-            return
-        del self._unsynced.poisoned[key]
-        self._new_names.add(key)
-
-    def _unmark(self) -> None:
-        if self.is_marked_clean:
-            index.unmark(self.index_path)
-            self.is_marked_clean = False

@@ -1,220 +1,189 @@
-"""Durability: brings what the journal holds to a disk that keeps it, lists it in the index, and lets go of files."""
+"""The flush: fsyncs transcripts, writes the index, and drops durable entries from the journal. Also deletes files.
+
+Between two flushes the journal (the spool) alone guarantees that entries survive a power cut.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 import structlog
 
 from config.files import fsync_directory
+from gateway.aio import WorkerThread
 from gateway.sessions import index
-from gateway.sessions.index import Books, EncodedScope, Scope
+from gateway.sessions.index import EncodedScope, IndexSnapshot, SessionIndex
 from gateway.sessions.journal import Journal
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.threads import Worker
 from gateway.spool import SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_T = TypeVar("_T")
+_MAX_SEQ = 2**62
 
 
-class InDiskThread(Protocol):
-    """Has a short piece of work done by the thread that owns the files, and waits for it."""
+class Flusher:
+    """`disk_thread` owns the files. A second thread waits for fsync, so that a slow fsync delays no append.
 
-    def __call__(self, work: Callable[[], _T], /) -> _T: ...
+    It does nothing until `start` is called.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flushed:
-    """`encoded` has the scopes that had changed, as they are now in the index, if that `is_written`."""
-
-    encoded: Mapping[str, EncodedScope]
-    is_written: bool
-    trouble: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """What the index is to say: `members` with what has `changed`, and without what was `dropped`."""
-
-    members: Mapping[str, EncodedScope]
-    changed: Mapping[str, Scope]
-    dropped: frozenset[str]
-    doomed: frozenset[str]
-
-
-def flush(disk: Disk, in_disk_thread: InDiskThread, listing: Listing | None) -> Flushed:
-    """Make the transcripts durable, then write the index, unless there is nothing to say."""
-    before = disk.trouble
-    failed = _sync(in_disk_thread(disk.begin_sync), disk)
-    names = in_disk_thread(partial(disk.end_sync, failed))
-    _sync_names(disk, in_disk_thread, names)
-    encoded = {} if listing is None else {name: index.encode_scope(scope) for name, scope in listing.changed.items()}
-    is_written = listing is not None and _write_index(disk, in_disk_thread, listing, encoded)
-    if before and not disk.trouble:
-        log.info("flush_recovered")
-    return Flushed(encoded=encoded, is_written=is_written, trouble=disk.trouble)
-
-
-def mark_clean(disk: Disk, sessions: int) -> None:
-    """Let the next start believe the index without a look at the transcripts. Only after a flush that worked."""
-    if disk.is_marked_clean or disk.trouble:
-        return
-    try:
-        index.mark_clean(disk.index_path, disk.transcripts, sessions)
-    except OSError as trouble:
-        log.warning("clean_end_not_noted", reason=str(trouble))
-
-
-def sync_heir(disk: Disk, heir: str) -> None:
-    """Make durable what a session knows of another that is about to be deleted; the next flush tells of trouble."""
-    try:
-        transcript.sync(disk.path(heir), disk.fsync)
-    except OSError as trouble:
-        log.warning("number_not_passed_on", session=heir, reason=str(trouble))
-
-
-def _sync(paths: Mapping[str, Path], disk: Disk) -> dict[str, OSError]:
-    failed: dict[str, OSError] = {}
-    for key, path in paths.items():
-        try:
-            transcript.sync(path, disk.fsync)
-        except FileNotFoundError:
-            continue  # It was deleted meanwhile, or has vanished: whoever wants it next finds out.
-        except OSError as trouble:
-            failed[key] = trouble
-    return failed
-
-
-def _sync_names(disk: Disk, in_disk_thread: InDiskThread, names: frozenset[str]) -> None:
-    if not names:
-        return
-    try:
-        fsync_directory(disk.transcripts, disk.fsync)
-    except OSError as trouble:
-        in_disk_thread(partial(disk.distrust, names, trouble))
-
-
-def _write_index(
-    disk: Disk, in_disk_thread: InDiskThread, listing: Listing, encoded: Mapping[str, EncodedScope]
-) -> bool:
-    try:
-        index.write(disk.index_path, _listed(listing, encoded), listing.doomed, disk.fsync)
-    except OSError as trouble:
-        in_disk_thread(partial(disk.flush_failed, trouble, disk.index_path))
-        return False
-    return True
-
-
-def _listed(listing: Listing, encoded: Mapping[str, EncodedScope]) -> Iterator[tuple[str, EncodedScope]]:
-    """Yield what the index is to list, one by one: copying it all at once would keep other threads waiting."""
-    for name, member in listing.members.items():
-        if name not in encoded and name not in listing.dropped:
-            yield name, member
-    yield from encoded.items()
-
-
-_ALL = 2**62
-"""More than any seq."""
-
-
-class Durability:
-    """`writing` is the thread that owns the files; waiting for fsync is done by another, so that it delays no write."""
-
-    def __init__(self, disk: Disk, books: Books, writing: Worker, journal: Journal | None) -> None:
-        self._disk = disk
-        self._books = books
-        self._writing = writing
-        self._journal = journal
-        self._syncing = Worker("sessions-sync")
-        self._flushing = asyncio.Lock()
-        self._journaled: dict[str, int] = {}
-        """The highest seq of each session that the journal holds, and that was handed to the disk."""
-        self._index_is_behind = False
-        self.doomed: set[str] = set()
-        """Keys of deleted sessions whose files are still there."""
+    def __init__(
+        self, disk: Disk, session_index: SessionIndex, disk_thread: WorkerThread, journal: Journal | None
+    ) -> None:
+        self.unflushed: dict[str, int] = {}
+        """By session, the highest seq that the journal has and that was handed to the disk since the last flush."""
+        self.undeleted: set[str] = set()
+        """Keys of deleted sessions whose files could not be deleted yet."""
         self.failures = 0
         """Flushes that failed since the last one that worked."""
+        self._disk = disk
+        self._index = session_index
+        self._disk_thread = disk_thread
+        self._sync_thread = WorkerThread("sessions-sync")
+        self._journal = journal
+        self._flushing = asyncio.Lock()
+        self._is_index_outdated = False
+        self._is_started = False
 
-    def recovered(self, doomed: frozenset[str], *, is_news: bool) -> None:
-        """Begin with what a start has found, which `is_news` to the index."""
-        self.doomed = set(doomed)
-        self._index_is_behind = is_news
-
-    def owe(self, key: str, upto: int) -> None:
-        """Keep in mind that the journal has a session's entries up to that seq, and the transcript may not."""
-        self._journaled[key] = upto
+    def start(self, undeleted: Collection[str], *, is_index_outdated: bool) -> None:
+        """Start with the results of recovery."""
+        self.undeleted = set(undeleted)
+        self._is_index_outdated = is_index_outdated
+        self._is_started = True
 
     async def flush(self) -> None:
-        """Make everything durable, and write the index if it has changed."""
+        """Fsync all transcripts, and write the index if it has changed.
+
+        A failure is logged and reported by `Disk.trouble`; the next flush tries again.
+        """
+        if not self._is_started:
+            return
+        # Appends go on during a flush. Nothing of them may be dropped from the journal by mistake:
+        # 1. Take `unflushed` first. Lines of later appends are counted in the new dict.
+        # 2. The lines that it counts are in the queue of the disk thread already, so `begin_sync` comes after them.
+        # 3. Only when fsync, the folder and the index have all succeeded, drop these entries from the journal.
         async with self._flushing:
-            journaled, self._journaled = self._journaled, {}
-            self._index_is_behind |= self._books.scopes.is_changed
-            listing = self._listing() if self._index_is_behind else None
-            flushed = await self._syncing.submit(partial(flush, self._disk, self._writing.call, listing))
-            if listing is not None:
-                self._books.scopes.settle(flushed.encoded, listing.changed, listing.dropped)
-            self._index_is_behind &= not flushed.is_written
-            self.failures = self.failures + 1 if flushed.trouble else 0
-            await self._forget_journaled(journaled, is_durable=flushed.trouble is None)
+            unflushed, self.unflushed = self.unflushed, {}
+            self._is_index_outdated |= self._index.is_changed
+            snapshot = self._index.snapshot() if self._is_index_outdated else None
+            flushed = await self._sync_thread.submit(self._write_files, snapshot, frozenset(self.undeleted))
+            if snapshot is not None:
+                self._index.settle(snapshot, flushed.encoded)
+                self._is_index_outdated = not flushed.is_index_written
+            self.failures = 0 if flushed.is_complete else self.failures + 1
+            if self._journal is None or not unflushed:
+                return
+            if flushed.is_complete:
+                try:
+                    await self._journal.drop_entries(unflushed)
+                except SpoolFull:
+                    log.debug("journal_not_shortened", sessions=len(unflushed))
+                else:
+                    return
+            self.unflushed = {**unflushed, **self.unflushed}
 
-    async def end(self) -> None:
-        """Flush for the last time; where nothing is missing, let the next start believe the index."""
-        await self.flush()
-        if not self._books.scopes.is_changed and not self._index_is_behind:
-            await self._syncing.submit(partial(mark_clean, self._disk, self._books.scopes.sessions))
-
-    def stop(self) -> None:
-        """End the thread once it has done what it was asked for."""
-        self._syncing.stop()
+    def _write_files(self, snapshot: IndexSnapshot | None, undeleted: frozenset[str]) -> "_Flushed":
+        """Do the blocking part of a flush, in the sync thread."""
+        disk = self._disk
+        before = disk.trouble
+        # Lines that the disk still refuses now may be written during this flush, but not be fsynced by it.
+        paths, trouble = self._disk_thread.call(lambda: (disk.begin_sync(), disk.trouble))
+        failed: dict[str, OSError] = {}
+        for key, path in paths.items():
+            try:
+                transcript.sync(path, disk.fsync)
+            except FileNotFoundError:
+                continue  # It was deleted since, or has disappeared. The next one who uses it finds out.
+            except OSError as error:
+                failed[key] = error
+        names = self._disk_thread.call(partial(disk.end_sync, failed))
+        if names:
+            try:
+                fsync_directory(disk.transcripts, disk.fsync)
+            except OSError as error:
+                self._disk_thread.call(partial(disk.distrust, names, error))
+        encoded: dict[str, EncodedScope] = {}
+        is_written = False
+        if snapshot is not None:
+            encoded = {name: index.encode_scope(scope) for name, scope in snapshot.changed.items()}
+            try:
+                index.write(disk.index_path, _all_scopes(snapshot, encoded), undeleted, disk.fsync)
+                is_written = True
+            except OSError as error:
+                self._disk_thread.call(partial(disk.flush_failed, error, disk.index_path))
+        if before and not disk.trouble:
+            log.info("flush_recovered")
+        is_complete = trouble is None and disk.trouble is None
+        return _Flushed(encoded=encoded, is_index_written=is_written, is_complete=is_complete)
 
     @asynccontextmanager
-    async def held_still(self) -> AsyncIterator[Mapping[str, int]]:
-        """Keep flushes waiting; give the sizes of the transcripts. The journal has all that they may lack by then."""
-        async with self._flushing:
-            yield await self._writing.submit(self._disk.sizes)
+    async def paused(self) -> AsyncIterator[Mapping[str, int]]:
+        """Hold flushes back, and yield the size of each transcript by file name.
 
-    async def delete_file(self, key: str, heir: str | None = None) -> None:
-        """Delete a transcript, once what its `heir` knows is durable. What the disk will not let go is doomed."""
+        The journal has every entry that the transcripts lack up to these sizes, as long as no flush drops it.
+        """
+        async with self._flushing:
+            yield await self._disk_thread.submit(self._disk.sizes)
+
+    async def delete_transcript(self, key: str, successor: str | None = None) -> None:
+        """Delete a transcript, after an fsync of the `successor` that now has its numbers.
+
+        If the disk refuses, the key is kept in `undeleted`.
+        """
         try:
             if self._journal is not None:
-                await self._journal.drop_entries({key: _ALL})
-            await asyncio.to_thread(self._delete_file, key, heir)
-        except (OSError, SpoolFull) as trouble:
-            self.doomed.add(key)
-            self._index_is_behind = True
-            log.error("transcript_not_deleted", session=key, reason=str(trouble))  # noqa: TRY400 - says it all
+                await self._journal.drop_entries({key: _MAX_SEQ})
+            await asyncio.to_thread(self._delete, key, successor)
+        except (OSError, SpoolFull) as error:
+            self.undeleted.add(key)
+            self._is_index_outdated = True
+            log.error("transcript_not_deleted", session=key, reason=str(error))  # noqa: TRY400 - the reason is enough.
         else:
-            self._index_is_behind |= key in self.doomed
-            self.doomed.discard(key)
+            self._is_index_outdated |= key in self.undeleted
+            self.undeleted.discard(key)
 
-    def _delete_file(self, key: str, heir: str | None) -> None:
-        if heir is not None:
-            sync_heir(self._disk, heir)
-        self._writing.call(partial(self._disk.delete, key))
+    def _delete(self, key: str, successor: str | None) -> None:
+        if successor is not None:
+            try:
+                transcript.sync(self._disk.path(successor), self._disk.fsync)
+            except OSError as error:  # The next flush reports it.
+                log.warning("highest_number_not_persisted", session=successor, reason=str(error))
+        self._disk_thread.call(partial(self._disk.delete, key))
 
-    async def _forget_journaled(self, journaled: dict[str, int], *, is_durable: bool) -> None:
-        """Drop from the journal what a flush has made durable, or keep it in mind for the next one."""
-        if self._journal is None or not journaled:
+    async def finish(self) -> None:
+        """Flush for the last time. If nothing is left to write, mark the index clean."""
+        await self.flush()
+        if self._is_started and not self._index.is_changed and not self._is_index_outdated:
+            await self._sync_thread.submit(self._mark_clean, self._index.session_count)
+
+    def stop(self) -> None:
+        """End the thread. This blocks."""
+        self._sync_thread.stop()
+
+    def _mark_clean(self, session_count: int) -> None:
+        if self._disk.is_marked_clean or self._disk.trouble:
             return
         try:
-            if is_durable:
-                await self._journal.drop_entries(journaled)
-                return
-        except SpoolFull:
-            log.debug("journal_not_shortened", sessions=len(journaled))
-        self._journaled = {**journaled, **self._journaled}
+            index.mark_clean(self._disk.index_path, self._disk.transcripts, session_count)
+        except OSError as error:
+            log.warning("clean_shutdown_mark_failed", reason=str(error))
 
-    def _listing(self) -> Listing:
-        return Listing(
-            members=self._books.scopes.members(),
-            changed=self._books.scopes.changed(),
-            dropped=self._books.scopes.dropped(),
-            doomed=frozenset(self.doomed),
-        )
+
+class _Flushed(NamedTuple):
+    encoded: Mapping[str, EncodedScope]
+    """The scopes that had changed, as they are in the index now."""
+    is_index_written: bool
+    is_complete: bool
+    """Everything that was handed to the disk before the flush is durable."""
+
+
+def _all_scopes(snapshot: IndexSnapshot, changed: Mapping[str, EncodedScope]) -> Iterator[tuple[str, EncodedScope]]:
+    # One by one: copying a large index at once would hold the interpreter, and with it the event loop, for too long.
+    for name, scope in snapshot.encoded.items():
+        if name not in changed and name not in snapshot.dropped:
+            yield name, scope
+    yield from changed.items()

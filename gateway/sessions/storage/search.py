@@ -1,30 +1,29 @@
-"""Finding words in transcripts: newest first, within bounds of bytes and time, and never in the way of others."""
+"""Word search in transcripts: newest first, limited in bytes and time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
-from gateway.sessions.entries import Assistant, Entry, User
+from gateway.sessions.entries import Assistant, User
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_backwards
 from gateway.text import excerpt
 
-__all__ = ["Hit", "SearchDeadline", "SearchResult", "SearchedFile", "search"]
-
 SNIPPET_WIDTH = 120
-_BEFORE = 40
+SNIPPET_LEAD = 40
+"""Characters of a snippet before the first word found."""
 
 LINES_PER_SLICE = 64
-"""Lines after which a search takes a breath: whoever else wants the interpreter would wait for 5 ms each time."""
 SLICE_PAUSE = 0.00005
+"""Seconds to sleep after each slice. Without it, the event loop would wait 5 ms for the interpreter each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One line in which all the words were found; `role` is `user` or `assistant`."""
+    """A message that contains all words. `role` is `user` or `assistant`."""
 
     number: int
     title: str
@@ -35,7 +34,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """`stopped_early` says that there may be more: enough was found, or the bounds of the search were reached."""
+    """`stopped_early`: there may be more hits, because one of the limits was reached."""
 
     hits: tuple[Hit, ...]
     stopped_early: bool
@@ -43,7 +42,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedFile:
-    """One transcript to look into."""
+    """One transcript to search."""
 
     path: Path
     number: int
@@ -51,33 +50,33 @@ class SearchedFile:
 
 
 class SearchDeadline:
-    """Is over so many seconds after it was first asked for, or once whoever waits has left the `with`.
+    """A time limit that starts with the first check, since the search may have to wait for the thread.
 
-    A thread cannot be cancelled, and others may stand before it.
+    A thread cannot be cancelled. So leaving the `with` block ends the search, too.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._deadline: float | None = None
-        self._has_left = False
+        self._is_abandoned = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_failure: object) -> None:
-        self._has_left = True
+        self._is_abandoned = True
 
     def is_over(self) -> bool:
         now = monotonic()
         if self._deadline is None:
             self._deadline = now + self._seconds
-        return self._has_left or now > self._deadline
+        return self._is_abandoned or now > self._deadline
 
 
 def search(
-    files: Sequence[SearchedFile], words: Sequence[str], *, limit: int, max_bytes: int, is_over: Callable[[], bool]
+    files: Sequence[SearchedFile], words: Sequence[str], *, limit: int, max_bytes: int, deadline: SearchDeadline
 ) -> SearchResult:
-    """Look for entries that hold all of `words`, ignoring case. `is_over` is asked often, and ends the search."""
+    """Find the messages that contain all `words`, ignoring case."""
     wanted = [word.casefold() for word in words if word]
     hits: list[Hit] = []
     if not wanted:
@@ -86,14 +85,31 @@ def search(
         if number % LINES_PER_SLICE == 0:
             sleep(SLICE_PAUSE)
         max_bytes -= len(line)
-        if max_bytes < 0 or is_over():
+        if max_bytes < 0 or deadline.is_over():
             return SearchResult(hits=tuple(hits), stopped_early=True)
-        hit = _hit(file, line, wanted)
-        if hit is None:
+        try:
+            entry = decode(line)
+        except DamagedEntry:
+            continue
+        if not isinstance(entry, User | Assistant):
+            continue
+        folded = entry.content.casefold()
+        if not all(word in folded for word in wanted):
             continue
         if len(hits) == limit:
             return SearchResult(hits=tuple(hits), stopped_early=True)
-        hits.append(hit)
+        # Folding the case may have moved the position a little, which does not matter for a snippet.
+        start = max(0, min(folded.find(word) for word in wanted) - SNIPPET_LEAD)
+        snippet = excerpt(entry.content[start : start + 4 * SNIPPET_WIDTH], SNIPPET_WIDTH)
+        hits.append(
+            Hit(
+                number=file.number,
+                title=file.title,
+                snippet=("…" if start else "") + snippet,
+                at=entry.ts,
+                role="user" if isinstance(entry, User) else "assistant",
+            )
+        )
     return SearchResult(hits=tuple(hits), stopped_early=False)
 
 
@@ -102,35 +118,4 @@ def _lines(files: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, bytes]
         try:
             yield from ((file, line) for line in lines_backwards(file.path))
         except OSError:
-            continue  # It was deleted in the meantime, or cannot be read today: the others can.
-
-
-def _hit(file: SearchedFile, line: bytes, wanted: Sequence[str]) -> Hit | None:
-    entry = _spoken(line)
-    if entry is None:
-        return None
-    folded = entry.content.casefold()
-    if not all(word in folded for word in wanted):
-        return None
-    at = min(folded.find(word) for word in wanted)
-    return Hit(
-        number=file.number,
-        title=file.title,
-        snippet=_snippet(entry.content, at),
-        at=entry.ts,
-        role="user" if isinstance(entry, User) else "assistant",
-    )
-
-
-def _spoken(line: bytes) -> User | Assistant | None:
-    try:
-        entry: Entry = decode(line)
-    except DamagedEntry:
-        return None
-    return entry if isinstance(entry, User | Assistant) else None
-
-
-def _snippet(text: str, at: int) -> str:
-    """Cut `text` around position `at`, which folding the case may have shifted a little."""
-    start = max(0, at - _BEFORE)
-    return ("…" if start else "") + excerpt(text[start : start + 4 * SNIPPET_WIDTH], SNIPPET_WIDTH)
+            continue  # It was deleted in the meantime, or cannot be read. Search the others.

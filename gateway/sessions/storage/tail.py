@@ -1,8 +1,9 @@
-"""How much of a transcript's end is enough. Entries are handed over newest first, until it is; no file is touched here.
+"""Stop conditions for reading a transcript backwards: how much of its end is enough. Pure.
 
-Nothing that was written earlier than what is enough can change what `fold` makes of it.
+Entries are added newest first. Entries before the stop cannot change the result.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.sessions import entries as e
@@ -10,11 +11,9 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.history import is_conversation, is_summary_valid, is_turn_boundary, to_messages
 from gateway.sessions.state import SessionState
 
-__all__ = ["EnoughForHistory", "EnoughForLines", "EnoughForState", "NeverStop", "StopCondition"]
-
 
 class StopCondition(Protocol):
-    """Looks at entries from the last one backwards, and says when it needs no more."""
+    """Gets the entries of a transcript from the last one backwards, and tells when no more are needed."""
 
     def add(self, entry: Entry) -> None: ...
 
@@ -23,7 +22,7 @@ class StopCondition(Protocol):
 
 
 class NeverStop:
-    """Never enough: the whole transcript is wanted."""
+    """Read the whole transcript."""
 
     is_enough = False
 
@@ -32,22 +31,18 @@ class NeverStop:
 
 
 class EnoughForState:
-    """Enough to tell the state of the session `key`: all since its last checkpoint."""
+    """Enough for the state of a session: everything back to its last checkpoint."""
 
-    def __init__(self, key_is_right: "KeyCheck") -> None:
+    def __init__(self, is_right_key: Callable[[str], bool]) -> None:
         self.is_enough = False
-        self._key_is_right = key_is_right
+        self._is_right_key = is_right_key
 
     def add(self, entry: Entry) -> None:
-        self.is_enough |= isinstance(entry, e.Checkpoint) and self._key_is_right(entry.key)
-
-
-class KeyCheck(Protocol):
-    def __call__(self, key: str, /) -> bool: ...
+        self.is_enough |= isinstance(entry, e.Checkpoint) and self._is_right_key(entry.key)
 
 
 class EnoughForLines:
-    """Enough to show a person the last `limit` lines."""
+    """Enough for the last `limit` lines that a person sees."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -67,34 +62,36 @@ class EnoughForLines:
 
 
 class EnoughForHistory:
-    """Enough to show the model the newest turn whole, and `messages` messages, or a summary of all, before it."""
+    """Enough for the history: the newest turn, and before it `messages` messages or a summary of all earlier ones."""
 
     def __init__(self, messages: int, state: SessionState) -> None:
         self._left = messages
         self._first = state.first
         self._knows_summary = not state.has_summary
+        """True once it is clear which summary is the current one, or that there is none."""
         self._summary: e.Summary | None = None
         self._is_summary_certain = False
+        """True once `_summary` is known to end where a turn ends."""
         self._undos: list[e.Undo] = []
         self._undone: set[str | None] = set()
         self._newest: Entry | None = None
         self._is_past_newest = False
-        """Whether the newest turn has been seen whole, as it is shown, or undone, whole."""
+        """True once the newest turn has been seen whole."""
         self._later: Entry | None = None
-        """The entry of the conversation that was handed over last."""
+        """The entry of the conversation that was added last: the next later one."""
         self._answer: list[Entry] = []
-        """What came after the next message of the user, newest first."""
+        """The entries after the next user message, newest first."""
         self._is_cleared = False
 
     @property
     def is_enough(self) -> bool:
         if self._is_cleared:
             return True
-        return self._knows_summary and self._is_past_newest and (self._left <= 0 or self._is_summed_up)
+        return self._knows_summary and self._is_past_newest and (self._left <= 0 or self._is_all_covered)
 
     @property
-    def _is_summed_up(self) -> bool:
-        """Tell whether all that the summary does not cover has been seen."""
+    def _is_all_covered(self) -> bool:
+        """True if the summary covers everything that has not been seen yet."""
         if not self._is_summary_certain or self._summary is None or self._later is None:
             return False
         return self._summary.from_seq <= self._first and self._later.seq <= self._summary.covers
@@ -111,40 +108,31 @@ class EnoughForHistory:
             case e.Summary() if self._summary is None and is_summary_valid(entry, self._undos):
                 self._summary = entry
             case e.Checkpoint() if self._summary is None:
-                self._trust(entry)
+                # A checkpoint repeats the summary of its time. It holds unless a turn of it was undone since.
+                if entry.summary is None:
+                    self._knows_summary = True
+                elif is_summary_valid(entry.summary, self._undos):
+                    self._summary = entry.summary
+                    self._is_summary_certain = self._knows_summary = True
             case _ if is_conversation(entry):
-                self._add_spoken(entry)
+                self._add_conversation(entry)
 
-    def _trust(self, checkpoint: e.Checkpoint) -> None:
-        """Take over the summary that stood at a checkpoint, unless something it tells of was undone since."""
-        if checkpoint.summary is None:
-            self._knows_summary = True
-        elif is_summary_valid(checkpoint.summary, self._undos):
-            self._summary = checkpoint.summary
-            self._is_summary_certain = self._knows_summary = True
-
-    def _add_spoken(self, entry: Entry) -> None:
-        self._newest = self._newest or entry
-        self._is_past_newest |= entry.turn is None or entry.turn != self._newest.turn
-        if self._summary is not None and not self._is_summary_certain and entry.seq <= self._summary.covers:
-            self._check_border(entry)
+    def _add_conversation(self, entry: Entry) -> None:
+        newest = self._newest = self._newest or entry
+        is_of_newest = entry.turn is not None and entry.turn == newest.turn
+        self._is_past_newest |= not is_of_newest
+        summary = self._summary
+        if summary is not None and not self._is_summary_certain and entry.seq <= summary.covers:
+            # This is the last entry that the summary covers. If the turn goes on after it, the summary is invalid,
+            # and an earlier one may be the current one.
+            if is_turn_boundary(entry, self._later):
+                self._is_summary_certain = self._knows_summary = True
+            else:
+                summary = self._summary = None
         self._later = entry
-        if self._counts(entry):
+        # Count the messages that are shown besides the newest turn and the summary.
+        if not is_of_newest and (summary is None or not summary.from_seq <= entry.seq <= summary.covers):
             self._answer.append(entry)
         if isinstance(entry, e.User):
             self._left -= len(to_messages(reversed(self._answer)))
             self._answer.clear()
-
-    def _check_border(self, entry: Entry) -> None:
-        """Believe a summary once the entry is seen with which it ends, or look for an earlier one."""
-        if is_turn_boundary(entry, self._later):
-            self._is_summary_certain = self._knows_summary = True
-        else:
-            self._summary = None
-
-    def _counts(self, entry: Entry) -> bool:
-        """Tell whether it is shown besides the newest turn and the summary."""
-        if self._newest is not None and entry.turn is not None and entry.turn == self._newest.turn:
-            return False
-        summary = self._summary
-        return summary is None or not summary.from_seq <= entry.seq <= summary.covers

@@ -1,4 +1,4 @@
-"""Sessions that leave or arrive as lines of JSON, byte for byte as they are in the transcript."""
+"""The files behind an export and an import of a session. All methods block."""
 
 import os
 from pathlib import Path
@@ -15,16 +15,14 @@ from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_forwards
 
-__all__ = ["BLOCK", "IMPORT_PREFIX", "ExportFile", "ImportFile"]
-
 IMPORT_PREFIX = ".arriving-"
-"""How the names of unfinished imports start."""
+"""The prefix of the temporary files of imports."""
 
 BLOCK = 256 * 1024
 
 
 class ExportFile:
-    """An open transcript, read in blocks up to where it ended when this was asked for. Every method blocks."""
+    """A transcript that is read in blocks, up to the size that it had at the start."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._file = path.open("rb")
@@ -32,7 +30,7 @@ class ExportFile:
         self._rest = b""
 
     def lines(self) -> list[bytes]:
-        """Return the next lines, newlines included; none at the end."""
+        """Return the next lines, newlines included; an empty list at the end."""
         while self._left > 0:
             block = self._file.read(min(BLOCK, self._left))
             if not block:
@@ -49,7 +47,7 @@ class ExportFile:
 
 
 class ImportFile:
-    """A transcript that is coming in, under a name of its own until it is whole. Every method blocks."""
+    """A transcript that is being imported, under a temporary name until it is complete."""
 
     def __init__(self, transcripts: Path) -> None:
         self._descriptor, name = mkstemp(dir=transcripts, prefix=IMPORT_PREFIX)
@@ -59,10 +57,21 @@ class ImportFile:
         write_all(self._descriptor, data)
 
     def finish(self) -> tuple[Header, SessionState]:
-        """Make it durable and add up what it says; `Refused` when it is no session that we can take in."""
+        """Fsync the file and read its state. Raises `Refused` if it is not a session that can be imported."""
         os.fsync(self._descriptor)
         lines = lines_forwards(self._path)
-        header = _header(next(lines, b""))
+        try:
+            header = decode(next(lines, b""))
+            scope, number = parse_key(header.key) if isinstance(header, Header) else ("", 0)
+        except ValueError as error:  # `DamagedEntry` is one.
+            raise Refused(_NOT_EXPORTED) from error
+        if not isinstance(header, Header):
+            raise Refused(_NOT_EXPORTED)
+        if header.version > FORMAT:
+            raise Refused(
+                f"This session has format {header.version}, but this Gatehouse reads {FORMAT}. Update Gatehouse first."
+            )
+        header = msgspec.structs.replace(header, scope=scope, number=number)
         state = initial_state(header)
         for line in lines:
             try:
@@ -72,7 +81,7 @@ class ImportFile:
         return header, msgspec.structs.replace(state, size=self._path.stat().st_size)
 
     def place(self, path: Path) -> None:
-        """Give it its name, over no other."""
+        """Give the file its final name. Raises `FileExistsError` rather than replace another file."""
         os.link(self._path, path)
 
     def close(self) -> None:
@@ -80,24 +89,4 @@ class ImportFile:
         self._path.unlink(missing_ok=True)
 
 
-def _header(line: bytes) -> Header:
-    try:
-        header = decode(line)
-    except DamagedEntry as damage:
-        raise Refused("This is not an exported session: its first line is no header. Export it again.") from damage
-    if not isinstance(header, Header) or not _is_key(header.key):
-        raise Refused("This is not an exported session: its first line is no header. Export it again.")
-    if header.version > FORMAT:
-        raise Refused(
-            f"This session has format {header.version}; update Gatehouse, which reads {FORMAT}, to import it."
-        )
-    scope, number = parse_key(header.key)
-    return msgspec.structs.replace(header, scope=scope, number=number)
-
-
-def _is_key(key: str) -> bool:
-    try:
-        parse_key(key)
-    except ValueError:
-        return False
-    return True
+_NOT_EXPORTED = "This is not an exported session: its first line is not a header. Export it again."

@@ -71,15 +71,15 @@ async def test_a_file_that_could_not_be_synced_is_replaced_by_a_new_one(
     fsync.fails_on_files = True
     await faulty.flush()
     assert faulty.trouble is not None
-    assert faulty.next_flush(30.0) == 1.0
+    assert faulty.flush_delay(30.0) == 1.0
     await faulty.flush()
-    assert faulty.next_flush(30.0) == 2.0
+    assert faulty.flush_delay(30.0) == 2.0
     await faulty.append(SCOPE, [e.User(content="meanwhile")])
     assert await said(faulty) == ["before", "not durable", "meanwhile"]
     fsync.fails_on_files = False
     await faulty.flush()
     assert faulty.trouble is None
-    assert faulty.next_flush(30.0) == 30.0
+    assert faulty.flush_delay(30.0) == 30.0
     assert transcript(directory).stat().st_ino != old
     await faulty.append(SCOPE, [e.User(content="after")])
     assert await said(await open_manager()) == ["before", "not durable", "meanwhile", "after"]

@@ -10,7 +10,8 @@ from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
-from gateway.sessions.storage.transcript import TranscriptWriter, read, set_aside
+from gateway.sessions.storage.disk import TranscriptWriter
+from gateway.sessions.storage.transcript import read, set_aside
 from tests.sessions.samples import SCOPE, dialogue, encoded, header, sealed
 
 HI = e.User(content="hi 👋\u2028 é")
@@ -105,7 +106,9 @@ def test_a_damaged_header_does_not_cost_the_session(path: Path, damage: bytes) -
     lines = lines_of(encoded(SAID))
     path.write_bytes(b"".join([damage + b"\n", *lines[1:]]))
     reading = read(path)
-    assert (reading.header.key, reading.header.number, reading.header.agent) == (SCOPE, 1, "main")
+    found = reading.entries[0]
+    assert isinstance(found, e.Header)
+    assert (found.key, found.number, found.agent) == (SCOPE, 1, "main")
     assert reading.entries[1:] == sealed(SAID)[1:]
 
 
@@ -141,7 +144,9 @@ def test_a_file_that_does_not_hold_its_session_is_unreadable(path: Path, content
 
 def test_a_header_that_contradicts_its_key_is_corrected(path: Path) -> None:
     path.write_bytes(encoded([header(number=5)]))
-    assert read(path).header.number == 1
+    found = read(path).entries[0]
+    assert isinstance(found, e.Header)
+    assert found.number == 1
 
 
 def test_a_newer_format_is_refused_and_left_untouched(path: Path) -> None:

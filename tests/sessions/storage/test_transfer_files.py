@@ -54,7 +54,7 @@ async def test_a_session_whose_file_is_gone_cannot_be_exported_and_the_person_is
 ) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     (directory / "transcripts" / file_name(SCOPE)).unlink()
-    with pytest.raises(Refused, match="The record of session 1 is gone from the disk"):
+    with pytest.raises(Refused, match="The record of session 1 is missing on the disk"):
         await exported(manager)
 
 
@@ -70,7 +70,7 @@ async def test_a_session_that_is_deleted_while_it_is_exported_is_told_as_such(ma
 async def test_a_session_that_is_there_already_is_refused(manager: SessionManager) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     before = await exported(manager)
-    with pytest.raises(Refused, match="session 1 there already"):
+    with pytest.raises(Refused, match="Session 1 already exists"):
         await manager.import_lines(SCOPE, given(before))
     assert await exported(manager) == before
 
@@ -78,11 +78,11 @@ async def test_a_session_that_is_there_already_is_refused(manager: SessionManage
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"", "no header"),
-        (b"nonsense\n", "no header"),
-        (encoded([e.User(content="hi")]), "no header"),
-        (encoded([header(key="#2")]), "no header"),
-        (encoded([header(version=2)]), "update Gatehouse"),
+        (b"", "not a header"),
+        (b"nonsense\n", "not a header"),
+        (encoded([e.User(content="hi")]), "not a header"),
+        (encoded([header(key="#2")]), "not a header"),
+        (encoded([header(version=2)]), "Update Gatehouse"),
         (encoded([header(key="agent:main:web:direct:bob")]), "another chat"),
     ],
 )
