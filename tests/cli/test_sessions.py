@@ -113,7 +113,7 @@ def test_exported_session_is_imported_byte_for_byte(served: Path) -> None:
     fine("export", SCOPE, "1", "--output", "one.jsonl", home=served)
     assert (served / "one.jsonl").read_bytes() == before
     assert (served / "one.jsonl").stat().st_mode & 0o777 == 0o600
-    assert "session 1 there already" in refused("import", "one.jsonl", home=served)
+    assert "Session 1 already exists" in refused("import", "one.jsonl", home=served)
     assert fine("delete", SCOPE, "1", "--yes", home=served) == f"Deleted session 1 of {SCOPE}.\n"
     assert not transcript(served).exists()
     told = json.loads(fine("import", "one.jsonl", "--json", home=served))
