@@ -54,6 +54,8 @@ class SessionBrowser:
         ]
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
+        if not self._approvals.open_questions:
+            return []
         return [
             OpenQuestion(key=question.message_key, message=question.message)
             for question in self._approvals.of_scope(self._scope(address, sender))

@@ -167,10 +167,11 @@ class Intake:
             return Verdict.ACCEPTED
         async with self._locks.setdefault(routed.scope, asyncio.Lock()):
             active = self._sessions.active(routed.scope)
-            decision = parse_decision(inbound.text) if parsed is None and not inbound.attachments else None
+            is_plain = parsed is None and not inbound.attachments
+            decision = parse_decision(inbound.text) if is_plain and self._approvals.open_questions else None
             if decision is not None and active is not None:
                 # A plain yes or no is the answer to a question that is open in this chat.
-                question = self._approvals.heard(inbound, active.key, is_owner=owner)
+                question = self._approvals.find_in_chat(inbound, active.key, is_owner=owner)
                 if question is not None:
                     parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
             kind = parsed.command.kind if parsed is not None else None

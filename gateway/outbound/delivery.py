@@ -113,7 +113,7 @@ class Delivery:
         self._now = now
         self._file_path = file_path
         self._sleep = sleep
-        self.metrics = metrics or Metrics()
+        self._metrics = metrics or Metrics()
         self._drafts = DraftStore(spool, now)
         self._without_channel: list[OutboxRow] = []
         """Rows that wait for their channel to be enabled."""
@@ -262,7 +262,7 @@ class Delivery:
             await self._commit(delivered, *self._drafts.drop(row.key), delay=COMMIT_DELAY)
         finally:
             self._committing.discard(chat)
-        self.metrics.reply_finished(channel.name, DELIVERED)
+        self._metrics.reply_finished(channel.name, DELIVERED)
         return None
 
     async def _send(self, channel: Channel, row: OutboxRow, *, may_repeat: bool) -> Receipt:
@@ -308,15 +308,13 @@ class Delivery:
         return await channel.send(replace(message, text=text, file=None), key=row.key)
 
     async def _bury(self, row: OutboxRow, reason: str) -> None:
-        self.metrics.reply_finished(row.message.address.channel, DEAD)
+        self._metrics.reply_finished(row.message.address.channel, DEAD)
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
         await self._commit(MarkDead(key=row.key, reason=reason), *self._drafts.drop(row.key))
 
     async def _commit(self, *operations: Operation, delay: float = 0.0) -> None:
         """Commit what has happened to a message. If the disk is full, wait for space: it cannot be undone."""
         await retry_while_full(partial(self._spool.commit, *operations, max_delay=delay), sleep=self._sleep)
-
-    record = _commit
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, tzinfo
+from functools import partial
 
 import structlog
 
@@ -15,6 +16,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.schedule import format_time, next_time
 from gateway.spool import AddToOutbox, OutboxState, ReminderRow, RescheduleReminder, Spool, SpoolFull, WrongState
+from gateway.spool.spool import retry_while_full
 
 log = structlog.get_logger()
 
@@ -143,7 +145,7 @@ class ReminderScheduler:
     async def _commit(self, *operations: RescheduleReminder | AddToOutbox) -> bool:
         """Commit as soon as there is room. Returns False, and stores nothing, if the reminder was cancelled."""
         try:
-            await self._delivery.record(*operations)
+            await retry_while_full(partial(self._spool.commit, *operations))
         except WrongState:
             return False
         return True

@@ -174,7 +174,7 @@ class Approvals:
             raise Refused("Several questions are open here. Use the buttons of the one you mean.")
         return candidates[0]
 
-    def heard(self, inbound: Inbound, session: str, *, is_owner: bool) -> Question | None:
+    def find_in_chat(self, inbound: Inbound, session: str, *, is_owner: bool) -> Question | None:
         """Return the question that a plain yes or no answers: the open one of the session, asked in the same chat."""
         for question in self.open_questions.values():
             if question.session == session and question.message.address == inbound.address:
