@@ -78,7 +78,7 @@ async def run_agent(
                 if delta := step.add(chunk):
                     yield delta
         done = step.result()
-        yield done
+        yield done  # The caller commits the tool calls before any of them runs.
         if not done.tool_calls:
             yield Done(text=done.text if done.text.strip() else _NO_ANSWER, steps=number)
             return
@@ -106,12 +106,13 @@ async def run_tools(
 
     All approvals are asked for first: while a turn waits for a person, no tool of the step has run.
     """
-    toolbox = toolbox.snapshot()
+    toolbox = toolbox.snapshot()  # An MCP server may connect while a person is asked.
     denied: dict[str, ToolOutcome] = {}
     for call in calls:
         if toolbox.needs_approval(call) and (reason := await approve(call)) is not None:
             denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
     for batch in toolbox.batches(calls):
+        # All calls of a batch are reported as started before the first one runs.
         allowed = [call for call in batch if call.id not in denied]
         for call in allowed:
             yield ToolStarted(call=call)

@@ -45,6 +45,7 @@ class ModelInfo:
         """Return the cost of a step, or None if the prices are unknown."""
         if self.prices is None:
             return None
+        # Providers charge cached input at its own price, so it is subtracted first.
         fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
         paid = (
             fresh * self.prices.input
@@ -56,11 +57,13 @@ class ModelInfo:
 
 
 def _claude(price_in: float, price_out: float, *, context: int = 200_000, output: int = 32_000) -> ModelInfo:
+    # Anthropic charges a tenth for cached input, and a quarter more for input that it writes to its cache.
     prices = Prices(input=price_in, output=price_out, cached_input=price_in / 10, cache_write=price_in * 1.25)
     return ModelInfo(name="", context_tokens=context, max_output_tokens=output, sees_images=True, prices=prices)
 
 
 def _gpt(price_in: float, cached: float, price_out: float, *, context: int, output: int = 16_384) -> ModelInfo:
+    # OpenAI caches automatically, at no extra charge.
     prices = Prices(input=price_in, output=price_out, cached_input=cached, cache_write=price_in)
     return ModelInfo(name="", context_tokens=context, max_output_tokens=output, sees_images=True, prices=prices)
 

@@ -112,7 +112,7 @@ class Calibrations:
     """One calibration per model; the least recently used are dropped."""
 
     def __init__(self, kept: str | None = None) -> None:
-        """Start from the text that `news` returned before; unreadable text counts as no text."""
+        """Start from the text that `unsaved_changes` returned before; unreadable text counts as no text."""
         self._models = BoundedDict[str, Calibration](_MAX_MODELS)
         try:
             read = msgspec.json.decode(kept or "{}", type=dict[str, float | Sequence[float]])
@@ -129,7 +129,7 @@ class Calibrations:
         self._models.move_to_end(model)
         return calibration
 
-    def news(self) -> str | None:
+    def unsaved_changes(self) -> str | None:
         """Return all factors as text to be kept, or None if none has changed much since the last call."""
         factors = {model: calibration.factor for model, calibration in self._models.items()}
         if all(abs(now / self._written.get(model, 1.0) - 1) <= _WORTH_KEEPING for model, now in factors.items()):

@@ -126,6 +126,7 @@ def _compact_schema(schema: Json, parts: dict[str, Json]) -> Json:
         return schema
     if isinstance(reference := schema.get("$ref"), str):
         return _compact_schema(parts[reference.rpartition("/")[2]], parts)
+    # msgspec gives each struct its class name as a title, which says nothing to a model.
     is_struct = "properties" in schema and isinstance(schema.get("title"), str)
     idle = {"title"} if is_struct else set()
     if schema.get("required") == []:

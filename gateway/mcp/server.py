@@ -95,6 +95,7 @@ class McpServer:
 
     async def _stay_connected(self, stderr: "StderrTail") -> None:
         """Connect, and poll the list of tools until the connection is lost, which raises an exception."""
+        # Imported in a thread, because it takes a second.
         client_module = await asyncio.to_thread(import_module, "gateway.mcp.client")
         self._lost.clear()
         async with AsyncExitStack() as stack:
@@ -134,6 +135,7 @@ class McpServer:
                     schema=each.input_schema,
                 ),
                 run=partial(self._call_tool, each.name),
+                # The server's own promise that the tool changes nothing.
                 concurrent=bool(each.annotations and each.annotations.read_only_hint),
                 deadline=self.settings.timeout,
             )
@@ -176,7 +178,7 @@ def result_text(result: Any) -> str:  # noqa: ANN401 - a type of the SDK, which 
 
 
 def _describe_failure(failure: BaseException) -> str:
-    while isinstance(failure, BaseExceptionGroup):
+    while isinstance(failure, BaseExceptionGroup):  # The SDK runs in nested task groups.
         failure = failure.exceptions[0]
     if isinstance(failure, TimeoutError):
         return "it did not answer in time"

@@ -57,6 +57,7 @@ async def fetch(
 ) -> Page:
     """Get `url` and follow redirects. Raises `FetchFailed` with a sentence. The caller sets the deadline."""
 
+    # The check is here, and not where the name is resolved: a name could resolve to another address the second time.
     def open_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
         family, kind, protocol, _, place = info
         if not is_allowed(ipaddress.ip_address(str(place[0]).partition("%")[0])):

@@ -27,6 +27,7 @@ def excerpt(text: str, width: int) -> str:
         return line
     if width < 1:
         return ""
+    # Not within a character that consists of several code points.
     end = next(at for at in range(width - 1, -1, -1) if is_border(line, at))
     return line[:end].rstrip() + "…"
 

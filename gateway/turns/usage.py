@@ -409,5 +409,5 @@ class Meter:
 
     def learned(self) -> list[Operation]:
         """Return the operations that store what was learned since the last call."""
-        news = self.calibrations.news()
+        news = self.calibrations.unsaved_changes()
         return [] if news is None else [SetFact(name=_CALIBRATION_FACT, value=news)]

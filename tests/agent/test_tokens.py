@@ -142,21 +142,21 @@ def test_learned_factors_survive_a_restart() -> None:
     before = Calibrations()
     for _ in range(20):
         before["house/model"].learn(10_000, 14_000)
-    after = Calibrations(before.news())
+    after = Calibrations(before.unsaved_changes())
     assert after["house/model"].estimate(1_000) == pytest.approx(1_400, rel=0.01)
     assert after["house/other"].estimate(1_000) == 1_000
 
 
 def test_only_a_factor_that_moved_is_written() -> None:
     calibrations = Calibrations()
-    assert calibrations.news() is None
+    assert calibrations.unsaved_changes() is None
     for _ in range(30):
         calibrations["m"].learn(10_000, 14_000)
-    kept = calibrations.news()
+    kept = calibrations.unsaved_changes()
     assert kept is not None
     calibrations["m"].learn(10_000, 14_010)
-    assert calibrations.news() is None
-    assert Calibrations(kept).news() is None
+    assert calibrations.unsaved_changes() is None
+    assert Calibrations(kept).unsaved_changes() is None
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"m": [1]}', '{"m": [12.0, 4.0]}', '{"m": "x"}', '{"m": 0}', None])
@@ -168,7 +168,7 @@ def test_the_number_of_models_is_bounded() -> None:
     calibrations = Calibrations()
     for number in range(1_000):
         calibrations[f"m{number}"].learn(10_000, 14_000)
-    kept = calibrations.news()
+    kept = calibrations.unsaved_changes()
     assert kept is not None
     assert len(kept) < 2_000
     assert '"m999"' in kept

@@ -175,7 +175,7 @@ async def looking(_context: ToolContext) -> str:
 
 @tool(concurrent=True, needs_approval=True)
 async def asking(_context: ToolContext) -> str:
-    """Look, once somebody has agreed."""
+    """Look, after an approval."""
     return "seen"
 
 

@@ -113,6 +113,7 @@ class Endpoint(Generic[Client]):
                             break
                         for delta in decoder.add(event):
                             yield delta
+        # Outside of the lease: the connection is free while the caller handles the last chunks.
         for chunk in decoder.end(model):
             yield chunk
 

@@ -33,6 +33,10 @@ class SharedClient(Generic[C]):
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[C]:
         """Lend the client for one step."""
+        # A reload closes the client while steps may still use it:
+        # 1. `aclose` marks it as retired, and closes it only if no step uses it.
+        # 2. Otherwise the last step closes it here.
+        # 3. A step that starts after that opens a new client, and closes that one as well.
         self._users += 1
         try:
             yield await self._opened()
@@ -51,7 +55,7 @@ class SharedClient(Generic[C]):
         await self._close_if_unused()
 
     async def _opened(self) -> C:
-        async with self._opening:
+        async with self._opening:  # Only one of several first steps creates the client.
             if self._client is None:
                 self._client = await asyncio.to_thread(self._connect)
             return self._client

@@ -32,6 +32,7 @@ def to_anthropic(messages: Iterable[Message], *, model: str = "", sees_images: b
     for message in _with_unique_ids(messages):
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
         blocks = _anthropic_blocks(message, model, sees_images=sees_images)
+        # Two messages of one role become one, since the API expects alternating roles.
         if converted and converted[-1]["role"] == role:
             converted[-1]["content"] += blocks
         else:

@@ -67,7 +67,7 @@ async def read_file(context: ToolContext, path: str, first_line: Annotated[int, 
     def run() -> str:
         with open_inside(context.workspace, path) as descriptor:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(found.st_mode):  # Reading a device or a pipe could block forever.
                 raise ToolFailed(f"{path!r} is not a file. Use list_files to look into a folder.")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 _skip_lines(file, first_line - 1, path)

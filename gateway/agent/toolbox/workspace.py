@@ -61,6 +61,7 @@ def open_child(folder: int, name: str, flags: int = 0) -> int:
 
 def _parts(root: Path, path: str) -> list[str]:
     """Return the parts of the resolved `path` below `root`."""
+    # Links are resolved here, so that a link within the workspace may be used.
     target = (root / path).resolve()
     if not target.is_relative_to(root):
         log.warning("workspace_escape_refused", path=excerpt(path, 200))

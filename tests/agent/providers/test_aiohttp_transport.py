@@ -1,4 +1,4 @@
-"""The wire under the SDKs, against a server that says whatever bytes it is told to."""
+"""Tests of the transport against a server that sends any given bytes."""
 
 import asyncio
 import gzip

@@ -39,7 +39,7 @@ def test_both_formats_convert_back_to_the_same_conversation(messages: list[Messa
 
 @given(st.lists(conversation | marks, max_size=40), st.data())
 def test_every_transcript_cut_anywhere_is_a_valid_request(entries: list[Entry], data: st.DataObject) -> None:
-    """As after a crash at that point: whatever was written, the next message must get its answer."""
+    """As after a crash at any point: the next message must still get its answer."""
     cut = data.draw(st.integers(0, len(entries)))
     written = sealed([header(), *entries[:cut], User(content="And now?", turn="t9")])
     size = data.draw(st.integers(1, 20))
