@@ -37,7 +37,7 @@ class TurnSlot:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._release()
-        await self._deadline.__aexit__(kind, error, traceback)
+        await self._deadline.__aexit__(kind, error, traceback)  # Turns the cancellation into a TimeoutError.
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -116,6 +116,7 @@ class ShutdownRequest:
                 tasks.create_task(done, name="shutdown:waiting"),
                 tasks.create_task(hurried(), name="shutdown:hurried"),
             }
+            # The task group waits for the cancelled ones, so that none is left running.
             _, unfinished = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for each in unfinished:
                 each.cancel()

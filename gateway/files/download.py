@@ -82,6 +82,7 @@ class AttachmentDownloads:
         attachments = job.inbound.attachments
         if not attachments:
             return ()
+        # `wait` does not cancel the download if this turn is cancelled, and does not raise its errors.
         if job.turn in self._running:
             await asyncio.wait({self._running[job.turn]})
         settings = self._live.settings.files
@@ -115,7 +116,7 @@ class AttachmentDownloads:
         try:
             return await self.store.find(ref)
         except Refused:
-            pass
+            pass  # Not downloaded yet.
         address = job.inbound.address
         try:
             async with self._slots[address.channel, address.account]:

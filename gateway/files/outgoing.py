@@ -45,6 +45,7 @@ class OutgoingFiles:
         self.count += 1
         label = safe_name(name)
 
+        # `pread` in a thread: the file may be large, and reading it must not block the event loop.
         async def blocks() -> AsyncGenerator[bytes, None]:
             at = 0
             while block := await asyncio.to_thread(os.pread, descriptor, _BLOCK_SIZE, at):

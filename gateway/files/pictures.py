@@ -21,6 +21,7 @@ async def with_pictures(messages: Sequence[Message], store: FileStore, *, sees: 
 
     Not needed if no message has `pictures`.
     """
+    # Providers limit a request as a whole, so the newest pictures win.
     count = total = 0
     loaded: list[Message] = []
     for message in reversed(messages):

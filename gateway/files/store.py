@@ -81,6 +81,7 @@ class FileStore:
         target = self._path(f"{folder}/{name}")
         descriptor, temporary = await asyncio.to_thread(mkstemp, dir=self._root / _INCOMING)
 
+        # Content first, then the name, then the directory: after a power cut the file is complete or absent.
         def place() -> None:
             os.fsync(descriptor)
             make_private_directory(target.parent)

@@ -145,55 +145,48 @@ class AttachmentReader:
     transcribe: Transcribe | None
 
     async def read(self, attachment: Attachment, stored: StoredFile, number: int) -> entries.Attached:
-        head = await self.store.read(stored.ref, HEAD)
-        kind = media_type(head, attachment.media_type)
+        found_type = media_type(await self.store.read(stored.ref, HEAD), attachment.media_type)
+        kind = attachment.kind
+        if found_type in PICTURES:
+            kind = AttachmentKind.IMAGE
+        elif kind is AttachmentKind.IMAGE:  # Claimed to be an image, but its content is none.
+            kind = AttachmentKind.FILE
         found = entries.Attached(
             name=safe_name(attachment.name, attachment.kind),
-            kind=_kind(attachment, kind),
-            media_type=kind,
+            kind=kind,
+            media_type=found_type,
             size=stored.size,
             ref=stored.ref,
         )
-        if found.kind in _RECORDINGS and self.transcribe is not None:
-            return await self._listen(self.transcribe, found, stored, number)
-        if found.kind == AttachmentKind.FILE and (note := await self._whole_text(found)) is not None:
-            return msgspec.structs.replace(found, note=note)
-        return msgspec.structs.replace(found, note=await self._saved(found, stored, number))
-
-    async def _listen(
-        self, transcribe: Transcribe, found: entries.Attached, stored: StoredFile, number: int
-    ) -> entries.Attached:
+        failure = ""
+        if kind in _RECORDINGS and self.transcribe is not None:
+            try:
+                said = clean(await self.transcribe(stored.path, found.name, found_type)).strip()[: self.max_chars]
+            except Refused as trouble:
+                failure = f"; it could not be transcribed: {trouble}"
+            else:
+                note = f"[{kind}: {found.name}, transcribed:] {said or '(no speech)'}"
+                return msgspec.structs.replace(found, note=note, said=said)
+        if kind is AttachmentKind.FILE and (text := await self._whole_text(found)) is not None:
+            return msgspec.structs.replace(found, note=text)
+        # Everything else is copied into the workspace, where the agent's tools can open it.
+        name = safe_name(f"{self.label}-{number}-{found.name}")
         try:
-            said = clean(await transcribe(stored.path, found.name, found.media_type)).strip()
-        except Refused as trouble:
-            note = await self._saved(found, stored, number, f"; it could not be transcribed: {trouble}")
-            return msgspec.structs.replace(found, note=note)
-        note = f"[{found.kind}: {found.name}, transcribed:] {said[: self.max_chars] or '(no speech)'}"
-        return msgspec.structs.replace(found, note=note, said=said[: self.max_chars])
+            path = await asyncio.to_thread(save, self.workspace, name, stored.path, self.max_saved_bytes)
+            place = f"in the workspace: {path}"
+        except OSError as trouble:
+            place = f"it could not be saved into the workspace: {trouble.strerror}"
+        note = f"[{kind}: {found.name}, {found_type}, {in_bytes(found.size)}; {place}{failure}]"
+        return msgspec.structs.replace(found, note=note)
 
     async def _whole_text(self, found: entries.Attached) -> str | None:
-        """Return a text file in full, in a fence longer than any in it; None if it is too long or not a text."""
+        """Return a text file in full, or None if it is too long or not a text."""
         if not 0 < found.size <= self.max_chars * _BYTES_PER_CHAR:
             return None
         content = await self.store.read(found.ref, found.size)
         text = await asyncio.to_thread(as_text, content)
         if text is None or len(text) > self.max_chars:
             return None
+        # A longer fence than any in the text, so that the text cannot end it.
         fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
         return f"[file: {found.name}]\n{fence}\n{clean(text)}\n{fence}"
-
-    async def _saved(self, found: entries.Attached, stored: StoredFile, number: int, more: str = "") -> str:
-        name = safe_name(f"{self.label}-{number}-{found.name}")
-        about = f"{found.kind}: {found.name}, {found.media_type}, {in_bytes(found.size)}"
-        try:
-            path = await asyncio.to_thread(save, self.workspace, name, stored.path, self.max_saved_bytes)
-        except OSError as trouble:
-            return f"[{about}; it could not be saved into the workspace: {trouble.strerror}{more}]"
-        return f"[{about}; in the workspace: {path}{more}]"
-
-
-def _kind(attachment: Attachment, found: str) -> str:
-    """Return image only for a real image. A claimed image that is not one is a file."""
-    if found in PICTURES:
-        return AttachmentKind.IMAGE
-    return AttachmentKind.FILE if attachment.kind is AttachmentKind.IMAGE else attachment.kind

@@ -1,7 +1,7 @@
 """Sleeps until a reminder is due, and puts its message into the outbox exactly once for each due time."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 
@@ -59,10 +59,14 @@ class ReminderScheduler:
         """Send reminders until cancelled. A committed message is delivered now or after the next start."""
         while True:
             try:
+                # Cleared before the spool is read: a reminder added after the read sets it again.
                 self._reminders.changed.clear()
                 if self._was_clock_set_back() or self._must_recompute:
                     self._must_recompute = False
-                    await self._reschedule_recurring()
+                    # Summer time, a new time zone or a clock that was set back change the next time of a cron line.
+                    rows = await self._spool.recurring_reminders()
+                    for move in await asyncio.to_thread(_moves, rows, self._now(), self._reminders.zone):
+                        await self._commit(move)
                 await self.send_due()
                 await self._sleep_until(await self._spool.next_reminder())
             except SpoolFull:  # Reads fail as well, if they share a transaction with a commit that found no room.
@@ -78,6 +82,7 @@ class ReminderScheduler:
     async def _sleep_until(self, due_at: datetime | None) -> None:
         """Sleep until `due_at` by the wall clock, a change of the reminders, or a step back of the clock."""
         while due_at is None or self._now() < due_at:
+            # The loop's timer follows the monotonic clock, so a long sleep would miss changes of the wall clock.
             left = None if due_at is None else min(MAX_SLEEP, (due_at - self._now()).total_seconds())
             try:
                 async with asyncio.timeout(left):
@@ -95,13 +100,6 @@ class ReminderScheduler:
         before, self._last_clocks = self._last_clocks, (wall, steady)
         return before is not None and (wall - before[0]).total_seconds() < steady - before[1] - CLOCK_STEP
 
-    async def _reschedule_recurring(self) -> None:
-        """Move recurring reminders to their next time by the present clock and time zone."""
-        rows = await self._spool.recurring_reminders()
-        moves = await asyncio.to_thread(lambda: list(_moves(rows, self._now(), self._reminders.zone)))
-        for move in moves:
-            await self._commit(move)
-
     async def _send(self, reminder: ReminderRow) -> None:
         """Put the message of `reminder` into the outbox and move it to its next time, in one commit.
 
@@ -114,6 +112,7 @@ class ReminderScheduler:
             failures += 1
         elif reminder.last_delivery is OutboxState.DELIVERED:
             failures = 0
+        # The person may have lost access since they added the reminder.
         is_allowed = may_talk(self._live, about.address, about.maker, about.guild)
         if failures >= MAX_FAILURES or not is_allowed:
             log.warning("reminder_ended", reminder=reminder.id, failures=failures, is_allowed=is_allowed)
@@ -151,16 +150,20 @@ class ReminderScheduler:
         return True
 
 
-def _moves(reminders: Iterable[ReminderRow], now: datetime, zone: tzinfo) -> Iterator[RescheduleReminder]:
-    """Yield the changes after which each reminder is due at its next time, and never twice for one time."""
+def _moves(reminders: Iterable[ReminderRow], now: datetime, zone: tzinfo) -> list[RescheduleReminder]:
+    """Return the changes after which each reminder is due at its next time, and never twice for one time."""
+    moves: list[RescheduleReminder] = []
     for reminder in reminders:
         if reminder.cron is None or reminder.due_at <= now:
             continue
         next_at = next_time(reminder.cron, _sent_until(reminder, reminder.cron, now, zone), zone)
         if next_at != reminder.due_at:
-            yield RescheduleReminder(
-                id=reminder.id, due_at=reminder.due_at, next_at=next_at, at=now, failures=reminder.failures
+            moves.append(
+                RescheduleReminder(
+                    id=reminder.id, due_at=reminder.due_at, next_at=next_at, at=now, failures=reminder.failures
+                )
             )
+    return moves
 
 
 def _sent_until(reminder: ReminderRow, cron: str, now: datetime, zone: tzinfo) -> datetime:

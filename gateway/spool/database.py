@@ -26,9 +26,9 @@ _MIN_FREE_SPACE = 16 * WAL_SIZE
 
 _PRAGMAS = (
     "journal_mode = WAL",
-    "synchronous = FULL",
+    "synchronous = FULL",  # Each commit is fsynced. NORMAL would lose the last commits in a power cut.
     "temp_store = MEMORY",
-    "secure_delete = FAST",
+    "secure_delete = FAST",  # Deleted messages are overwritten where that needs no extra write.
     # The writer runs checkpoints after it has answered its callers. An automatic one would hide its errors.
     "wal_autocheckpoint = 0",
 )
@@ -111,7 +111,7 @@ def _open(path: Path) -> sqlite3.Connection:
         raise unusable(path, str(trouble)) from trouble
     try:
         _prepare(connection, path)
-    except BaseException:
+    except BaseException:  # The caller does not have the connection yet, so it cannot close it.
         connection.close()
         raise
     return connection

@@ -37,12 +37,11 @@ def quoted(states: Iterable[str]) -> str:
     return ", ".join(f"'{state}'" for state in sorted(states))
 
 
-def _check_changed(cursor: sqlite3.Cursor, table: str, key: str, action: str) -> None:
-    """Raise `WrongState`, naming the row's present state, if the statement matched no row."""
-    if not cursor.rowcount:
-        column = "turn" if table == "inbox" else "key"
-        found = cursor.execute(f"SELECT state FROM {table} WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - constants only
-        raise WrongState(f"{key} cannot {action}: it is {found[0] if found else 'unknown'}.")
+def _wrong_state(cursor: sqlite3.Cursor, table: str, key: str, action: str) -> WrongState:
+    """Return the error for a statement that matched no row. It names the row's present state."""
+    column = "turn" if table == "inbox" else "key"
+    found = cursor.execute(f"SELECT state FROM {table} WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - constants only
+    return WrongState(f"{key} cannot {action}: it is {found[0] if found else 'unknown'}.")
 
 
 class MarkSeen(Operation, frozen=True, kw_only=True):
@@ -105,6 +104,8 @@ class AddToInbox(Operation, frozen=True, kw_only=True):
             raise Duplicate(f"The turn {self.turn} was accepted before.")
 
 
+# Every UPDATE names the states from which the row may move. A row in another state does not match, so a race between
+# two callers (a stop and an answer, for example) ends with `WrongState` for the second one.
 _START_TURN = (
     "UPDATE inbox SET state = 'running', attempts = attempts + 1 "  # noqa: S608 - constants only
     f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, InboxState.RUNNING))})"
@@ -117,7 +118,9 @@ class StartTurn(Operation, frozen=True, kw_only=True):
     turn: str
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        _check_changed(connection.execute(_START_TURN, (self.turn,)), "inbox", self.turn, "start")
+        started = connection.execute(_START_TURN, (self.turn,))
+        if not started.rowcount:
+            raise _wrong_state(started, "inbox", self.turn, "start")
 
 
 _RESET_ATTEMPTS = f"UPDATE inbox SET attempts = 0 WHERE turn = ? AND state IN ({quoted(INBOX_OPEN)})"  # noqa: S608 - constants only
@@ -130,7 +133,8 @@ class ResetAttempts(Operation, frozen=True, kw_only=True):
 
     def apply(self, connection: sqlite3.Connection) -> None:
         reset = connection.execute(_RESET_ATTEMPTS, (self.turn,))
-        _check_changed(reset, "inbox", self.turn, "have its attempts reset")
+        if not reset.rowcount:
+            raise _wrong_state(reset, "inbox", self.turn, "have its attempts reset")
 
 
 _SET_INBOX_STATE = {
@@ -150,7 +154,8 @@ class SetInboxState(Operation, frozen=True, kw_only=True):
 
     def apply(self, connection: sqlite3.Connection) -> None:
         moved = connection.execute(_SET_INBOX_STATE[self.state], (self.answered_by, self.note, self.turn))
-        _check_changed(moved, "inbox", self.turn, f"become {self.state}")
+        if not moved.rowcount:
+            raise _wrong_state(moved, "inbox", self.turn, f"become {self.state}")
 
 
 class ReplaceInbound(Operation, frozen=True, kw_only=True):
@@ -163,7 +168,8 @@ class ReplaceInbound(Operation, frozen=True, kw_only=True):
         replaced = connection.execute(
             "UPDATE inbox SET inbound = ? WHERE turn = ? AND state = 'received'", (encode(self.inbound), self.turn)
         )
-        _check_changed(replaced, "inbox", self.turn, "be replaced")
+        if not replaced.rowcount:
+            raise _wrong_state(replaced, "inbox", self.turn, "be replaced")
 
 
 class AppendEntries(Operation, frozen=True, kw_only=True):
@@ -181,6 +187,7 @@ class AppendEntries(Operation, frozen=True, kw_only=True):
         insert = "INSERT OR IGNORE INTO notes (session, seq, line) VALUES (?, ?, ?)"
         if connection.executemany(insert, rows).rowcount == len(rows):
             return
+        # Some entries exist. A crash between the journal and the flush makes callers append the same bytes again.
         for session, seq, line in rows:
             stored = "SELECT line FROM notes WHERE session = ? AND seq = ?"
             if connection.execute(stored, (session, seq)).fetchone() != (line,):
@@ -225,7 +232,8 @@ class MarkSending(Operation, frozen=True, kw_only=True):
 
     def apply(self, connection: sqlite3.Connection) -> None:
         moved = connection.execute(_MARK_SENDING, (to_micros(self.at), self.key))
-        _check_changed(moved, "outbox", self.key, "be sent")
+        if not moved.rowcount:
+            raise _wrong_state(moved, "outbox", self.key, "be sent")
 
 
 _MARK_DELIVERED = (
@@ -241,7 +249,8 @@ class MarkDelivered(Operation, frozen=True, kw_only=True):
 
     def apply(self, connection: sqlite3.Connection) -> None:
         moved = connection.execute(_MARK_DELIVERED, (encode(self.receipt), to_micros(self.at), self.key))
-        _check_changed(moved, "outbox", self.key, "become delivered")
+        if not moved.rowcount:
+            raise _wrong_state(moved, "outbox", self.key, "become delivered")
 
 
 class RetryLater(Operation, frozen=True, kw_only=True):
@@ -256,7 +265,8 @@ class RetryLater(Operation, frozen=True, kw_only=True):
             "WHERE key = ? AND state = 'sending'",
             (self.reason, self.key),
         )
-        _check_changed(moved, "outbox", self.key, "be postponed")
+        if not moved.rowcount:
+            raise _wrong_state(moved, "outbox", self.key, "be postponed")
 
 
 _MARK_DEAD = (
@@ -273,7 +283,8 @@ class MarkDead(Operation, frozen=True, kw_only=True):
 
     def apply(self, connection: sqlite3.Connection) -> None:
         moved = connection.execute(_MARK_DEAD, (self.reason, self.key))
-        _check_changed(moved, "outbox", self.key, "be given up")
+        if not moved.rowcount:
+            raise _wrong_state(moved, "outbox", self.key, "be given up")
 
 
 class RetryDead(Operation, frozen=True, kw_only=True):
@@ -286,7 +297,8 @@ class RetryDead(Operation, frozen=True, kw_only=True):
             "UPDATE outbox SET state = 'pending', attempts = 0, reason = '' WHERE key = ? AND state = 'dead'",
             (self.key,),
         )
-        _check_changed(moved, "outbox", self.key, "be retried")
+        if not moved.rowcount:
+            raise _wrong_state(moved, "outbox", self.key, "be retried")
 
 
 class SaveDraft(Operation, frozen=True, kw_only=True):
@@ -366,6 +378,7 @@ class AddReminder(Operation, frozen=True, kw_only=True):
     max_total: int
 
     def apply(self, connection: sqlite3.Connection) -> None:
+        # Ended reminders keep their number until they are deleted, so the maximum includes them.
         of_scope, total, last_number = connection.execute(
             """
             SELECT (SELECT count(*) FROM reminders WHERE scope = :scope AND due_at IS NOT NULL),

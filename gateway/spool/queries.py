@@ -95,6 +95,7 @@ def delivered_ids(since: datetime, connection: Connection) -> set[str]:
 
 
 def facts(prefix: str, connection: Connection) -> dict[str, str]:
+    # There are few facts, so a filter in Python is simpler than escaping the prefix for LIKE.
     found = connection.execute("SELECT name, value FROM facts")
     return {name: value for name, value in found if name.startswith(prefix)}
 
@@ -145,6 +146,7 @@ def entries_after(
 
 def drop_entries(upto: Sequence[tuple[str, int]], limit: int, connection: Connection) -> int:
     """Delete at most `limit` entries of the given sessions up to the given seqs. Returns how many are done."""
+    # A session may have far more entries than one step should delete, or none.
     for done, (session, seq) in enumerate(upto):
         limit -= connection.execute(
             """
@@ -183,6 +185,7 @@ def reminders(scope: str, connection: Connection) -> list[ReminderRow]:
 
 
 def due_reminders(now: datetime, limit: int, connection: Connection) -> list[ReminderRow]:
+    # The caller sends what this returns and asks again, until nothing is due.
     # If none of the first rows can be read, they are ended, and the next ones are due.
     due = f"{_REMINDERS} AND due_at <= ? ORDER BY due_at LIMIT ?"
     while rows := connection.execute(due, (to_micros(now), limit)).fetchall():

@@ -22,11 +22,29 @@ class Reserve:
     def hold(self) -> bool:
         """Create the file unless that would leave less free space than its size. Returns whether it is held."""
         try:
-            is_complete = self._path.stat().st_size >= RESERVE_SIZE
+            self.is_held = self._path.stat().st_size >= RESERVE_SIZE
         except OSError:
-            is_complete = False
-        self.is_held = is_complete or self._create()
-        return self.is_held
+            self.is_held = False
+        if self.is_held:
+            return True
+        # Without a margin the file itself would fill the disk, and the next commit would delete it again.
+        disk = os.statvfs(self._path.parent)
+        if disk.f_bavail * disk.f_frsize < 2 * RESERVE_SIZE:
+            return False
+        try:
+            descriptor = open_private(self._path, os.O_WRONLY | os.O_CREAT)
+        except OSError:
+            return False
+        try:
+            # Allocates real blocks. A sparse file would reserve nothing.
+            os.posix_fallocate(descriptor, 0, RESERVE_SIZE)
+        except OSError:
+            self.release()
+            return False
+        finally:
+            os.close(descriptor)
+        self.is_held = True
+        return True
 
     def release(self) -> bool:
         """Delete the file. Returns False if it was deleted before, or cannot be deleted."""
@@ -38,21 +56,4 @@ class Reserve:
         except OSError as trouble:
             log.warning("reserve_not_released", file=str(self._path), reason=str(trouble))
             return False
-        return True
-
-    def _create(self) -> bool:
-        disk = os.statvfs(self._path.parent)
-        if disk.f_bavail * disk.f_frsize < 2 * RESERVE_SIZE:
-            return False
-        try:
-            descriptor = open_private(self._path, os.O_WRONLY | os.O_CREAT)
-        except OSError:
-            return False
-        try:
-            os.posix_fallocate(descriptor, 0, RESERVE_SIZE)
-        except OSError:
-            self.release()
-            return False
-        finally:
-            os.close(descriptor)
         return True

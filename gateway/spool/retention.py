@@ -25,6 +25,7 @@ USAGE_LIMIT = 100_000
 Step = Callable[[sqlite3.Connection], bool]
 """Does a bounded part of the work. Returns whether there may be more."""
 
+# Events by their order of arrival: a jump of the clock must not delete the newest, or repeats would be answered again.
 _SEEN = """
     DELETE FROM seen WHERE id IN (SELECT id FROM seen ORDER BY id LIMIT :chunk) AND (
         id <= (SELECT max(id) FROM seen) - :max_seen
@@ -85,6 +86,7 @@ _REMINDERS = """
 
 def steps(now: datetime, *, keep: timedelta, max_seen: int) -> Iterator[Step]:
     """Yield the steps of one clean-up. Each is repeated until it returns False."""
+    # Every statement deletes at most CHUNK rows, oldest first, and uses an index to find them.
     horizon = to_micros(now - keep)
     dead = {"horizon": to_micros(now - max(keep, DEAD_KEPT)), "limit": DEAD_LIMIT}
     finished = {"horizon": horizon, "limit": FINISHED_LIMIT}

@@ -66,6 +66,7 @@ class _BatchQueue:
 
     def put(self, job: _Job, *, max_delay: float = 0.0) -> None:
         """Pass `job` on after this iteration of the loop, or within `max_delay` seconds, together with other jobs."""
+        # `call_soon` runs after all callbacks of this iteration, so that their jobs share one wake-up.
         self._gathered.append(job)
         if max_delay:
             self._timer = self._timer or self._loop.call_later(max_delay, self._hand_over)
@@ -94,6 +95,7 @@ class _BatchQueue:
 
     def _hand_over(self) -> None:
         self._is_due = False
+        # Delayed jobs go along with this batch, so their timer is not needed any more.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,6 +117,7 @@ class Writer:
 
     def __init__(self, path: Path, *, on_broken: Callable[[], None]) -> None:
         self._path = path
+        self._wal = wal_path(path)
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(_MAX_WAITING)
@@ -163,6 +166,7 @@ class Writer:
             if on_done is not None:
                 on_done(closed)
             raise closed
+        # No `await` between here and `put`: jobs are queued in the order of the calls.
         waiter: asyncio.Future[_T] = self._loop.create_future()
         self._jobs.put(_Job(work, waiter, is_intake, in_transaction, on_done), max_delay=max_delay)
         return await waiter
@@ -187,10 +191,11 @@ class Writer:
             self._call_on_loop(_settle, self._opened, None, failure)
             return
         self._call_on_loop(_settle, self._opened, damaged_file, None)
-        preallocate_wal(self._path)
+        preallocate_wal(self._path)  # After the answer, because it takes a while and a start need not wait for it.
         with contextlib.closing(connection):
             while batch := self._jobs.take():
                 self._busy_since = monotonic()
+                # `groupby` keeps the order: a copy contains exactly the commits that were submitted before it.
                 for in_transaction, group in groupby(batch, key=lambda job: job.in_transaction):
                     jobs = list(group)
                     for start in range(0, len(jobs), _MAX_BATCH):
@@ -247,7 +252,7 @@ class Writer:
                 _free_wal(connection)
             except sqlite3.Error as worse:
                 error = as_spool_error(worse)
-        write_log = log.debug if self.trouble else log.error
+        write_log = log.debug if self.trouble else log.error  # Once per trouble, not once per batch.
         write_log("spool_write_failed", reason=str(trouble))
         self.trouble = error
         if isinstance(error, SpoolBroken):
@@ -259,10 +264,10 @@ class Writer:
         if isinstance(self.trouble, SpoolBroken):
             return
         try:
-            if self.trouble:
+            if self.trouble:  # The disk is full, perhaps because of the WAL.
                 _free_wal(connection)
                 return
-            is_long = wal_path(self._path).stat().st_size > _WAL_LIMIT
+            is_long = self._wal.stat().st_size > _WAL_LIMIT
             if is_long or connection.total_changes - self._checkpointed_at >= _CHANGES_PER_CHECKPOINT:
                 connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'PASSIVE'})").fetchall()
                 self._checkpointed_at = connection.total_changes
