@@ -1,4 +1,4 @@
-"""Starting, killing and stopping daemons under test, from the outside."""
+"""Starts, kills and stops daemons under test, through the fork server."""
 
 import asyncio
 import os
@@ -10,48 +10,46 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.crash.order import Order
+from tests.crash.daemon_spec import DaemonSpec
 from tests.forks.process import Forked, Program, Started
 
-__all__ = ["Daemons", "daemons"]
-
 ROOT = Path(__file__).parents[2]
-PATIENCE = 90.0
+TIMEOUT = 90.0
 STDERR = 2
 
 
 class Daemons:
-    """One process that forks daemons, and those that it has forked."""
+    """The fork server and the daemons that it has forked."""
 
-    def __init__(self, tells: asyncio.StreamReader, takes: asyncio.StreamWriter) -> None:
-        self._tells = tells
-        self._takes = takes
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
         self._started: asyncio.Queue[int] = asyncio.Queue()
         self._ended: dict[int, asyncio.Future[int]] = {}
 
-    async def start(self, order: Order) -> int:
-        """Fork a daemon; returns its pid."""
-        self._takes.write(order.encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
+    async def start(self, spec: DaemonSpec) -> int:
+        """Fork a daemon. Returns its pid."""
+        self._writer.write(spec.encode() + b"\n")
+        async with asyncio.timeout(TIMEOUT):
             return await self._started.get()
 
     async def ended(self, pid: int) -> int:
-        """Return the status with which it has ended; negative for the signal that has killed it."""
+        """Wait until a daemon ends. Returns its status; a negative one is the signal that killed it."""
         return await asyncio.shield(self._ended[pid])
 
     def has_ended(self, pid: int) -> bool:
         return self._ended[pid].done()
 
     async def stop(self, pid: int, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send it a signal, and wait for its end."""
+        """Send a daemon a signal, and wait until it ends. Returns its status."""
         if not self.has_ended(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.ended(pid)
 
     async def listen(self) -> None:
-        while line := await self._tells.readline():
+        while line := await self._reader.readline():
             match line.split():
                 case [b"started", pid]:
                     self._ended[int(pid)] = asyncio.get_running_loop().create_future()
@@ -66,30 +64,32 @@ class Daemons:
 
 @asynccontextmanager
 async def daemons(*before: str, imports: Sequence[str] = ()) -> AsyncIterator[Daemons]:
-    """Keep a process ready that forks daemons, run by the command `before`; those left at the end are killed."""
+    """Run a fork server, under the command `before` if given. Daemons that are left at the end are killed."""
     ours, theirs = socket.socketpair()
     with theirs:
-        house = await asyncio.to_thread(_house, before, imports, (theirs.fileno(), theirs.fileno(), STDERR))
-    tells, takes = await asyncio.open_connection(sock=ours)
-    assert await tells.readline() == b"ready\n"
-    forked = Daemons(tells, takes)
+        server = await asyncio.to_thread(_start_server, before, imports, (theirs.fileno(), theirs.fileno(), STDERR))
+    reader, writer = await asyncio.open_connection(sock=ours)
+    assert await reader.readline() == b"ready\n"
+    forked = Daemons(reader, writer)
     listening = asyncio.create_task(forked.listen(), name="daemons")
     try:
         yield forked
     finally:
         await forked.kill_all()
-        takes.write_eof()
-        await asyncio.to_thread(house.wait, PATIENCE)
+        writer.write_eof()
+        await asyncio.to_thread(server.wait, TIMEOUT)
         await listening
-        takes.close()
+        writer.close()
 
 
-def _house(before: Sequence[str], imports: Sequence[str], streams: tuple[int, int, int]) -> Started:
-    """Start the process that forks: itself forked, unless a command must run it from its beginning."""
-    # Hundreds of daemons that are killed have no coverage to tell, and would be slowed down by measuring it.
+def _start_server(before: Sequence[str], imports: Sequence[str], streams: tuple[int, int, int]) -> Started:
+    """Fork the fork server, or start it as a new process if `before` must run it from its beginning."""
+    # Killed daemons report no coverage, and measuring it would slow hundreds of them down.
     env = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     if before:
-        command = [*before, sys.executable, "-m", "tests.crash.house", *imports]
+        command = [*before, sys.executable, "-m", "tests.crash.fork_server", *imports]
         return subprocess.Popen(command, cwd=ROOT, env=env, stdin=streams[0], stdout=streams[1], stderr=streams[2])
-    house = Program(entry="tests.crash.house:main", modules=("tests.crash.house", *imports), is_measured=False)
-    return Forked([], cwd=ROOT, env=env, streams=streams, program=house)
+    program = Program(
+        entry="tests.crash.fork_server:main", modules=("tests.crash.fork_server", *imports), is_measured=False
+    )
+    return Forked([], cwd=ROOT, env=env, streams=streams, program=program)

@@ -1,7 +1,5 @@
-"""How much is tried: 1 with the other tests, more by `make crash`."""
+"""How many cases the crash tests try: 1 as part of `make test`, more in `make crash`."""
 
 import os
-
-__all__ = ["SCALE"]
 
 SCALE = int(os.environ.get("GATEHOUSE_CRASH_SCALE", "1"))

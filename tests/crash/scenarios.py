@@ -1,13 +1,11 @@
-"""What people write in the runs."""
+"""The conversations that the crash tests repeat."""
 
-from tests.crash.far_side import Event
-from tests.crash.runs import Plan
-
-__all__ = ["SCENARIOS"]
+from tests.crash.fake_platform import Event
+from tests.crash.scenario_run import Plan
 
 
-def said(*words: str) -> tuple[Event, ...]:
-    """Make events of `chat:text`, each with an id of its own, in order."""
+def messages(*words: str) -> tuple[Event, ...]:
+    """Make events from `chat:text`, with the ids m1, m2 and so on."""
     made = []
     for number, word in enumerate(words, 1):
         chat, _, text = word.partition(":")
@@ -17,15 +15,15 @@ def said(*words: str) -> tuple[Event, ...]:
 
 
 SCENARIOS = {
-    "tools": Plan(events=said("ada:tool tools", "bob:", "ada:")),
-    "editing": Plan(events=said("ada:tool", "ada:"), flavour="editing"),
-    "dropping": Plan(events=said("ada:", "ada:long"), flavour="dropping"),
-    "long": Plan(events=said("ada:long", "ada:"), troubles={"ada": ("", "lost", "slow")}),
-    "rotating": Plan(events=said("ada:", "ada:/new", "ada:", "ada:/session resume 1", "ada:")),
-    "queued": Plan(events=said("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
-    "reading": Plan(events=said("ada:tool", "ada:/session search m1", "ada:/history", "ada:", "ada:/status")),
-    "interrupt": Plan(events=said("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),
-    "collect": Plan(events=said("ada:tool", "ada:", "ada:"), busy="collect"),
-    "steer": Plan(events=said("ada:tool tool", "ada:tool", "ada:"), busy="steer"),
-    "asking": Plan(events=said("ada:asks tool", "ada:")),
+    "tools": Plan(events=messages("ada:tool tools", "bob:", "ada:")),
+    "editing": Plan(events=messages("ada:tool", "ada:"), flavour="editing"),
+    "dropping": Plan(events=messages("ada:", "ada:long"), flavour="dropping"),
+    "long": Plan(events=messages("ada:long", "ada:"), troubles={"ada": ("", "lost", "slow")}),
+    "rotating": Plan(events=messages("ada:", "ada:/new", "ada:", "ada:/session resume 1", "ada:")),
+    "queued": Plan(events=messages("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
+    "reading": Plan(events=messages("ada:tool", "ada:/session search m1", "ada:/history", "ada:", "ada:/status")),
+    "interrupt": Plan(events=messages("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),
+    "collect": Plan(events=messages("ada:tool", "ada:", "ada:"), busy="collect"),
+    "steer": Plan(events=messages("ada:tool tool", "ada:tool", "ada:"), busy="steer"),
+    "asking": Plan(events=messages("ada:asks tool", "ada:")),
 }

@@ -1,4 +1,4 @@
-"""A disk that gets full while messages come in: nothing is acknowledged that is not kept, and it goes on by itself."""
+"""A disk that gets full while messages arrive. The gateway acknowledges only stored messages, and recovers alone."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.far_side import Event
-from tests.crash.scenarios import said
-from tests.crash.stage import Stage, staged
+from tests.crash.fake_platform import Event
+from tests.crash.harness import CrashHarness, open_harness
+from tests.crash.scenarios import messages
 from tests.disks import fill, small_disk
 
 SIZE = 8 * 1024 * 1024
 COUNT = 150
 BEFORE = 50
-"""Messages that come while there is room."""
+"""Messages that arrive before the disk is full."""
 BATCH = 20
-CALM = 10
-ROOM_TO_LOOK = 256 * 1024
-"""A spool can only be read where there is room for SQLite's own file beside it."""
+IDLE_CHECKS = 10
+SPACE_FOR_CHECKS = 256 * 1024
+"""SQLite needs space for its shared memory file even to read the spool."""
 
 
 @pytest.fixture
@@ -27,34 +27,34 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-async def stay_full(ballast: Path, stage: Stage) -> int:
-    """Keep the disk full until no more is taken in for a while; return how much was."""
-    calm, known = 0, -1
-    while calm < CALM:
+async def keep_full(ballast: Path, harness: CrashHarness) -> int:
+    """Keep the disk full until no more events are acknowledged. Returns their number."""
+    idle, known = 0, -1
+    while idle < IDLE_CHECKS:
         await asyncio.to_thread(fill, ballast)
-        await asyncio.sleep(0.1)  # Nothing tells that something does not happen.
-        calm = calm + 1 if known == len(stage.far.acknowledged) else 0
-        known = len(stage.far.acknowledged)
+        await asyncio.sleep(0.1)  # There is no event for the absence of acknowledgements.
+        idle = idle + 1 if known == len(harness.platform.acknowledged) else 0
+        known = len(harness.platform.acknowledged)
     return known
 
 
-async def write_until_refused(ballast: Path, stage: Stage, events: Sequence[Event]) -> None:
-    """Keep the disk full and write, until something is not taken in; files that have room in them take a while."""
+async def write_until_refused(ballast: Path, harness: CrashHarness, events: Sequence[Event]) -> None:
+    """Keep the disk full and send events until one is not acknowledged. Preallocated files take some first."""
     await asyncio.to_thread(fill, ballast)
     for written in range(0, len(events), BATCH):
-        stage.far.write(*events[written : written + BATCH])
-        if await stay_full(ballast, stage) < BEFORE + written + BATCH:
+        harness.platform.write(*events[written : written + BATCH])
+        if await keep_full(ballast, harness) < BEFORE + written + BATCH:
             return
     raise AssertionError("the disk did not get full")
 
 
-async def at_work_or_ended(stage: Stage) -> int:
-    """Start a daemon with the disk as it is, with which it may go on or refuse to start."""
-    arrival = stage.far.arrivals + 1
-    pid = await stage.daemons.start(stage.order)
+async def start_on_full_disk(harness: CrashHarness) -> int:
+    """Start a daemon, and wait until it fetches events or refuses to start. Returns its pid."""
+    arrival = harness.platform.arrivals + 1
+    pid = await harness.daemons.start(harness.spec)
     outcomes = {
-        asyncio.create_task(stage.far.until_arrival(arrival), name="at work"),
-        asyncio.create_task(stage.daemons.ended(pid), name="ended"),
+        asyncio.create_task(harness.platform.until_arrival(arrival), name="arrival"),
+        asyncio.create_task(harness.daemons.ended(pid), name="ended"),
     }
     await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
     for outcome in outcomes:
@@ -68,36 +68,36 @@ def load(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-async def test_what_comes_while_the_disk_is_full_waits_at_the_platform(
+async def test_messages_wait_at_the_platform_while_the_disk_is_full(
     tmp_path: Path, disk: Path, *, is_killed: bool
 ) -> None:
-    async with staged(tmp_path, data=disk / "data") as stage:
-        events = said(*load(BEFORE + 50 * BATCH))
-        stage.far.write(*events[:BEFORE])
-        pid = await stage.start()
-        await stage.acknowledged(BEFORE)
+    async with open_harness(tmp_path, data=disk / "data") as harness:
+        events = messages(*load(BEFORE + 50 * BATCH))
+        harness.platform.write(*events[:BEFORE])
+        pid = await harness.start()
+        await harness.acknowledged(BEFORE)
         ballast = disk / "ballast"
-        await write_until_refused(ballast, stage, events[BEFORE:])
+        await write_until_refused(ballast, harness, events[BEFORE:])
         if is_killed:
-            await stage.kill(pid)
-            pid = await at_work_or_ended(stage)
+            await harness.kill(pid)
+            pid = await start_on_full_disk(harness)
         ballast.unlink()
-        if stage.daemons.has_ended(pid):
-            await stage.finish()
+        if harness.daemons.has_ended(pid):
+            await harness.finish()
             return
-        await stage.far.until_settled()
-        await stage.stop(pid)
-        stage.check()
+        await harness.platform.until_settled()
+        await harness.stop(pid)
+        harness.check()
 
 
-async def test_a_spool_that_fills_the_disk_by_itself_goes_on(tmp_path: Path, disk: Path) -> None:
-    """What takes the room is its log, which needs much less once it is in the file."""
-    room = disk / "room"
-    room.write_bytes(bytes(ROOM_TO_LOOK))
-    async with staged(tmp_path, data=disk / "data") as stage:
-        stage.far.write(*said(*load(2 * COUNT)))
-        pid = await stage.start()
-        await stage.far.until_settled()
-        await stage.stop(pid)
-        room.unlink()
-        stage.check()
+async def test_a_spool_that_filled_the_disk_itself_recovers(tmp_path: Path, disk: Path) -> None:
+    """The write-ahead log takes the space. It shrinks with a checkpoint."""
+    reserve = disk / "reserve"
+    reserve.write_bytes(bytes(SPACE_FOR_CHECKS))
+    async with open_harness(tmp_path, data=disk / "data") as harness:
+        harness.platform.write(*messages(*load(2 * COUNT)))
+        pid = await harness.start()
+        await harness.platform.until_settled()
+        await harness.stop(pid)
+        reserve.unlink()
+        harness.check()

@@ -1,4 +1,4 @@
-"""The power is cut at every step of a conversation, and what was not synced is gone, torn or out of order."""
+"""Cuts the power at every step of a conversation. Unsynced changes are then lost, torn or reordered."""
 
 import json
 import os
@@ -11,102 +11,102 @@ from pathlib import Path
 import pytest
 
 from tests.crash.checks import Allowed, check
+from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.daemons import Daemons, daemons
-from tests.crash.far_side import FarSide, Shown
-from tests.crash.order import Order
-from tests.crash.powerloss import Disk, Loss, restore
-from tests.crash.scenarios import said
-from tests.crash.trace import STRACE, Step, read_trace
+from tests.crash.fake_platform import FakePlatform, Shown
+from tests.crash.scenarios import messages
+from tests.crash.simulated_disk import Disk, Loss, restore
+from tests.crash.strace import STRACE, Step, read_trace
 
 CUTS = int(os.environ.get("GATEHOUSE_POWERLOSS_CUTS", "40"))
-"""How many cuts are tried; 0 tries one at every step, in three ways."""
+"""The number of power cuts. 0 tries three cuts at every step."""
 
-EVENTS = said("ada:tool tools", "bob:long", "ada:/new", "ada:", "bob:tool")
+EVENTS = messages("ada:tool tools", "bob:long", "ada:/new", "ada:", "bob:tool")
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
-async def recorded(home: Path) -> list[Step]:
-    """Let a daemon answer everything, and return what it has done."""
-    order, far = Order(home=home), FarSide()
-    home.mkdir()  # noqa: ASYNC240 - nothing else runs meanwhile
+async def record_steps(home: Path) -> list[Step]:
+    """Let a daemon answer everything, and return its system calls."""
+    spec, platform = DaemonSpec(home=home), FakePlatform()
+    home.mkdir()  # noqa: ASYNC240 - no other task runs
     trace = home / "trace"
-    async with daemons(*STRACE, "-o", str(trace)) as forked, far.serving(order.socket):
-        far.write(*EVENTS)
-        pid = await forked.start(order)
-        await far.until_settled(120)
+    async with daemons(*STRACE, "-o", str(trace)) as forked, platform.serving(spec.socket):
+        platform.write(*EVENTS)
+        pid = await forked.start(spec)
+        await platform.until_settled(120)
         assert await forked.stop(pid) == 0
-        check(order, far, Allowed())
+        check(spec, platform, Allowed())
     return read_trace(trace)
 
 
-def seen_by_others(steps: Sequence[Step], order: Order) -> tuple[FarSide, str]:
-    """Return what the platform knew, and what the tools had done, after these steps: a power cut takes none of it."""
-    far = FarSide(events=list(EVENTS))
+def outside_state(steps: Sequence[Step], spec: DaemonSpec) -> tuple[FakePlatform, str]:
+    """Return the state of the platform and the records of the tools after these steps. A power cut changes neither."""
+    platform = FakePlatform(events=list(EVENTS))
     effects = ""
     for step in steps:
-        if step.path == str(order.effects):
+        if step.path == str(spec.effects):
             effects += step.data.decode()
         elif step.call == "sendto" and step.data.startswith(b"{"):
-            _hear(far, json.loads(step.data))
-    return far, effects
+            _apply_to_platform(platform, json.loads(step.data))
+    return platform, effects
 
 
-def _hear(far: FarSide, words: dict[str, str]) -> None:
-    if words.get("op") == "send":
-        far.show(
+def _apply_to_platform(platform: FakePlatform, sent: dict[str, str]) -> None:
+    if sent.get("op") == "send":
+        platform.show(
             Shown(
-                key=words["key"],
-                chat=words["chat"],
-                reply_to=words["reply_to"],
-                kind=words["kind"],
-                is_failure=bool(words["is_failure"]),
-                texts=[words["text"]],
+                key=sent["key"],
+                chat=sent["chat"],
+                reply_to=sent["reply_to"],
+                kind=sent["kind"],
+                is_failure=bool(sent["is_failure"]),
+                texts=[sent["text"]],
             )
         )
-    elif "op" not in words and "id" in words:
-        far.acknowledged.add(words["id"])
+    elif "op" not in sent and "id" in sent:
+        platform.acknowledged.add(sent["id"])
 
 
-async def recover(steps: Sequence[Step], seed: int, home: Path, was: Order, forked: Daemons) -> None:
-    """Cut the power after these steps, start anew, and look whether all is as it must be."""
-    disk = Disk(was.data_dir)
+async def recover(steps: Sequence[Step], seed: int, home: Path, first: DaemonSpec, forked: Daemons) -> None:
+    """Cut the power after these steps, start a new daemon, and run all checks."""
+    disk = Disk(first.data_dir)
     for step in steps:
-        disk.take(step)
-    order = replace(was, home=home)
-    far, effects = seen_by_others(steps, was)
-    restore(disk.left(Loss(seed)), was.data_dir, order.data_dir)
-    order.effects.write_text(effects)
-    async with far.serving(order.socket):
+        disk.apply(step)
+    spec = replace(first, home=home)
+    platform, effects = outside_state(steps, first)
+    restore(disk.left(Loss(seed)), first.data_dir, spec.data_dir)
+    spec.effects.write_text(effects)
+    async with platform.serving(spec.socket):
         try:
-            arrival = far.until_arrival(1)
-            pid = await forked.start(order)
+            arrival = platform.until_arrival(1)
+            pid = await forked.start(spec)
             await arrival
-            await far.until_settled()
+            await platform.until_settled()
             assert await forked.stop(pid) == 0
-            check(order, far, Allowed(deaths=1))
+            check(spec, platform, Allowed(deaths=1))
         except BaseException as failure:
-            failure.add_note(f"cut after {steps[-1:]}, dice {seed}, in {home}")
+            failure.add_note(f"cut after {steps[-1:]}, seed {seed}, in {home}")
             raise
     shutil.rmtree(home)
 
 
 def cuts(steps: Sequence[Step], root: Path) -> list[tuple[int, int]]:
-    """Return the numbers of steps after which to cut, each with what its dice are thrown with."""
+    """Return the numbers of steps after which to cut the power, each with a seed for `Loss`."""
     places = [
         number for number, step in enumerate(steps, 1) if step.path.startswith(str(root)) or step.call == "sendto"
     ]
     if CUTS == 0:
         return [(place, seed) for place in places for seed in (0, 1, 1_000 + place)]
-    dice = random.Random(1)  # noqa: S311 - not for secrets
-    return [(dice.choice(places), dice.choice([0, 1, *range(2, 100)])) for _ in range(CUTS)]
+    rng = random.Random(1)  # noqa: S311 - not for secrets
+    return [(rng.choice(places), rng.choice([0, 1, *range(2, 100)])) for _ in range(CUTS)]
 
 
-async def test_nothing_acknowledged_is_lost_when_the_power_is_cut(tmp_path: Path) -> None:
-    was = Order(home=tmp_path / "first")
-    steps = await recorded(was.home)
+async def test_no_acknowledged_message_is_lost_in_a_power_cut(tmp_path: Path) -> None:
+    first = DaemonSpec(home=tmp_path / "first")
+    steps = await record_steps(first.home)
     async with daemons() as forked:
-        for number, (place, seed) in enumerate(cuts(steps, was.data_dir)):
+        for number, (place, seed) in enumerate(cuts(steps, first.data_dir)):
             home = tmp_path / str(number)
             home.mkdir()
-            await recover(steps[:place], seed, home, was, forked)
+            await recover(steps[:place], seed, home, first, forked)

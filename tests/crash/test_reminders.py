@@ -1,4 +1,4 @@
-"""A reminder that is due, and a daemon that dies at every point on the way to it."""
+"""Kills daemons at every kill point while they send a due reminder."""
 
 import asyncio
 import signal
@@ -13,20 +13,20 @@ from gateway.data_dir import prepare_data_dir
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.spool import AddReminder, ReminderContent, Spool
 from tests.crash.checks import rows
+from tests.crash.daemon_spec import CHANNEL, DaemonSpec
 from tests.crash.daemons import Daemons, daemons
-from tests.crash.far_side import FarSide
-from tests.crash.order import CHANNEL, Order
+from tests.crash.fake_platform import FakePlatform
+from tests.crash.harness import CrashHarness
 from tests.crash.scale import SCALE
-from tests.crash.stage import Stage
 
 STRIDE = max(1, 10 // SCALE)
-"""Of how many points one is tried."""
+"""The distance between tried kill points."""
 
 ADA = Address(channel=CHANNEL, kind=PeerKind.DIRECT, peer="ada")
 
 
-async def leave_due(data_dir: Path) -> None:
-    """Leave a spool with a reminder that is due every year, and was missed."""
+async def store_due_reminder(data_dir: Path) -> None:
+    """Create a spool with a yearly reminder that is overdue."""
     prepare_data_dir(data_dir)
     async with await Spool.open(data_dir) as spool:
         await spool.commit(
@@ -42,45 +42,45 @@ async def leave_due(data_dir: Path) -> None:
         )
 
 
-async def dies(stage: Stage, at: int) -> bool:
-    """Let a daemon die at that point; False when it has rung, and was stopped, before it came so far."""
-    pid = await stage.daemons.start(replace(stage.order, die_at=at))
-    rung = asyncio.create_task(stage.far.until(lambda: bool(stage.far.shown)), name="rung")
-    ended = asyncio.create_task(stage.daemons.ended(pid), name="ended")
-    await asyncio.wait({rung, ended}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (rung, ended):
+async def kill_at(harness: CrashHarness, at: int) -> bool:
+    """Run a daemon that dies at that point. Returns False if it sent the reminder, and was stopped, before it."""
+    pid = await harness.daemons.start(replace(harness.spec, die_at=at))
+    sent = asyncio.create_task(harness.platform.until(lambda: bool(harness.platform.shown)), name="sent")
+    ended = asyncio.create_task(harness.daemons.ended(pid), name="ended")
+    await asyncio.wait({sent, ended}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (sent, ended):
         task.cancel()
-    await asyncio.wait({rung, ended})
-    return await stage.daemons.stop(pid) == -signal.SIGKILL
+    await asyncio.wait({sent, ended})
+    return await harness.daemons.stop(pid) == -signal.SIGKILL
 
 
 @asynccontextmanager
-async def new_stage(home: Path, forked: Daemons) -> AsyncIterator[Stage]:
-    home.mkdir()  # noqa: ASYNC240 - nothing else runs meanwhile
-    order, far = Order(home=home), FarSide()
-    await leave_due(order.data_dir)
-    async with asyncio.timeout(60), far.serving(order.socket):
-        yield Stage(order=order, far=far, daemons=forked)
+async def harness_with_due_reminder(home: Path, forked: Daemons) -> AsyncIterator[CrashHarness]:
+    home.mkdir()  # noqa: ASYNC240 - no other task runs
+    spec, platform = DaemonSpec(home=home), FakePlatform()
+    await store_due_reminder(spec.data_dir)
+    async with asyncio.timeout(60), platform.serving(spec.socket):
+        yield CrashHarness(spec=spec, platform=platform, daemons=forked)
 
 
 async def test_a_reminder_is_sent_once_wherever_the_daemon_is_killed(tmp_path: Path) -> None:
     at, deaths, has_died = 1, 0, True
     async with daemons() as forked:
         while has_died:
-            async with new_stage(tmp_path / str(at), forked) as stage:
-                has_died = await dies(stage, at)
-                pid = await stage.start()
-                await stage.far.until(lambda far=stage.far: bool(far.shown))  # type: ignore[misc]  # mypy knows no default here.
-                await stage.stop(pid)
-                check(stage, has_died=has_died)
+            async with harness_with_due_reminder(tmp_path / str(at), forked) as harness:
+                has_died = await kill_at(harness, at)
+                pid = await harness.start()
+                await harness.platform.until(lambda platform=harness.platform: bool(platform.shown))  # type: ignore[misc]  # mypy knows no default here.
+                await harness.stop(pid)
+                check(harness, has_died=has_died)
             at, deaths = at + STRIDE, deaths + has_died
-    assert deaths > 2, "there are points"
+    assert deaths > 2, "the daemon reached no kill points"
 
 
-def check(stage: Stage, *, has_died: bool) -> None:
-    """See that it was shown once; and once more, marked, only where nobody could know of the first time."""
-    shown = [each.text for each in stage.far.shown]
+def check(harness: CrashHarness, *, has_died: bool) -> None:
+    """Assert one unmarked reminder at most, and a marked one only after a death."""
+    shown = [each.text for each in harness.platform.shown]
     assert len([text for text in shown if not text.startswith(POSSIBLY_REPEATED)]) <= 1
     assert 1 <= len(shown) <= 1 + has_died
-    assert rows(stage.order.data_dir, "SELECT key, state FROM outbox") == [("remind-r-1", "delivered")]
-    assert rows(stage.order.data_dir, "SELECT rings FROM reminders") == [(1,)]
+    assert rows(harness.spec.data_dir, "SELECT key, state FROM outbox") == [("remind-r-1", "delivered")]
+    assert rows(harness.spec.data_dir, "SELECT rings FROM reminders") == [(1,)]

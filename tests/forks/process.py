@@ -1,6 +1,6 @@
-"""Processes of `gatehouse` without the second of work that its imports are: forked from one that has them already.
+"""Starts `gatehouse` processes without the second that its imports take: a fork server has them imported already.
 
-A few tests start the command itself, as a shell does; all the others need a process of their own, not its imports.
+A few tests start the real command. All other tests only need a separate process.
 """
 
 import os
@@ -16,24 +16,24 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from gateway.cli import COMMANDS
-from tests.forks.order import SIZE, Order
+from tests.forks.server import MAX_REQUEST_BYTES, ForkRequest
 from tests.umask import umask
 
-__all__ = ["GATEHOUSE", "Forked", "Program", "Started", "end_parents", "forked"]
-
 ROOT = Path(__file__).parents[2]
-_leaving = ExitStack()
+_servers = ExitStack()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What is run, and what is imported for it before it is forked; the first module is the very first."""
+    """The function to run, and the modules that the fork server imports for it, in this order."""
 
     entry: str
     modules: tuple[str, ...]
     is_measured: bool = True
-    """Whether it counts for the coverage, where that is asked for."""
+    """Whether its coverage is measured, if coverage is on."""
 
 
 GATEHOUSE = Program(
@@ -43,15 +43,15 @@ GATEHOUSE = Program(
 
 
 @cache
-def parent(program: Program) -> socket.socket:
-    """Start a parent for `program`; returns the socket on which it takes orders."""
+def fork_server(program: Program) -> socket.socket:
+    """Start a fork server for `program`. Returns the socket for requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks.parent", str(theirs.fileno()), *program.modules],
+            [sys.executable, "-m", "tests.forks.server", str(theirs.fileno()), *program.modules],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if program.is_measured or name[:3] != "COV"},
-            stdin=subprocess.PIPE,  # Streams are made for what they begin with: here, for what cannot seek.
+            stdin=subprocess.PIPE,  # Python sets up its standard streams once, here for pipes, which cannot seek.
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
@@ -59,24 +59,19 @@ def parent(program: Program) -> socket.socket:
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == b"ready\n", process.stderr.read()
-    _leaving.callback(_leave, process, ours)
+    _servers.enter_context(process)  # Leaving it waits for the end of the process.
+    _servers.callback(ours.close)
     return ours
 
 
-def _leave(process: "subprocess.Popen[bytes]", orders: socket.socket) -> None:
-    orders.close()
-    with process:
-        pass
-
-
-def end_parents() -> None:
-    """End them all, so that they have told their coverage before it is added up."""
-    parent.cache_clear()
-    _leaving.close()
+def stop_fork_servers() -> None:
+    """Stop all fork servers, so that they write their coverage before it is added up."""
+    fork_server.cache_clear()
+    _servers.close()
 
 
 class Started(Protocol):
-    """A process, as far as the tests look after it."""
+    """The part of `subprocess.Popen` that the tests use."""
 
     pid: int
 
@@ -88,7 +83,7 @@ class Started(Protocol):
 
 
 class Forked:
-    """One process: to those who have started it, what `subprocess.Popen` would be."""
+    """A forked process, with the interface of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -100,17 +95,17 @@ class Forked:
         program: Program = GATEHOUSE,
     ) -> None:
         self.returncode: int | None = None
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = Order(entry=program.entry, command=tuple(command), cwd=str(cwd), env=dict(env), umask=umask())
+        self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = ForkRequest(entry=program.entry, command=tuple(command), cwd=str(cwd), env=dict(env), umask=umask())
         with theirs:
-            socket.send_fds(parent(program), [order.encode()], [*streams, theirs.fileno()])
-        self.pid = int(self._line.recv(SIZE))
+            socket.send_fds(fork_server(program), [msgspec.json.encode(request)], [*streams, theirs.fileno()])
+        self.pid = int(self._reports.recv(MAX_REQUEST_BYTES))
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            self._line.settimeout(timeout)
-            self.returncode = int(self._line.recv(SIZE))
-            self._line.close()
+            self._reports.settimeout(timeout)
+            self.returncode = int(self._reports.recv(MAX_REQUEST_BYTES))
+            self._reports.close()
         return self.returncode
 
     def poll(self) -> int | None:
@@ -133,27 +128,26 @@ class Forked:
 def forked(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str, timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end, as `subprocess.run` would."""
-    (reading, feeding), (out, telling), (errors, complaining) = os.pipe(), os.pipe(), os.pipe()
-    process = Forked(command, cwd=cwd, env=env, streams=(reading, telling, complaining))
-    for theirs in (reading, telling, complaining):
-        os.close(theirs)
+    """Run a command and return its output, as `subprocess.run` does."""
+    stdin_read, stdin_write = os.pipe()
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    theirs = (stdin_read, stdout_write, stderr_write)
+    process = Forked(command, cwd=cwd, env=env, streams=theirs)
+    for stream in theirs:
+        os.close(stream)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        told = [pool.submit(_read, stream) for stream in (out, errors)]
-        _feed(feeding, stdin)
+        outputs = [pool.submit(_read, stream) for stream in (stdout_read, stderr_read)]
+        with suppress(BrokenPipeError), open(stdin_write, "w") as file:  # noqa: PTH123 - a pipe has no path
+            file.write(stdin)
         try:
             code = process.wait(timeout)
         except TimeoutError:
             process.kill()
             raise
-        return subprocess.CompletedProcess(command, code, told[0].result(), told[1].result())
+        return subprocess.CompletedProcess(command, code, outputs[0].result(), outputs[1].result())
 
 
 def _read(stream: int) -> str:
     with open(stream) as file:
         return file.read()
-
-
-def _feed(stream: int, text: str) -> None:
-    with suppress(BrokenPipeError), open(stream, "w") as file:
-        file.write(text)

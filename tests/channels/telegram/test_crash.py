@@ -14,20 +14,20 @@ from pathlib import Path
 from gateway.admin.client import ControlClient
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, bot_api, visible
+from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.daemons import Daemons, daemons
-from tests.crash.order import Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     api: FakeBotApi
-    order: Order
+    spec: DaemonSpec
     daemons: Daemons
 
     async def start(self) -> int:
         """Start a daemon, and wait until it polls."""
         polls = len(self.api.calls_of("getUpdates"))
-        pid = await self.daemons.start(self.order)
+        pid = await self.daemons.start(self.spec)
         await self.api.called("getUpdates", times=polls + 1)
         return pid
 
@@ -36,7 +36,7 @@ class Stage:
 
     async def finish(self, *words: str) -> list[str]:
         """Let one more daemon answer everything. Returns all answers once each of `words` is in one of them."""
-        self.order.gate.touch()
+        self.spec.gate.touch()
         pid = await self.start()
         while not all(any(word in text for text in self.shown()) for word in words):
             await self.api.called("sendMessage", times=len(self.api.calls_of("sendMessage")) + 1)
@@ -50,7 +50,7 @@ class Stage:
 
     async def is_ready(self) -> None:
         """Check that `/readyz` says so: the channel polls, so it is up."""
-        async with ControlClient(self.order.data_dir) as control:
+        async with ControlClient(self.spec.data_dir) as control:
             assert (await control.get("/readyz"))["status"] == "ready"
 
 
@@ -62,7 +62,7 @@ async def staged(home: Path) -> AsyncIterator[Stage]:
         daemons(imports=["channels.telegram.connection"]) as forked,
     ):
         telegram: dict[str, object] = {"token": TOKEN, "api_base": api.url, "allow": [42]}
-        yield Stage(api=api, order=Order(home=home, channels={"telegram": telegram}), daemons=forked)
+        yield Stage(api=api, spec=DaemonSpec(home=home, channels={"telegram": telegram}), daemons=forked)
 
 
 async def test_killed_while_the_model_works_and_with_messages_waiting(tmp_path: Path) -> None:

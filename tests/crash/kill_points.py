@@ -1,7 +1,7 @@
-"""Points at which a daemon under test can be killed: around every write, sync, rename, commit, send and effect.
+"""Points at which a daemon under test can kill itself: around every write, sync, rename, commit, send and tool run.
 
-Installed before anything of ours is imported, it stands in front of the operating system, not of our code. Until
-`arm` is called it only passes through.
+`install` wraps functions of `os` and `sqlite3`, not of Gatehouse, and must run before any module of Gatehouse is
+imported. The wrappers do nothing until `arm` is called.
 """
 
 import os
@@ -13,15 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["arm", "install", "reach", "whole_write"]
-
 whole_write = os.write
-"""A write that is no point."""
+"""The original `os.write`, without kill points."""
 _TABLE = re.compile(r"\b(?:INTO|UPDATE|FROM)\s+(\w+)", re.IGNORECASE)
 
 
-class _Fuse:
-    """Counts the points that are reached, and kills at the one it was set to."""
+class _Counter:
+    """Counts the kill points that the process reaches."""
 
     def __init__(self) -> None:
         self._at = 0
@@ -33,7 +31,7 @@ class _Fuse:
         self._at, self._count, self._report = at, 0, report
 
     def is_due(self, name: str) -> bool:
-        """Count one point; the one that is due leaves its name for whoever looks at the remains."""
+        """Count a point. Return True if the process must die here, after writing the name to the report file."""
         if not self._at or self._report is None:
             return False
         with self._lock:
@@ -44,54 +42,57 @@ class _Fuse:
         return True
 
 
-_fuse = _Fuse()
+_counter = _Counter()
 
 
 def arm(at: int, report: Path) -> None:
-    """Die at the point number `at` from now, and leave its name in the file `report`; 0 never dies."""
-    _fuse.set(at, report)
+    """Kill this process at the point number `at`, counted from now, and write its name to `report`. 0 means never."""
+    _counter.set(at, report)
 
 
 def reach(name: str) -> None:
-    if _fuse.is_due(name):
-        die()
+    """Count the point `name`, and kill this process if it is the one."""
+    if _counter.is_due(name):
+        _kill_self()
 
 
-def die() -> None:
+def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def install() -> None:
-    """Put the points in front of `os` and `sqlite3`, in this process and those it forks."""
+    """Wrap functions of `os` and `sqlite3`, in this process and in those that it forks."""
     os.write = _torn_write
     for name in ("fsync", "replace", "rename", "unlink", "ftruncate", "mkdir"):
-        setattr(os, name, _watched(name, getattr(os, name)))
+        setattr(os, name, _with_points(name, getattr(os, name)))
     connect = sqlite3.connect
     setattr(sqlite3, "connect", lambda *given, **named: connect(*given, factory=_Connection, **named))  # noqa: B010 - mypy knows only one signature
 
 
-def _watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the call that it stands in front of.
-    def watched(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as above
+def _with_points(
+    name: str, call: Callable[..., Any]
+) -> Callable[..., Any]:  # Any: it wraps functions of any signature.
+    def wrapper(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as above
         reach(f"{name} before")
         result = call(*given, **named)
         reach(f"{name} after")
         return result
 
-    return watched
+    return wrapper
 
 
-def _torn_write(descriptor: int, data: Any, /) -> int:  # noqa: ANN401 - whatever `os.write` takes
+def _torn_write(descriptor: int, data: Any, /) -> int:  # noqa: ANN401 - any buffer, as for `os.write`
     reach("write before")
-    if _fuse.is_due("write torn"):
+    if _counter.is_due("write torn"):
         whole_write(descriptor, bytes(data)[: len(data) // 2])
-        die()
+        _kill_self()
     written = whole_write(descriptor, data)
     reach("write after")
     return written
 
 
 class _Connection(sqlite3.Connection):
-    """A death inside a transaction is one before its commit: SQLite's own tests are about the rest."""
+    """Has points around commits only. A death inside a transaction has the same effect as one before its commit."""
 
     tables: frozenset[str] = frozenset()
 

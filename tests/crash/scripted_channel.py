@@ -1,4 +1,4 @@
-"""A channel as a third party would bring it: it talks to the far side of the tests over a Unix socket."""
+"""A third-party channel that talks to the fake platform of the tests over a Unix socket."""
 
 import asyncio
 import json
@@ -19,14 +19,12 @@ from gateway.contract import (
     TextLimit,
 )
 from gateway.errors import Transient, Undeliverable
-from tests.crash.order import CHANNEL
-from tests.crash.points import reach
+from tests.crash.daemon_spec import CHANNEL
+from tests.crash.kill_points import reach
 
-__all__ = ["open_channel"]
-
-LIMIT = 400
-AGAIN = 0.02
-"""Seconds after which an event is offered again that could not be taken."""
+TEXT_LIMIT = 400
+RETRY_DELAY = 0.02
+"""Seconds until an event that the gateway could not take is delivered again."""
 
 
 def open_channel(context: ChannelContext) -> Channel:
@@ -35,11 +33,11 @@ def open_channel(context: ChannelContext) -> Channel:
 
 
 class Plain:
-    """Nothing but sending: whose outcome nobody knows is sent again, and marked."""
+    """A channel that can only send. The gateway repeats and marks messages if their outcome is unknown."""
 
     name = CHANNEL
     account = "default"
-    text_limit = TextLimit(size=LIMIT)
+    text_limit = TextLimit(size=TEXT_LIMIT)
     max_buttons = 2
 
     def __init__(self, context: ChannelContext, path: Path) -> None:
@@ -52,12 +50,12 @@ class Plain:
             self._context.pulse.up()
             while line := await reader.readline():
                 event = json.loads(line)
-                await _insist(deliver, _inbound(event))
+                await _deliver_until_taken(deliver, _inbound(event))
                 reach("acknowledge before")
                 writer.write(line)
                 await writer.drain()
                 reach("acknowledge after")
-            raise Transient("the platform has gone")
+            raise Transient("the platform has closed the connection")
         finally:
             writer.close()
 
@@ -86,7 +84,7 @@ class Plain:
             writer.close()
         reach(f"{op} after")
         if not line:
-            raise Transient("the answer was lost", may_have_arrived=True)
+            raise Transient("the platform's response was lost", may_have_arrived=True)
         answer = json.loads(line)
         if "retry_after" in answer:
             raise Transient("too fast", retry_after=answer["retry_after"])
@@ -123,12 +121,12 @@ class Dropping(Plain):
 FLAVOURS = {"plain": Plain, "editing": Editing, "dropping": Dropping}
 
 
-async def _insist(deliver: Deliver, inbound: Inbound) -> None:
+async def _deliver_until_taken(deliver: Deliver, inbound: Inbound) -> None:
     while True:
         try:
             await deliver(inbound)
         except Transient:
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_DELAY)
         else:
             return
 
@@ -139,6 +137,6 @@ def _inbound(event: Any) -> Inbound:  # noqa: ANN401 - as above
         sender=Sender(id=event["chat"]),
         event_id=event["id"],
         text=event["text"],
-        sent_at=datetime(2100, 1, 1, tzinfo=UTC),  # Whatever the daemon's clock says, it is not late.
+        sent_at=datetime(2100, 1, 1, tzinfo=UTC),  # Far ahead of any clock a test sets, so it is never too old.
         message_id=event["id"],
     )

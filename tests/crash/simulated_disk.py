@@ -1,16 +1,14 @@
-"""What a disk may hold after a power cut: what was synced, and of the rest anything.
+"""Simulates the content of a disk after a power cut: synced data survives, unsynced data may or may not.
 
-Data is durable once its file was synced after it was written; names are once their folder was synced, and are lost
-newest first, as journaling file systems do it.
+Data is durable once its file was synced after the write. Names are durable once their folder was synced. Unsynced
+names are lost newest first, as on journaling file systems.
 """
 
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash.trace import Step
-
-__all__ = ["Disk", "Loss", "restore"]
+from tests.crash.strace import Step
 
 SECTOR = 512
 
@@ -33,8 +31,8 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Naming:
-    """A name given (or taken away, with no file), and the name that went for it."""
+class _NameChange:
+    """A created, renamed or (without `file`) removed name. `old_path` is the name before a rename."""
 
     ended: int
     path: str
@@ -43,18 +41,18 @@ class _Naming:
 
 
 class Loss:
-    """Decides what of the unsynced survives: nothing, everything, or as the dice fall."""
+    """Decides which unsynced changes survive. Seed 0 keeps none and seed 1 all; other seeds keep a random part."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)  # noqa: S311 - not for secrets
         self._keeps: bool | None = {0: False, 1: True}.get(seed)
 
     def names(self, count: int) -> int:
-        """Return how many of the last names survive, counted from the oldest."""
+        """Return how many of the `count` pending name changes survive, counted from the oldest."""
         return self._dice.randrange(count + 1) if self._keeps is None else count * self._keeps
 
     def data(self, data: bytes) -> bytes:
-        """Return what survives of a write: all, nothing, or its first sectors."""
+        """Return the surviving part of a write: all, nothing, or its first sectors."""
         if self._keeps is not None:
             return data if self._keeps else b""
         kept = self._dice.choice([0, len(data), self._dice.randrange(len(data) + 1)])
@@ -65,15 +63,15 @@ class Loss:
 
 
 class Disk:
-    """Takes the steps of a trace that are about files under `root`, one after the other."""
+    """Applies the steps of a trace that change files under `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self._now: dict[str, _File] = {}
         self._durable: dict[str, _File] = {}
-        self._pending: list[_Naming] = []
+        self._pending: list[_NameChange] = []
 
-    def take(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
         if not step.path.startswith(self._root):
             return
         match step.call:
@@ -101,12 +99,12 @@ class Disk:
             self._now.pop(step.path, None)
         else:
             self._now[step.path] = file
-        self._pending.append(_Naming(step.ended, step.path, file, step.old_path))
+        self._pending.append(_NameChange(step.ended, step.path, file, step.old_path))
 
     def _write(self, step: Step) -> None:
         file = self._now.get(step.path)
         if file is None:
-            return  # It has no name any more.
+            return  # The file was removed while it was open.
         at = file.size if step.call == "write" else step.number
         file.size = max(file.size, at + len(step.data))
         file.changes.append(_Change(step.ended, at, step.data))
@@ -118,7 +116,7 @@ class Disk:
             file.changes.append(_Change(step.ended, file.size, None))
 
     def _sync(self, step: Step) -> None:
-        """Only what had ended before the sync began is covered by it."""
+        """Mark changes as durable. A sync covers only the calls that ended before it began."""
         file = self._now.get(step.path)
         for change in file.changes if file else ():
             change.is_durable |= change.ended <= step.begun
@@ -128,30 +126,30 @@ class Disk:
     def _sync_names(self, step: Step) -> None:
         covered = [
             number
-            for number, naming in enumerate(self._pending)
-            if naming.ended <= step.begun and str(Path(naming.path).parent) == step.path
+            for number, change in enumerate(self._pending)
+            if change.ended <= step.begun and str(Path(change.path).parent) == step.path
         ]
-        # The journal of the file system is written in order: what came before has become durable too.
+        # The file system writes its journal in order, so all earlier name changes are durable as well.
         last = covered[-1] + 1 if covered else 0
-        for naming in self._pending[:last]:
-            _apply(self._durable, naming)
+        for change in self._pending[:last]:
+            _apply(self._durable, change)
         del self._pending[:last]
 
     def left(self, loss: Loss) -> dict[str, bytes | None]:
-        """Return what is found after a power cut now: contents by path, None for folders."""
+        """Return the state after a power cut now: the content by path, None for folders."""
         names = dict(self._durable)
-        for naming in self._pending[: loss.names(len(self._pending))]:
-            _apply(names, naming)
+        for change in self._pending[: loss.names(len(self._pending))]:
+            _apply(names, change)
         return {path: None if file.is_folder else _contents(file, loss) for path, file in names.items()}
 
 
-def _apply(names: dict[str, _File], naming: _Naming) -> None:
-    if naming.old_path:
-        names.pop(naming.old_path, None)
-    if naming.file is None:
-        names.pop(naming.path, None)
+def _apply(names: dict[str, _File], change: _NameChange) -> None:
+    if change.old_path:
+        names.pop(change.old_path, None)
+    if change.file is None:
+        names.pop(change.path, None)
     else:
-        names[naming.path] = naming.file
+        names[change.path] = change.file
 
 
 def _contents(file: _File, loss: Loss) -> bytes:
@@ -170,7 +168,7 @@ def _contents(file: _File, loss: Loss) -> bytes:
 
 
 def restore(left: dict[str, bytes | None], root: Path, place: Path) -> None:
-    """Write out what was left of `root` as `place`."""
+    """Write the surviving files of `root` to the folder `place`."""
     for name in sorted(left):
         path = place / Path(name).relative_to(root)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

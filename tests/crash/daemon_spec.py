@@ -1,4 +1,4 @@
-"""What a daemon under test is told: where it lives, how its channel behaves, and where it is to die."""
+"""Describes a daemon under test: its folders, what its channel can do, and the point at which it kills itself."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -6,14 +6,12 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["CHANNEL", "Order"]
-
 CHANNEL = "scripted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """`flavour` names what the channel can do; `die_at` is the point at which to die, 0 for none."""
+class DaemonSpec:
+    """`flavour` is a key of `scripted_channel.FLAVOURS`. `die_at` is the number of a kill point, or 0 for none."""
 
     home: Path
     flavour: str = "plain"
@@ -25,7 +23,7 @@ class Order:
     max_parallel_turns: int = 64
     data: Path | None = None
     channels: dict[str, Any] = field(default_factory=dict)
-    """Tables of channels, of any shape, to use instead of the scripted one."""
+    """Configuration tables of channels to use instead of the scripted one."""
 
     @property
     def data_dir(self) -> Path:
@@ -37,21 +35,22 @@ class Order:
 
     @property
     def effects(self) -> Path:
-        """Where the tool leaves one line for each time it ran."""
+        """The file to which a tool appends one line per run."""
         return self.home / "effects"
 
     @property
-    def fired(self) -> Path:
-        return self.home / "fired"
+    def death_report(self) -> Path:
+        """The file that names the kill point at which the daemon has died."""
+        return self.home / "death-report"
 
     @property
     def clock(self) -> Path:
-        """Has the seconds that the daemon's clock is off, if it is there."""
+        """The file with the seconds by which the daemon's clock is wrong. Absent if the clock is right."""
         return self.home / "clock"
 
     @property
     def gate(self) -> Path:
-        """Lets the model answer what it was asked slowly, once it is there."""
+        """The file whose creation lets the model answer `slow` messages."""
         return self.home / "gate"
 
     @property
@@ -62,5 +61,5 @@ class Order:
         return msgspec.json.encode(asdict(self), enc_hook=str)
 
     @staticmethod
-    def decode(line: bytes) -> "Order":
-        return msgspec.json.decode(line, type=Order, dec_hook=lambda kind, value: kind(value))
+    def decode(line: bytes) -> "DaemonSpec":
+        return msgspec.json.decode(line, type=DaemonSpec, dec_hook=lambda kind, value: kind(value))

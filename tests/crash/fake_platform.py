@@ -1,4 +1,4 @@
-"""The platform that the daemons under test talk to: it outlives them, and shows what a person would see."""
+"""The fake platform of the crash tests. It outlives the daemons, and keeps the messages that a person would see."""
 
 import asyncio
 import json
@@ -10,22 +10,20 @@ from pathlib import Path
 
 import msgspec
 
-from tests.crash.agent import END
+from tests.crash.scripted_agent import END
 
-__all__ = ["PATIENCE", "Event", "FarSide", "Shown"]
-
-PATIENCE = 120.0
-"""Seconds; a machine that runs much else takes ten times as long as an idle one."""
+SETTLE_TIMEOUT = 120.0
+"""Seconds. A busy machine takes ten times as long as an idle one."""
 
 STOPPED = ".*"
-"""How a sentence ends that tells why there is no answer."""
+"""The end of a text that says why the agent has not answered."""
 
 Answer = dict[str, str | float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that a person has written. What is for the agent begins with its own id."""
+    """A message by a person. Its text is a command, or begins with its id."""
 
     id: str
     chat: str
@@ -37,7 +35,7 @@ class Event:
 
 
 class _Request(msgspec.Struct):
-    """What the channel asks for: events, a send, or the edit of what has the given id."""
+    """A request by the channel: to fetch events, to send, or to edit the message with the given id."""
 
     op: str
     id: str = ""
@@ -52,7 +50,7 @@ class _Request(msgspec.Struct):
 
 @dataclass(slots=True, kw_only=True)
 class Shown:
-    """A message as it stands in the chat. `texts` are all that it has said, the last is what it says."""
+    """A message in a chat. `texts` has all its versions, the current one last."""
 
     key: str
     chat: str
@@ -61,7 +59,7 @@ class Shown:
     is_failure: bool
     texts: list[str]
     buttons: tuple[str, ...] = ()
-    """What pressing one would send. Only questions have them."""
+    """The commands that the buttons send. Only approval requests have buttons."""
     id: str = ""
 
     @property
@@ -70,26 +68,26 @@ class Shown:
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing more follows to what it answers."""
+        """Whether this is the last message of its answer."""
         if self.buttons:
             return False
         return self.is_failure or self.kind == "notice" or self.text.endswith((END, STOPPED))
 
 
 @dataclass(slots=True)
-class FarSide:
-    """Offers again what was not acknowledged. `troubles` has, for each chat, how its next sends go.
+class FakePlatform:
+    """Sends unacknowledged events again. `troubles` has the outcomes of the next sends to each chat.
 
-    "" is well, "lost" taken but not answered, "slow" to come again, "gone" never. The first stays in a chat that is
-    `stuck`.
+    "" succeeds, "lost" succeeds without a response, "slow" asks for a retry, and "gone" is refused for good. In a chat
+    that is `stuck`, the first outcome repeats.
     """
 
     drops_repeats: bool = False
     answers_together: bool = False
-    """Whether an answer is one to everything that its chat had asked before."""
+    """Whether an answer covers all earlier messages of its chat."""
     shown: list[Shown] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    """What people wrote, with an id each. What is offered is offered `times` over, as platforms do."""
+    """All messages by people. Each is sent `times` times, as platforms may do."""
     times: int = 1
     acknowledged: set[str] = field(default_factory=set)
     troubles: defaultdict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
@@ -97,7 +95,7 @@ class FarSide:
     lost: int = 0
     refused: int = 0
     arrivals: int = 0
-    """How often a daemon has come to fetch events."""
+    """How often a daemon has connected to fetch events."""
     _answered: set[str] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -117,16 +115,16 @@ class FarSide:
 
     def write(self, *events: Event) -> None:
         self.events += events
-        self._stir()
+        self._notify()
 
-    async def until_settled(self, patience: float = PATIENCE) -> None:
-        """Wait until everything was acknowledged and has its whole answer."""
-        async with asyncio.timeout(patience):
+    async def until_settled(self, within: float = SETTLE_TIMEOUT) -> None:
+        """Wait until every event is acknowledged and completely answered."""
+        async with asyncio.timeout(within):
             await self.until(lambda: not self.unsettled())
 
-    async def until_arrival(self, number: int, patience: float = PATIENCE) -> None:
-        """Wait until daemons have come to fetch events `number` times."""
-        async with asyncio.timeout(patience):
+    async def until_arrival(self, number: int, within: float = SETTLE_TIMEOUT) -> None:
+        """Wait until daemons have connected `number` times to fetch events."""
+        async with asyncio.timeout(within):
             await self.until(lambda: self.arrivals >= number)
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -139,8 +137,8 @@ class FarSide:
         wanted = {event.id for event in self.events if event.chat not in self.stuck}
         return wanted - self._answered
 
-    def _stir(self) -> None:
-        """Wake everybody who waits for a change."""
+    def _notify(self) -> None:
+        """Wake all tasks that wait for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -148,35 +146,35 @@ class FarSide:
         self._open.add(writer)
         try:
             with suppress(OSError, asyncio.CancelledError):
-                await self._talk(reader, writer)
+                await self._handle(reader, writer)
         finally:
             writer.close()
             self._open.discard(writer)
-            self._stir()
+            self._notify()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
         if not line:
             return
         request = msgspec.json.decode(line, type=_Request)
         if request.op == "events":
-            await self._offer(reader, writer)
-        elif (answer := self._take(request)) is not None:
+            await self._send_events(reader, writer)
+        elif (answer := self._edit(request) if request.op == "edit" else self._send(request)) is not None:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
 
-    async def _offer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Offer what was not acknowledged, from the first on, one after the other."""
-        offered = 0
+    async def _send_events(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send the unacknowledged events in order, each after the acknowledgement of the one before."""
+        sent = 0
         self.arrivals += 1
-        self._stir()
+        self._notify()
         while True:
-            if offered == len(self.events):
-                if await self._has_left(reader):
+            if sent == len(self.events):
+                if await self._is_disconnected(reader):
                     return
                 continue
-            event = self.events[offered]
-            offered += 1
+            event = self.events[sent]
+            sent += 1
             if event.id in self.acknowledged and self.times == 1:
                 continue
             for _ in range(self.times):
@@ -184,23 +182,20 @@ class FarSide:
                 if not await reader.readline():
                     return
             self.acknowledged.add(event.id)
-            self._stir()
+            self._notify()
 
-    async def _has_left(self, reader: asyncio.StreamReader) -> bool:
-        """Wait until there are more events, or the peer is gone."""
+    async def _is_disconnected(self, reader: asyncio.StreamReader) -> bool:
+        """Wait for more events or the end of the connection. Returns True if the connection has ended."""
         known = len(self.events)
-        leaving = asyncio.ensure_future(reader.readline())
+        disconnected = asyncio.ensure_future(reader.readline())
         try:
-            while len(self.events) == known and not leaving.done():
+            while len(self.events) == known and not disconnected.done():
                 more = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({leaving, more}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({disconnected, more}, return_when=asyncio.FIRST_COMPLETED)
                 more.cancel()
-            return leaving.done()
+            return disconnected.done()
         finally:
-            leaving.cancel()
-
-    def _take(self, request: _Request) -> Answer | None:
-        return self._edit(request) if request.op == "edit" else self._send(request)
+            disconnected.cancel()
 
     def _send(self, request: _Request) -> Answer | None:
         trouble = self._trouble(request.chat)
@@ -233,37 +228,37 @@ class FarSide:
         return shown
 
     def show(self, shown: Shown) -> None:
-        """Put a message into its chat."""
+        """Add a message to its chat."""
         shown.id = str(len(self.shown))
         if shown.buttons and all(other.key != shown.key for other in self.shown):
             self._press(shown)
         self.shown.append(shown)
-        self._note(shown)
-        self._stir()
+        self._mark_answered(shown)
+        self._notify()
 
     def _press(self, question: Shown) -> None:
-        """Answer a question when it is first seen: yes and no in turns, and then once more, which changes nothing."""
+        """Press a button of an approval request: approve and deny in turns. The second press must change nothing."""
         pressed = sum(event.id.startswith("press") for event in self.events)
         for number in range(pressed, pressed + 2):
             command = question.buttons[pressed // 2 % 2]
             self.events.append(Event(id=f"press{number}", chat=question.chat, text=command))
-        self._stir()
+        self._notify()
 
     def _edit(self, request: _Request) -> Answer:
         shown = self.shown[int(request.id)]
         shown.texts.append(request.text)
         shown.is_failure = request.is_failure
-        self._note(shown)
+        self._mark_answered(shown)
         return {}
 
-    def _note(self, shown: Shown) -> None:
+    def _mark_answered(self, shown: Shown) -> None:
         if not shown.is_last or shown.reply_to is None:
             return
         self._answered.add(shown.reply_to)
         if self.answers_together:
             asked = [event.id for event in self.events if event.chat == shown.chat]
             self._answered.update(asked[: asked.index(shown.reply_to)])
-        self._stir()
+        self._notify()
 
     def _trouble(self, chat: str) -> str:
         script = self.troubles[chat]

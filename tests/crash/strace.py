@@ -1,17 +1,15 @@
-"""What a daemon asked of the operating system, step by step, as strace has seen it."""
+"""Parses a trace by strace: the system calls of a daemon that change files or send data."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["STRACE", "Step", "read_trace"]
-
 STRACE = (
     *("strace", "-f", "-qq", "-y", "-xx", "-s", "1000000", "--signal=none"),
     "--trace=openat,write,pwrite64,fsync,fdatasync,rename,unlink,ftruncate,fallocate,mkdir,sendto",
 )
-"""The command, but for `-o FILE`. Names and data are in hexadecimal, whole."""
+"""The command without `-o FILE`. It prints names and data in hexadecimal, without shortening them."""
 
 _WHOLE = re.compile(r"^(?P<pid>\d+) +(?P<call>\w+)\((?P<given>.*)\) += (?P<result>.*)$")
 _BEGUN = re.compile(r"^(?P<pid>\d+) +(?P<call>\w+)\((?P<given>.*) <unfinished \.\.\.>$")
@@ -22,13 +20,16 @@ _HANDLE = re.compile(r"\d+<((?:\\x[0-9a-f]{2})*)>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A call that has succeeded. `begun` and `ended` are lines of the trace: steps of several threads overlap."""
+    """A successful system call.
+
+    `begun` and `ended` are line numbers of the trace. The calls of several threads overlap.
+    """
 
     call: str
     begun: int
     ended: int
     path: str
-    """Of the file that it was done to, or its new name."""
+    """The file that the call changes. For a rename, its new name."""
     old_path: str = ""
     data: bytes = b""
     number: int = 0

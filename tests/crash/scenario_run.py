@@ -1,0 +1,80 @@
+"""Runs a scenario: daemons die at the planned kill points, the next one finishes the work, and all checks run."""
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.crash.checks import Allowed, check
+from tests.crash.daemon_spec import DaemonSpec
+from tests.crash.daemons import Daemons
+from tests.crash.fake_platform import Event, FakePlatform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The events of a scenario. `deaths` has a kill point for each of the first daemons."""
+
+    events: Sequence[Event]
+    deaths: Sequence[int] = ()
+    flavour: str = "plain"
+    busy: str = "followup"
+    troubles: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+async def run(plan: Plan, daemons: Daemons, home: Path) -> tuple[str, ...]:
+    """Run `plan` in the new folder `home`, which is removed on success.
+
+    Returns the names of the kill points at which daemons have died.
+    """
+    home.mkdir(parents=True)  # noqa: ASYNC240 - no other task runs
+    spec = DaemonSpec(home=home, flavour=plan.flavour, busy=plan.busy)
+    platform = FakePlatform(
+        drops_repeats=plan.flavour == "dropping", answers_together=plan.busy in {"collect", "steer"}
+    )
+    for chat, script in plan.troubles.items():
+        platform.troubles[chat].extend(script)
+    reached: list[str] = []
+    async with platform.serving(spec.socket):
+        platform.write(*plan.events)
+        try:
+            for at in plan.deaths:
+                if not await _run_daemon(daemons, replace(spec, die_at=at), platform):
+                    break
+                reached.append(spec.death_report.read_text())
+            else:
+                assert not await _run_daemon(daemons, spec, platform)
+            check(spec, platform, Allowed(deaths=len(reached), lost_answers=platform.lost))
+        except BaseException as failure:
+            failure.add_note(f"{plan}\ndied at {reached}\nlog: {spec.log}\nunsettled: {platform.unsettled()}")
+            raise
+    shutil.rmtree(home)
+    return tuple(reached)
+
+
+async def _run_daemon(daemons: Daemons, spec: DaemonSpec, platform: FakePlatform) -> bool:
+    """Run a daemon until everything is answered, and stop it. Return True if it died before that."""
+    arrival = platform.arrivals + 1
+    pid = await daemons.start(spec)
+
+    async def work() -> None:
+        await platform.until_arrival(arrival)
+        await platform.until_settled()
+
+    settled = asyncio.create_task(work(), name="settled")
+    ended = asyncio.create_task(daemons.ended(pid), name="ended")
+    try:
+        await asyncio.wait({settled, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            await settled
+        status = await daemons.stop(pid)
+    finally:
+        for task in (settled, ended):
+            task.cancel()
+        await asyncio.wait({settled, ended})
+    if status == -signal.SIGKILL and spec.die_at:
+        return True
+    assert status == 0, f"ended with {status}"
+    return False
