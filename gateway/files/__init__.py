@@ -1,1 +1,1 @@
-"""Files that come with messages or go with answers: fetched, kept, read to the model, and sent."""
+"""Attachments of messages and files of answers: downloaded, stored, converted for the model, and sent."""

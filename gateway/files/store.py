@@ -38,7 +38,7 @@ _FILL_AFTER_EVICTION = 0.9
 
 
 class TooLarge(Exception):
-    """More bytes arrived than the limit, whatever size was announced. None of them are kept."""
+    """More bytes arrived than the limit, even if a smaller size was announced. None of them are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

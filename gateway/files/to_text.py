@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 FOLDER = "attachments"
 _OURS = re.compile(r"[0-9a-f]{8}-\d+-.+")
-"""The names that `AttachmentReader` gives. The workspace may be a person's folder with an `attachments` of its own."""
+"""The names that `AttachmentReader` gives. The workspace may be a person's folder that has an `attachments` already."""
 
 
 def save(workspace: Path, name: str, source: Path, budget: int) -> str:

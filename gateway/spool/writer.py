@@ -325,7 +325,7 @@ def _run_outside_transaction(connection: sqlite3.Connection, jobs: Sequence[_Job
 
 
 def _all_failed(batch: Sequence[_Job], error: SpoolFull | SpoolBroken) -> list[_Outcome]:
-    # Each job gets an exception object of its own, because they are raised in different tasks.
+    # Each job gets a separate exception object, because they are raised in different tasks.
     return [_Outcome(job, error=type(error)(str(error))) for job in batch]
 
 
