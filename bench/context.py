@@ -15,7 +15,7 @@ import structlog
 
 from bench.table import Row
 from config import SessionSettings, Settings
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt
 from gateway.contract import Address, Inbound, PeerKind, Sender

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from config import LogLevel, Settings
-from gateway.access.live import ChatMigrations, Live
 from gateway.access.pairing import Pairing, UnknownSenders
+from gateway.access.rules import ChatMigrations, Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes

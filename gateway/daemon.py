@@ -12,7 +12,7 @@ import structlog
 
 from config import LogLevel, Settings
 from gateway.access.guests import FACTS
-from gateway.access.live import MIGRATION_FACTS, ChatMigrations, Live
+from gateway.access.rules import MIGRATION_FACTS, ChatMigrations, Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.commands.runner import CommandRunner

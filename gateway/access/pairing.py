@@ -11,8 +11,7 @@ import structlog
 
 from config import DmPolicy
 from gateway.access.guests import Applicant, Guest, GuestBook, Person, delete_fact, save_fact
-from gateway.access.live import Live
-from gateway.access.rules import rules_for
+from gateway.access.rules import Live
 from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
@@ -202,7 +201,7 @@ class UnknownSenders:
         if not inbound.sender.id:
             return
         full = ""
-        if rules_for(self._live, inbound.address).dm_policy is DmPolicy.PAIRING:
+        if self._live.rules(inbound.address).dm_policy is DmPolicy.PAIRING:
             if await self._pairing.request(inbound, reply):
                 return
             full = " Too many people are waiting for approval right now. Try again in an hour."

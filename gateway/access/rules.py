@@ -1,16 +1,92 @@
-"""Access rules: who may talk to the gateway, and who is an owner."""
+"""The access rules in force: the current settings and guests, who may talk to the gateway, and who is an owner."""
 
-from config import ChannelSettings, DmPolicy, GroupPolicy
-from gateway.access.live import Live
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from config import ChannelSettings, DmPolicy, GroupPolicy, Settings
+from gateway.access.guests import GuestBook
 from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.errors import Refused
+from gateway.errors import NotAccepted, Refused
+from gateway.spool import SetFact, Spool, SpoolFull
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Live:
+    """The settings, guests and chat migrations in force. A reload replaces `settings`."""
+
+    settings: Settings
+    book: GuestBook = field(default_factory=GuestBook)
+    homes: dict[Address, Address] = field(default_factory=dict)
+    """The first address of each chat that its platform has given another id."""
+    _rules: tuple[Settings, dict[tuple[str, str], ChannelSettings]] | None = None
+
+    def rules(self, address: Address) -> ChannelSettings:
+        """Return the settings of the bot identity at `address`. They are cached, since each message needs them."""
+        if self._rules is None or self._rules[0] is not self.settings:
+            self._rules = (self.settings, {})
+        known, identity = self._rules[1], (address.channel, address.account)
+        if identity not in known:
+            found = self.settings.channels.get(address.channel, ChannelSettings())
+            known[identity] = found.for_account(address.account)
+        return known[identity]
+
+    def home(self, address: Address) -> Address:
+        """Return the first address of the chat of `address`. A chat that has moved keeps its conversation."""
+        if not self.homes:
+            return address
+        before = self.homes.get(replace(address, thread=None))
+        return address if before is None else replace(before, thread=address.thread)
+
+    def whereabouts(self, address: Address) -> Address:
+        """Return the current address of the chat that had `address` some time ago."""
+        if not self.homes:
+            return address
+        home = replace(self.home(address), thread=None)
+        moved = [new for new, before in self.homes.items() if before == home]
+        return replace(moved[-1], thread=address.thread) if moved else address
+
+
+MIGRATION_FACTS = "moved/"
+"""The prefix of the facts about moved chats."""
+MAX_MIGRATIONS = 10_000
+
+
+class ChatMigrations:
+    """Keeps the conversation of a chat whose platform gives it another id."""
+
+    def __init__(self, live: Live, spool: Spool) -> None:
+        self._live = live
+        self._spool = spool
+
+    def read(self, facts: Mapping[str, str]) -> None:
+        for value in facts.values():
+            new, home = msgspec.json.decode(value, type=tuple[Address, Address])
+            self._live.homes[new] = home
+
+    async def record(self, old: Address, new: Address) -> None:
+        """Remember that the platform has replaced the address `old` by `new`."""
+        old, new = replace(old, thread=None), replace(new, thread=None)
+        home = self._live.home(old)
+        if new in self._live.homes or new == home or len(self._live.homes) >= MAX_MIGRATIONS:
+            return
+        value = msgspec.json.encode((new, home)).decode()
+        try:
+            await self._spool.commit(
+                SetFact(name=f"{MIGRATION_FACTS}{new.channel}/{new.account}/{new.peer}", value=value)
+            )
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
+        self._live.homes[new] = home
+        log.info("chat_moved", channel=new.channel, account=new.account, before=old.peer, chat=new.peer)
+
 
 NO_ACCESS = "You no longer have access to this chat, so your message wasn't answered."
-
-
-def rules_for(live: Live, address: Address) -> ChannelSettings:
-    """Return the settings of the bot identity that was written to."""
-    return live.rules(address.channel, address.account)
 
 
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
@@ -33,7 +109,7 @@ def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) 
     """Return whether the channel's policy gives `sender` access, apart from being an owner."""
     if not sender.id:
         return False
-    rules = rules_for(live, address)
+    rules = live.rules(address)
     peers = {address.peer, live.home(address).peer, *filter(None, [guild])}
     if address.kind is PeerKind.DIRECT:
         is_known = rules.dm_policy is DmPolicy.PAIRING and live.book.is_guest(address, sender)

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.access.live import Live
-from gateway.access.rules import may_talk
+from gateway.access.rules import Live, may_talk
 from gateway.commands.registry import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.errors import NotAccepted

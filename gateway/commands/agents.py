@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
 from gateway.contract import PeerKind
 from gateway.errors import Refused

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.commands.agents import agent_of
 from gateway.commands.command import Answer, Call, Handlers
 from gateway.commands.registry import COMMANDS

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.access.live import Live
-from gateway.access.rules import check_access, is_owner
+from gateway.access.rules import Live, check_access, is_owner
 from gateway.aio import finish_before_cancel
 from gateway.commands.command import Answer, Call, Command, Handlers
 from gateway.commands.registry import BY_NAME, COMMANDS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.aio import backoff_delays
 from gateway.bounded import BoundedDict
 from gateway.contract import Attachment, AttachmentKind, Channel

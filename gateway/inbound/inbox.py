@@ -8,8 +8,7 @@ from time import time_ns
 from uuid import uuid4
 
 from config import BusyMode, WaitingSign
-from gateway.access.live import Live
-from gateway.access.rules import rules_for
+from gateway.access.rules import Live
 from gateway.commands.command import CommandKind
 from gateway.commands.parser import ParsedCommand
 from gateway.commands.registry import RETRY
@@ -97,7 +96,7 @@ class Inbox:
             argument=parsed.argument if parsed else "",
             has_begun=is_started,
         )
-        rules = rules_for(self._live, inbound.address)
+        rules = self._live.rules(inbound.address)
         why_waiting = None
         notes: list[AddToOutbox] = []
         if not is_started:

@@ -10,10 +10,9 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.access.guests import Person
-from gateway.access.live import Live
 from gateway.access.pairing import UnknownSenders
 from gateway.access.rate_limit import RateCheck, RateLimiter
-from gateway.access.rules import is_allowed, is_owner, may_talk, rules_for
+from gateway.access.rules import Live, is_allowed, is_owner, may_talk
 from gateway.commands.command import Call, CommandKind
 from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_command
 from gateway.commands.registry import APPROVE, DENY
@@ -123,7 +122,7 @@ class Intake:
         # `sent_at` of an edit is the time of the first version, so its age means nothing.
         age = 0.0 if is_edit else max(0.0, (self._now() - inbound.sent_at).total_seconds())
         if not owner:
-            limit = rules_for(self._live, address).rate_limit
+            limit = self._live.rules(address).rate_limit
             is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
             rate = self._rate_limiter.check(Person.of(address, sender), per_minute=limit, is_stop=is_stop, age=age)
             if rate is not RateCheck.ALLOWED:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.files.uploads import FileRoutes
 from gateway.job import Job
 from gateway.sessions import SessionManager

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.access.live import Live
-from gateway.access.rules import are_same_person
+from gateway.access.rules import Live, are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job

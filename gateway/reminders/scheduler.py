@@ -7,8 +7,7 @@ from functools import partial
 
 import structlog
 
-from gateway.access.live import Live
-from gateway.access.rules import may_talk
+from gateway.access.rules import Live, may_talk
 from gateway.agent.senders import sanitize_name
 from gateway.aio import finish_before_cancel
 from gateway.contract import Outbound, PeerKind

@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.access.live import Live
-from gateway.access.rules import are_same_person
+from gateway.access.rules import Live, are_same_person
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import Button, Inbound, Outbound, PeerKind, Sender

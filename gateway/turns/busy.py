@@ -1,8 +1,7 @@
 """Busy policy: what happens to messages that arrive while a turn of their session is running."""
 
 from config import BusyMode
-from gateway.access.live import Live
-from gateway.access.rules import may_talk
+from gateway.access.rules import Live, may_talk
 from gateway.job import Job
 from gateway.lanes import Lanes
 

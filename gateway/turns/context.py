@@ -12,7 +12,7 @@ from time import monotonic
 from msgspec import Struct
 
 from config import DmScope
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import sanitize_name
 from gateway.agent.toolbox.notes import load_notes

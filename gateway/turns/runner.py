@@ -8,8 +8,7 @@ from functools import partial
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from gateway.access.live import Live
-from gateway.access.rules import check_access
+from gateway.access.rules import Live, check_access
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext

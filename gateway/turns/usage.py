@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from config import LimitSettings, Settings
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.agent.fit import fit
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, TokenUsage

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from config import ChannelSettings, DmPolicy, GatewaySettings, GroupPolicy, Settings
 from gateway.access.guests import Guest, Person
-from gateway.access.live import Live
-from gateway.access.rules import are_same_person, is_owner, may_talk
+from gateway.access.rules import Live, are_same_person, is_owner, may_talk
 from gateway.contract import Address, PeerKind, Sender
 
 DIRECT = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")

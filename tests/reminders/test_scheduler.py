@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from config import Settings
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.contract import Sender
 from gateway.errors import Undeliverable
 from gateway.reminders import Reminders, ReminderScheduler

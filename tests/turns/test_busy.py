@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from config import Settings
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.job import Job
 from gateway.lanes import Lanes

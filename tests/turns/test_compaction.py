@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import Settings
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.agent.models import ModelInfo
 from gateway.sessions import SessionManager
 from gateway.spool import Spool

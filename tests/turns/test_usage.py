@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from config import LimitSettings, Settings
-from gateway.access.live import Live
+from gateway.access.rules import Live
 from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibrations
