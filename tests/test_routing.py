@@ -82,7 +82,7 @@ def test_a_group_names_its_account_unless_it_is_the_default_one() -> None:
     assert scope(address) == "agent:main:discord:work:group:77"
 
 
-def test_a_thread_is_a_scope_of_its_own() -> None:
+def test_a_thread_has_its_own_scope() -> None:
     address = Address(channel="discord", kind=PeerKind.GROUP, peer="77", thread="5")
     assert scope(address) == "agent:main:discord:group:77:thread:5"
 
@@ -99,16 +99,16 @@ def test_linked_ids_of_one_person_share_a_scope() -> None:
     assert scope(direct("456", channel="discord"), linked) == "agent:main:direct:~alice"
 
 
-def test_an_id_linked_on_one_platform_is_a_stranger_on_another() -> None:
+def test_an_id_linked_on_one_platform_is_not_linked_on_another() -> None:
     linked = settings(DmScope.PER_PEER, links={"alice": ("telegram:123",)})
     assert scope(direct("123", channel="discord"), linked) == "agent:main:direct:123"
 
 
-def test_nobody_can_call_himself_a_linked_name() -> None:
+def test_an_id_cannot_look_like_a_linked_name() -> None:
     assert scope(direct("~alice"), settings(DmScope.PER_PEER)) == "agent:main:direct:%7Ealice"
 
 
-def test_ids_keep_their_case_and_lose_what_could_be_structure() -> None:
+def test_ids_keep_their_case_and_have_separators_escaped() -> None:
     assert scope(direct("Ann:../#2 é%")) == "agent:main:telegram:direct:Ann%3A..%2F%232%20%C3%A9%25"
 
 
@@ -119,7 +119,7 @@ def test_a_message_without_a_peer_is_refused(dm_scope: DmScope, kind: PeerKind) 
         scope(Address(channel="web", kind=kind, peer=""), settings(dm_scope))
 
 
-def test_a_message_without_a_sender_is_refused_where_senders_are_kept_apart() -> None:
+def test_a_message_without_a_sender_is_refused_with_scopes_per_sender() -> None:
     with pytest.raises(Refused):
         scope(
             Address(channel="discord", kind=PeerKind.GROUP, peer="77"),
@@ -143,7 +143,7 @@ def test_the_most_specific_binding_chooses_the_agent() -> None:
         assert routed.scope.startswith(f"agent:{routed.agent}:")
 
 
-def test_a_binding_that_does_not_match_wholly_does_not_count() -> None:
+def test_a_binding_counts_only_if_all_of_it_matches() -> None:
     bound = settings(bindings=(Binding(agent="other", channel="telegram", peer="somebody"),))
     assert route(bound, direct(), ALICE).agent == "main"
 
@@ -164,7 +164,7 @@ def meant(chosen: Settings, address: Address, sender: Sender) -> tuple[object, .
 @given(
     st.builds(settings, st.sampled_from(DmScope), st.sampled_from(GroupScope)), addresses, senders, addresses, senders
 )
-def test_two_messages_share_a_key_exactly_when_they_are_meant_to(
+def test_two_messages_share_a_scope_exactly_when_the_settings_say_so(
     chosen: Settings, one: Address, his: Sender, other: Address, her: Sender
 ) -> None:
     same = meant(chosen, one, his) == meant(chosen, other, her)
@@ -172,7 +172,7 @@ def test_two_messages_share_a_key_exactly_when_they_are_meant_to(
 
 
 @given(addresses, senders)
-def test_a_scope_key_is_plain_and_no_session_of_another_scope(address: Address, sender: Sender) -> None:
+def test_a_scope_key_is_plain_and_is_no_session_key(address: Address, sender: Sender) -> None:
     key = scope(address, settings(group_scope=GroupScope.PER_SENDER), sender)
     assert re.fullmatch(r"[A-Za-z0-9._@+=%:-]+", key)
     assert parse_key(key) == (key, 1)

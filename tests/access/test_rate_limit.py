@@ -13,13 +13,13 @@ class Clock:
         return self.now
 
 
-def test_a_burst_is_taken_then_one_is_told_and_the_rest_are_silent() -> None:
+def test_after_a_burst_one_message_is_answered_and_the_rest_are_refused_silently() -> None:
     limiter = RateLimiter(Clock())
     checks = [limiter.check(person(), per_minute=3) for _ in range(6)]
     assert checks == [RateCheck.ALLOWED] * 3 + [RateCheck.LIMITED] + [RateCheck.LIMITED_AGAIN] * 2
 
 
-def test_the_limit_fills_up_again_and_the_next_flood_is_told_anew() -> None:
+def test_the_allowance_refills_and_the_next_burst_is_answered_again() -> None:
     clock = Clock()
     limiter = RateLimiter(clock)
     for _ in range(5):
@@ -31,19 +31,19 @@ def test_the_limit_fills_up_again_and_the_next_flood_is_told_anew() -> None:
     assert [limiter.check(person(), per_minute=3) for _ in range(4)] == [RateCheck.ALLOWED] * 3 + [RateCheck.LIMITED]
 
 
-def test_what_comes_late_all_at_once_is_judged_by_when_it_was_written() -> None:
+def test_late_messages_count_at_the_time_they_were_written() -> None:
     limiter = RateLimiter(Clock())
     late = [limiter.check(person(), per_minute=3, age=(60 - minute) * MINUTE) for minute in range(60)]
     assert late == [RateCheck.ALLOWED] * 60
 
 
-def test_a_flood_that_comes_late_is_one_all_the_same() -> None:
+def test_a_burst_that_arrives_late_is_still_limited() -> None:
     limiter = RateLimiter(Clock())
     checks = [limiter.check(person(), per_minute=3, age=MINUTE) for _ in range(4)]
     assert checks == [RateCheck.ALLOWED] * 3 + [RateCheck.LIMITED]
 
 
-def test_what_comes_late_after_something_new_costs_no_more_than_it() -> None:
+def test_a_late_message_after_a_new_one_costs_one_token() -> None:
     clock = Clock()
     limiter = RateLimiter(clock)
     while limiter.check(person(), per_minute=3) is RateCheck.ALLOWED:
@@ -53,14 +53,14 @@ def test_what_comes_late_after_something_new_costs_no_more_than_it() -> None:
     assert limiter.check(person(), per_minute=3) is RateCheck.LIMITED_AGAIN
 
 
-def test_one_persons_flood_is_not_anothers() -> None:
+def test_each_person_has_their_own_limit() -> None:
     limiter = RateLimiter(Clock())
     while limiter.check(person("bob"), per_minute=3) is RateCheck.ALLOWED:
         pass
     assert limiter.check(person(), per_minute=3) is RateCheck.ALLOWED
 
 
-def test_stopping_works_a_little_longer() -> None:
+def test_stop_has_a_reserve_above_the_limit() -> None:
     limiter = RateLimiter(Clock())
     while limiter.check(person(), per_minute=3) is RateCheck.ALLOWED:
         pass
@@ -68,12 +68,12 @@ def test_stopping_works_a_little_longer() -> None:
     assert stops == [RateCheck.ALLOWED] * STOP_RESERVE + [RateCheck.LIMITED_AGAIN]
 
 
-def test_no_limit_is_none() -> None:
+def test_a_limit_of_zero_means_no_limit() -> None:
     limiter = RateLimiter(Clock())
     assert {limiter.check(person(), per_minute=0) for _ in range(100)} == {RateCheck.ALLOWED}
 
 
-def test_a_crowd_does_not_fill_the_memory() -> None:
+def test_the_number_of_remembered_people_is_bounded() -> None:
     limiter = RateLimiter(Clock())
     for number in range(MAX_PEOPLE + 10):
         limiter.check(person(str(number)), per_minute=3)

@@ -1,4 +1,4 @@
-"""Who may talk, as a table: ids decide, everything unknown is denied."""
+"""Access rules: ids decide, and unknown senders have no access."""
 
 from datetime import UTC, datetime
 
@@ -31,11 +31,11 @@ def with_guest(book: Live, *, is_owner: bool = False, account: str = "default") 
 
 
 @pytest.mark.parametrize("policy", list(DmPolicy))
-def test_the_owner_may_always_talk(policy: DmPolicy) -> None:
+def test_an_owner_always_has_access(policy: DmPolicy) -> None:
     assert may_talk(live(dm_policy=policy), DIRECT, Sender(id="1"))
 
 
-def test_a_stranger_is_denied_by_default() -> None:
+def test_an_unknown_sender_has_no_access_by_default() -> None:
     assert not may_talk(live(), DIRECT, Sender(id="42"))
     assert not may_talk(Live(Settings()), DIRECT, Sender(id="42"))
 
@@ -49,7 +49,7 @@ def test_ids_decide_and_names_do_not(sender: Sender) -> None:
     assert not may_talk(rules, DIRECT, sender)
 
 
-def test_an_open_channel_takes_everybody_who_is_somebody() -> None:
+def test_an_open_channel_admits_every_sender_with_an_id() -> None:
     assert may_talk(live(dm_policy="open"), DIRECT, Sender(id="43"))
     assert not may_talk(live(dm_policy="open"), DIRECT, Sender(id=""))
     assert not may_talk(live(group_policy="open"), GROUP, Sender(id=""))
@@ -64,16 +64,16 @@ def test_an_open_channel_takes_everybody_who_is_somebody() -> None:
         (GroupPolicy.OFF, "-5", False),
     ],
 )
-def test_groups_have_a_policy_of_their_own(policy: GroupPolicy, peer: str, *, expected: bool) -> None:
+def test_groups_have_their_own_policy(policy: GroupPolicy, peer: str, *, expected: bool) -> None:
     rules = live(group_policy=policy, group_allow=["-5"], allow=["42"])
     assert may_talk(rules, replace(GROUP, peer=peer), Sender(id="42")) is expected
 
 
-def test_a_group_that_is_allowed_lets_nobody_write_directly() -> None:
+def test_an_allowed_group_gives_no_access_to_direct_messages() -> None:
     assert not may_talk(live(group_allow=["42"]), DIRECT, Sender(id="42"))
 
 
-def test_a_guest_may_write_directly_to_the_account_that_let_them_in_and_nowhere_else() -> None:
+def test_a_guest_has_access_only_to_direct_messages_of_the_account_that_approved_them() -> None:
     rules = with_guest(live(accounts={"work": {}}))
     assert may_talk(rules, DIRECT, Sender(id="42"))
     assert not may_talk(rules, replace(DIRECT, account="work"), Sender(id="42"))
@@ -82,29 +82,29 @@ def test_a_guest_may_write_directly_to_the_account_that_let_them_in_and_nowhere_
     assert not is_owner(rules, DIRECT, Sender(id="42"))
 
 
-def test_a_guest_is_out_when_the_policy_knows_no_guests() -> None:
+def test_a_guest_has_no_access_under_an_allowlist() -> None:
     assert not may_talk(with_guest(live(dm_policy="allowlist")), DIRECT, Sender(id="42"))
 
 
-def test_one_approved_as_an_owner_is_one() -> None:
+def test_a_guest_approved_as_an_owner_is_an_owner() -> None:
     assert is_owner(with_guest(live(), is_owner=True), DIRECT, Sender(id="42"))
     assert not is_owner(with_guest(live(), is_owner=True), replace(DIRECT, account="work"), Sender(id="42"))
 
 
-def test_a_channel_that_has_proven_its_owner_is_believed() -> None:
+def test_an_owner_proven_by_the_channel_is_an_owner() -> None:
     web = Address(channel="web", kind=PeerKind.DIRECT, peer="owner")
     assert is_owner(Live(Settings()), web, Sender(id="owner", is_owner=True))
     assert not is_owner(live(), replace(DIRECT, channel="discord"), Sender(id="1"))
 
 
-def test_a_servers_id_lets_all_of_its_channels_in() -> None:
+def test_the_id_of_a_server_allows_all_of_its_channels() -> None:
     rules = live(group_allow=["500"])
     assert may_talk(rules, GROUP, Sender(id="42"), "500")
     assert not may_talk(rules, GROUP, Sender(id="42"), "600")
     assert not may_talk(rules, GROUP, Sender(id="42"))
 
 
-def test_ids_are_one_persons_when_they_are_equal_or_linked() -> None:
+def test_equal_or_linked_ids_belong_to_the_same_person() -> None:
     linked = Settings.model_validate({"session": {"identity_links": {"ada": ["telegram:42", "discord:7"]}}})
     assert are_same_person(Live(linked), ("telegram", "42"), ("discord", "7"))
     assert are_same_person(Live(Settings()), ("telegram", "42"), ("telegram", "42"))

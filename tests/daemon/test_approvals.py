@@ -67,7 +67,7 @@ async def test_the_answer_decides_whether_the_tool_runs(tmp_path: Path, answer: 
     assert decisions(tmp_path) == [None, "approved" if runs else "denied"]
 
 
-async def test_buttons_answer_the_question_they_hang_on(tmp_path: Path) -> None:
+async def test_a_button_answers_its_own_question(tmp_path: Path) -> None:
     rocket = Rocket()
     step = [launch("Mars", 1), ToolCall(id="call2", name="look", input={}), launch("Venus", 3)]
     async with gateway(house(tmp_path), agent(scripted(step), rocket)) as (_, chat):
@@ -86,7 +86,7 @@ async def test_buttons_answer_the_question_they_hang_on(tmp_path: Path) -> None:
     assert rocket.launched == ["Mars"]
 
 
-async def test_no_answer_in_time_is_no_and_the_model_is_told(tmp_path: Path) -> None:
+async def test_a_question_that_times_out_counts_as_no_and_the_model_is_told(tmp_path: Path) -> None:
     rocket, provider = Rocket(), scripted([launch("Mars")])
     # A turn's own time does not run while it waits.
     async with gateway(house(tmp_path, approval_timeout=3.0, turn_timeout=2.9), agent(provider, rocket)) as (_, chat):
@@ -125,7 +125,7 @@ async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path
     assert decisions(tmp_path) == [None, "approved"]
 
 
-async def test_a_call_that_cannot_run_is_not_run_after_a_restart_either(tmp_path: Path) -> None:
+async def test_an_impossible_call_is_not_run_after_a_restart(tmp_path: Path) -> None:
     rocket = Rocket()
     broken = ToolCall(id="call2", name="look", input={}, fault="The arguments were cut off.")
     provider = scripted([launch("Mars"), broken])
@@ -139,7 +139,7 @@ async def test_a_call_that_cannot_run_is_not_run_after_a_restart_either(tmp_path
     assert results == ["launched at Mars", "The arguments were cut off."]
 
 
-async def test_a_turn_that_waits_holds_up_neither_the_others_nor_the_end(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_for_approval_delays_neither_other_turns_nor_the_shutdown(tmp_path: Path) -> None:
     rocket = Rocket()
     provider = ScriptedProvider([launch("Mars")], [TextDelta(text="Hello Bob.")])
     began = asyncio.get_running_loop().time()
@@ -153,7 +153,7 @@ async def test_a_turn_that_waits_holds_up_neither_the_others_nor_the_end(tmp_pat
     assert await states(tmp_path) == [InboxState.WAITING]
 
 
-async def test_a_stop_ends_a_turn_that_waits_with_a_result_for_every_call(tmp_path: Path) -> None:
+async def test_stopping_a_turn_that_waits_for_approval_records_a_result_for_every_call(tmp_path: Path) -> None:
     rocket = Rocket()
     async with gateway(house(tmp_path), agent(scripted([launch("Mars"), launch("Io", 2)]), rocket)) as (_, chat):
         await chat.say("go", sender=ADA, peer="ada")
@@ -208,7 +208,7 @@ async def test_a_question_is_unknown_outside_its_own_chat(tmp_path: Path) -> Non
     assert rocket.launched == []
 
 
-async def test_an_answer_that_the_platform_repeats_counts_once(tmp_path: Path) -> None:
+async def test_a_repeated_answer_counts_once(tmp_path: Path) -> None:
     rocket = Rocket()
     async with gateway(house(tmp_path), agent(scripted([launch("Mars")], [launch("Io")]), rocket)) as (_, chat):
         await chat.say("go", sender=ADA, peer="ada")
@@ -222,7 +222,7 @@ async def test_an_answer_that_the_platform_repeats_counts_once(tmp_path: Path) -
     assert rocket.launched == ["Mars"]
 
 
-async def test_many_answers_at_once_are_one_answer(tmp_path: Path) -> None:
+async def test_of_several_simultaneous_answers_only_one_counts(tmp_path: Path) -> None:
     rocket = Rocket()
     async with gateway(house(tmp_path), agent(scripted([launch("Mars")]), rocket)) as (_, chat):
         await chat.say("go", sender=ADA, peer="ada")
@@ -236,7 +236,7 @@ async def test_many_answers_at_once_are_one_answer(tmp_path: Path) -> None:
     assert decisions(tmp_path) == [None, "approved"]
 
 
-async def test_what_was_allowed_and_cut_off_is_said_to_be_uncertain_and_asked_about_again(tmp_path: Path) -> None:
+async def test_an_approved_call_that_was_cut_off_is_reported_as_uncertain_and_asked_about_again(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     async def launch_slowly(_context: ToolContext, target: str) -> str:
@@ -270,7 +270,7 @@ async def test_what_was_allowed_and_cut_off_is_said_to_be_uncertain_and_asked_ab
     assert rocket.launched == ["Mars"]
 
 
-async def test_a_decision_that_a_crash_came_after_is_not_asked_for_again(tmp_path: Path) -> None:
+async def test_a_decision_survives_a_crash_and_is_not_asked_for_again(tmp_path: Path) -> None:
     """The answer is committed, and the daemon ends before the tool runs: it has not run, so it runs now."""
     rocket, provider = Rocket(), scripted([launch("Mars"), launch("Io", 2)])
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
@@ -287,7 +287,7 @@ async def test_a_decision_that_a_crash_came_after_is_not_asked_for_again(tmp_pat
     assert decisions(tmp_path).count("approved") == 2
 
 
-async def test_a_suspect_that_waits_for_an_answer_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_suspect_turn_that_waits_for_approval_delays_no_other_turn(tmp_path: Path) -> None:
     """Turns that crashed the daemon twice run one at a time; one that waits for a person does not run."""
     await begin_a_session(tmp_path, "ada", "bob")
     for peer in ("ada", "bob"):

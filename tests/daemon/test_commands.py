@@ -11,7 +11,7 @@ from gateway.spool import Spool
 from tests.daemon.harness import ask, gateway, hear_draft, settings
 
 
-async def test_undo_takes_back_the_last_message_and_nothing_else(tmp_path: Path) -> None:
+async def test_undo_removes_only_the_last_message_and_its_answer(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "my name is Ada")
         await ask(chat, "my name is Bob")
@@ -26,14 +26,14 @@ async def test_undo_with_nothing_to_undo_says_so(tmp_path: Path) -> None:
         assert await ask(chat, "/undo") == "There is nothing to undo here."
 
 
-async def test_clear_lets_the_agent_forget(tmp_path: Path) -> None:
+async def test_clear_makes_the_agent_forget(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "my name is Ada")
         assert "Cleared" in await ask(chat, "/clear")
         assert "Ada" not in await ask(chat, "what is my name?")
 
 
-async def test_retry_answers_the_last_message_anew(tmp_path: Path) -> None:
+async def test_retry_regenerates_the_last_answer(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "my name is Ada")
         await ask(chat, "what is my name?")
@@ -44,18 +44,18 @@ async def test_retry_answers_the_last_message_anew(tmp_path: Path) -> None:
         assert (await ask(chat, "/history")).count("You: what is my name?") == 1
 
 
-async def test_retry_with_nothing_to_try_again_says_so(tmp_path: Path) -> None:
+async def test_retry_without_a_message_says_so(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await ask(chat, "/retry") == "There is no answer to regenerate here."
 
 
-async def test_a_stop_while_a_retry_reads_its_session_is_heard(tmp_path: Path) -> None:
+async def test_a_retry_can_be_stopped_while_it_reads_its_session(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "hello")
     (transcript,) = (tmp_path / "data" / "sessions" / "transcripts").glob("*.jsonl")
     async with gateway(settings(tmp_path)) as (_, chat):
         transcript.unlink()
-        os.mkfifo(transcript, mode=0o600)  # Whoever reads it waits until somebody writes.
+        os.mkfifo(transcript, mode=0o600)  # Reading it blocks until something is written.
         await chat.say("/retry")
         await chat.say("/stop")
         texts = {(await chat.hear_message()).text for _ in range(2)}
@@ -110,18 +110,18 @@ async def test_export_shows_the_session_without_internal_keys(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "all", "9" * 30])
-async def test_a_history_of_no_number_of_lines_is_asked_for_one(tmp_path: Path, wrong: str) -> None:
+async def test_history_asks_for_a_valid_number_of_lines(tmp_path: Path, wrong: str) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await ask(chat, f"/history {wrong}") == "How many lines? Send a number, like /history 20."
 
 
-async def test_two_slashes_reach_the_agent_as_one(tmp_path: Path) -> None:
+async def test_a_double_slash_reaches_the_agent_as_one_slash(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "//clear the table")
         assert "You: /clear the table" in await ask(chat, "/history")
 
 
-async def test_deleting_in_a_group_needs_the_owner(tmp_path: Path) -> None:
+async def test_only_an_owner_can_delete_the_session_of_a_group(tmp_path: Path) -> None:
     tables = {"loopback": {"group_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
         somebody = Sender(id="7", name="Somebody")
@@ -132,7 +132,7 @@ async def test_deleting_in_a_group_needs_the_owner(tmp_path: Path) -> None:
         assert "Only an owner" in (await chat.hear_message()).text
 
 
-async def test_a_session_deleted_in_mid_turn_is_not_brought_back(tmp_path: Path) -> None:
+async def test_a_session_deleted_during_a_turn_stays_deleted(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
         await hear_draft(chat)
@@ -144,7 +144,7 @@ async def test_a_session_deleted_in_mid_turn_is_not_brought_back(tmp_path: Path)
     assert not list((tmp_path / "data/sessions/transcripts").glob("*.jsonl"))
 
 
-async def test_structural_commands_survive_a_restart_without_a_flush(tmp_path: Path) -> None:
+async def test_ordered_commands_survive_a_restart_without_a_flush(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "one")
         await ask(chat, "/new")
@@ -157,7 +157,7 @@ async def test_structural_commands_survive_a_restart_without_a_flush(tmp_path: P
     assert "  2  two" in listing
 
 
-async def test_the_first_answer_after_a_restart_says_what_was_restored(tmp_path: Path) -> None:
+async def test_the_first_answer_after_a_restart_says_how_much_was_restored(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         for text in ("one", "two"):
             await ask(chat, text)
@@ -169,7 +169,7 @@ async def test_the_first_answer_after_a_restart_says_what_was_restored(tmp_path:
 
 
 @pytest.mark.parametrize(("mode", "replies"), [("collect", 2), ("followup", 3)])
-async def test_messages_that_come_during_a_turn(tmp_path: Path, mode: str, replies: int) -> None:
+async def test_messages_that_arrive_during_a_turn_follow_the_busy_mode(tmp_path: Path, mode: str, replies: int) -> None:
     tables = {"loopback": {"busy": mode}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
@@ -187,7 +187,7 @@ async def test_messages_that_come_during_a_turn(tmp_path: Path, mode: str, repli
         assert history.count("Agent: ") == replies
 
 
-async def test_a_retry_that_collects_what_came_after_it_loses_none_of_it(tmp_path: Path) -> None:
+async def test_a_retry_that_collects_later_messages_loses_none_of_them(tmp_path: Path) -> None:
     tables = {"loopback": {"busy": "collect"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
@@ -200,7 +200,7 @@ async def test_a_retry_that_collects_what_came_after_it_loses_none_of_it(tmp_pat
         assert [line for line in history.splitlines() if line.startswith("You: ")] == ["You: first", "You: second"]
 
 
-async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
+async def test_in_interrupt_mode_a_new_message_stops_the_running_turn(tmp_path: Path) -> None:
     tables = {"loopback": {"busy": "interrupt"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with asyncio.timeout(60), gateway(settings(tmp_path, channels=tables)) as (_, chat):
         await chat.say("first")
@@ -210,7 +210,7 @@ async def test_interrupt_ends_what_runs_for_what_comes(tmp_path: Path) -> None:
         assert "first" in (await chat.hear_message()).text
 
 
-async def test_a_stop_that_the_platform_repeats_stops_nothing_more(tmp_path: Path) -> None:
+async def test_a_repeated_stop_does_not_stop_later_messages(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await chat.say("/stop", event_id="again") is Verdict.ACCEPTED
         await chat.hear_message()

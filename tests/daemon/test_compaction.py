@@ -26,7 +26,7 @@ async def chatted(chat: LoopbackChannel, turns: int, more: str = "") -> None:
         await ask(chat, f"message {number}{more}")
 
 
-async def test_compact_sums_up_the_older_part_and_says_so(tmp_path: Path) -> None:
+async def test_compact_summarises_the_older_part_and_says_so(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 5, SUMMARY, HELLO) as (server, chat, _):
         await chatted(chat, 5)
         answer = await ask(chat, "/compact")
@@ -48,7 +48,7 @@ async def test_compact_sums_up_the_older_part_and_says_so(tmp_path: Path) -> Non
     assert "You, today (UTC): 900 tokens read, 80 written" in usage
 
 
-async def test_a_second_summary_takes_the_first_in(tmp_path: Path) -> None:
+async def test_a_second_summary_includes_the_first(tmp_path: Path) -> None:
     again = OPENAI.answer("Ada likes tea and cake.", tokens=(300, 20))
     async with talking(tmp_path, *[HELLO] * 4, SUMMARY, *[HELLO] * 3, again, HELLO) as (server, chat, _):
         await chatted(chat, 4)
@@ -60,7 +60,7 @@ async def test_a_second_summary_takes_the_first_in(tmp_path: Path) -> None:
         assert said(server)[1].endswith("Ada likes tea and cake.")
 
 
-async def test_with_nothing_to_sum_up_the_model_is_not_asked(tmp_path: Path) -> None:
+async def test_with_nothing_to_summarise_the_model_is_not_called(tmp_path: Path) -> None:
     async with talking(tmp_path, HELLO) as (server, chat, _):
         await ask(chat, "hello")
         assert await ask(chat, "/compact") == "There is nothing to summarise yet."
@@ -76,7 +76,7 @@ async def test_a_summary_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
 
-async def test_a_long_conversation_is_summed_up_while_it_goes_on(tmp_path: Path) -> None:
+async def test_a_long_conversation_is_summarised_in_the_background(tmp_path: Path) -> None:
     gate = asyncio.Event()
     script: list[Reply] = [*[HELLO] * 9, FULL, [gate, *SUMMARY], HELLO]
     async with talking(tmp_path, *script) as (server, chat, _):
@@ -93,7 +93,7 @@ async def test_a_long_conversation_is_summed_up_while_it_goes_on(tmp_path: Path)
     assert seen[-3:] == ["meanwhile", "Hello.", "afterwards"]
 
 
-async def test_a_window_that_is_full_is_summed_up_before_anything_leaves_it(tmp_path: Path) -> None:
+async def test_a_full_message_window_is_summarised_before_messages_leave_it(tmp_path: Path) -> None:
     script = [*[HELLO] * 10, SUMMARY, HELLO]
     async with talking(tmp_path, *script, session={"max_messages": 20}) as (server, chat, _):
         await chatted(chat, 10)
@@ -102,7 +102,7 @@ async def test_a_window_that_is_full_is_summed_up_before_anything_leaves_it(tmp_
         assert said(server)[1] == TOLD
 
 
-async def test_after_an_overflow_it_is_summed_up_and_asked_once_more(tmp_path: Path) -> None:
+async def test_after_an_overflow_the_session_is_summarised_and_the_request_repeated(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 6, TOO_LONG, SUMMARY, HELLO) as (server, chat, _):
         await chatted(chat, 6, MUCH)
         assert await ask(chat, "too much") == "Hello."
@@ -111,7 +111,7 @@ async def test_after_an_overflow_it_is_summed_up_and_asked_once_more(tmp_path: P
         assert len(server.requests) == 9
 
 
-async def test_when_that_fails_too_the_oldest_is_left_out(tmp_path: Path) -> None:
+async def test_if_the_summary_fails_after_an_overflow_the_oldest_messages_are_left_out(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 4, TOO_LONG, BROKEN, HELLO) as (server, chat, _):
         await chatted(chat, 4, MUCH)
         assert await ask(chat, "too much") == "Hello."
@@ -122,7 +122,7 @@ async def test_when_that_fails_too_the_oldest_is_left_out(tmp_path: Path) -> Non
     assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
 
-async def test_what_never_fits_is_told_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_message_that_never_fits_ends_in_a_readable_error(tmp_path: Path) -> None:
     async with talking(tmp_path, TOO_LONG) as (server, chat, _):
         answer = await ask(chat, "too much")
         assert len(server.requests) == 2
@@ -130,7 +130,7 @@ async def test_what_never_fits_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in answer
 
 
-async def test_an_old_tool_result_is_shortened_before_the_request_grows_too_long(tmp_path: Path) -> None:
+async def test_old_tool_results_are_shortened_before_the_request_gets_too_long(tmp_path: Path) -> None:
     workspace = tmp_path / "data/workspace/main"
     workspace.mkdir(parents=True)
     for number in range(3):
@@ -147,7 +147,7 @@ async def test_an_old_tool_result_is_shortened_before_the_request_grows_too_long
     assert all("left out to save room" not in entry["output"] for entry in full)
 
 
-async def test_stop_ends_a_compaction_and_shutdown_does_not_wait_for_one(tmp_path: Path) -> None:
+async def test_stop_cancels_a_compaction_and_shutdown_does_not_wait_for_it(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with serving(OPENAI, *[HELLO] * 10, [gate, *SUMMARY]) as server:
         configured = modelled(tmp_path, server)
@@ -165,7 +165,7 @@ async def test_stop_ends_a_compaction_and_shutdown_does_not_wait_for_one(tmp_pat
     assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]
 
 
-async def test_after_a_failure_it_is_not_tried_with_every_turn(tmp_path: Path) -> None:
+async def test_a_failed_compaction_is_not_retried_with_every_turn(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 9, FULL, BROKEN, FULL) as (server, chat, _):
         await chatted(chat, 10)
         await server.asked(11)

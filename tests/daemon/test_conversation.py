@@ -1,4 +1,4 @@
-"""The whole gateway, from what a person says to what a person hears, over the loopback channel."""
+"""Conversations through the whole gateway, over the loopback channel."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ async def test_a_message_is_answered_in_the_chat_it_came_from(tmp_path: Path) ->
     assert "offline" in reply.text.lower()
 
 
-async def test_a_message_that_meets_a_bug_is_refused_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_message_that_hits_a_bug_is_refused_and_delays_no_other(tmp_path: Path) -> None:
     """Here it is a channel's bug: times are told with their zone."""
     here = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
     strange = Inbound(
@@ -54,7 +54,7 @@ class Witness:
         yield TextDelta(text="Yes.")
 
 
-async def test_a_message_that_need_not_wait_is_accepted_and_begun_in_one_commit(tmp_path: Path) -> None:
+async def test_a_message_that_need_not_wait_is_accepted_and_started_in_one_commit(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         spool = daemon.spool
         model = Witness(spool)
@@ -68,7 +68,7 @@ async def test_a_message_that_need_not_wait_is_accepted_and_begun_in_one_commit(
         assert model.seen[-1] - before == 1
 
 
-async def test_who_is_cancelled_while_a_message_is_accepted_is_answered_all_the_same(tmp_path: Path) -> None:
+async def test_a_message_is_answered_even_if_its_delivery_was_cancelled(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         for text in ("a new session", "an open one"):
             saying = asyncio.create_task(chat.say(text))
@@ -77,7 +77,7 @@ async def test_who_is_cancelled_while_a_message_is_accepted_is_answered_all_the_
             assert (await chat.hear_message()).kind is OutboundKind.REPLY
 
 
-async def test_the_answer_is_streamed_before_it_is_whole(tmp_path: Path) -> None:
+async def test_the_answer_is_streamed_before_it_is_complete(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
         heard: list[Heard] = []
@@ -107,7 +107,7 @@ async def test_history_is_kept_and_new_starts_without_it(tmp_path: Path) -> None
         assert "Ada" in (await chat.hear_message()).text
 
 
-async def test_the_session_list_reads_like_the_design_says(tmp_path: Path) -> None:
+async def test_the_session_list_shows_number_title_and_age(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("Fix the router")
         await chat.hear_message()
@@ -134,7 +134,7 @@ async def test_two_people_never_see_each_others_sessions(tmp_path: Path) -> None
         assert "no session 2" in (await chat.hear_message()).text
 
 
-async def test_a_restart_changes_nothing_for_the_person(tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_a_restart(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("my name is Ada")
         await chat.hear_message()
@@ -165,7 +165,7 @@ async def test_a_tool_is_used_and_its_result_is_in_the_transcript(tmp_path: Path
     assert '"type":"tool_result"' in transcript
 
 
-async def test_a_stranger_is_told_how_to_get_in_and_nothing_else(tmp_path: Path) -> None:
+async def test_an_unknown_sender_is_told_only_how_to_get_access(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         stranger = Sender(id="666", name="Mallory")
         assert await chat.say("/session list", peer="666", sender=stranger) is Verdict.REFUSED
@@ -186,7 +186,7 @@ async def test_a_stranger_is_told_how_to_get_in_and_nothing_else(tmp_path: Path)
         ("/history " + "9" * 400, "Send a number"),
     ],
 )
-async def test_bad_input_gets_a_sentence(tmp_path: Path, text: str, answer: str) -> None:
+async def test_bad_input_gets_a_helpful_answer(tmp_path: Path, text: str, answer: str) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await chat.say(text) is Verdict.REFUSED
         assert answer in (await chat.hear_message()).text
@@ -201,7 +201,7 @@ async def test_strange_text_does_not_silence_the_chat(tmp_path: Path) -> None:
         assert "You: a\ufffdb\ufffdc\u2028d \U0001f468\u200d\U0001f469" in (await chat.hear_message()).text
 
 
-async def test_stop_ends_the_answer_and_drops_what_waits(tmp_path: Path) -> None:
+async def test_stop_ends_the_answer_and_drops_waiting_messages(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
         await hear_draft(chat)
@@ -216,7 +216,7 @@ async def test_stop_ends_the_answer_and_drops_what_waits(tmp_path: Path) -> None
         assert (await chat.hear_message()).kind is OutboundKind.REPLY
 
 
-async def test_whoever_waits_in_another_chat_is_told_of_a_stop(tmp_path: Path) -> None:
+async def test_a_stop_is_reported_to_other_chats_whose_messages_it_drops(tmp_path: Path) -> None:
     """One conversation over several chats: the answer to /stop is seen in one of them only."""
     async with gateway(settings(tmp_path, session={"dm_scope": "main"})) as (_, chat):
         await chat.say("hello", peer="ada")
@@ -230,7 +230,7 @@ async def test_whoever_waits_in_another_chat_is_told_of_a_stop(tmp_path: Path) -
         assert (await spool.recover()).inbox == ()
 
 
-async def test_stop_also_ends_what_runs_in_a_session_that_was_left(tmp_path: Path) -> None:
+async def test_stop_also_ends_the_turn_of_a_session_that_was_left(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
         await hear_draft(chat)
@@ -248,7 +248,7 @@ async def test_status_whoami_and_help_answer(tmp_path: Path) -> None:
             assert part in (await chat.hear_message()).text
 
 
-async def test_a_turn_running_at_shutdown_is_finished_and_heard(tmp_path: Path) -> None:
+async def test_a_turn_running_at_shutdown_is_finished_and_delivered(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello")
         await hear_draft(chat)
@@ -256,7 +256,7 @@ async def test_a_turn_running_at_shutdown_is_finished_and_heard(tmp_path: Path) 
         assert "*" not in (await chat.hear_message()).text[-20:]
 
 
-async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
+async def test_no_message_is_accepted_during_shutdown(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello")
         await hear_draft(chat)
@@ -266,7 +266,7 @@ async def test_intake_is_closed_while_shutting_down(tmp_path: Path) -> None:
             await chat.say("too late")
 
 
-async def test_a_second_stop_does_not_wait_and_the_next_start_answers(tmp_path: Path) -> None:
+async def test_a_second_stop_skips_the_wait_and_the_next_start_answers(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("hello", peer="ada")
         await hear_draft(chat)

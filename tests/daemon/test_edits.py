@@ -33,7 +33,7 @@ async def test_an_edit_before_its_turn_replaces_the_text(tmp_path: Path) -> None
     assert parrot.heard[-1] == ["first", "second, best"]
 
 
-async def test_an_edit_that_was_taken_before_a_crash_is_there_after_it(tmp_path: Path) -> None:
+async def test_an_accepted_edit_survives_a_crash(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await chat.submit(message("first", "1"))
@@ -47,7 +47,7 @@ async def test_an_edit_that_was_taken_before_a_crash_is_there_after_it(tmp_path:
         assert await replies(chat, 2) == ["heard: first", "heard: second, better"]
 
 
-async def test_an_edit_after_its_turn_has_started_is_seen_by_the_next(tmp_path: Path) -> None:
+async def test_an_edit_after_the_start_of_its_turn_is_shown_to_the_next_turn(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
         await chat.submit(message("first", "1"))
@@ -66,7 +66,7 @@ async def test_an_edit_after_its_turn_has_started_is_seen_by_the_next(tmp_path: 
     assert transcript.count('"type":"edit"') == 2
 
 
-async def test_an_edit_of_what_was_never_taken_is_a_message_and_one_of_a_command_runs(tmp_path: Path) -> None:
+async def test_an_edit_of_an_unknown_message_is_a_new_message_and_an_edited_command_runs(tmp_path: Path) -> None:
     parrot = Parrot()
     parrot.may_answer.set()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
@@ -86,7 +86,7 @@ async def test_an_edit_of_what_was_never_taken_is_a_message_and_one_of_a_command
         message("not for us", "9:e1", edits="9", is_addressed=False),
     ],
 )
-async def test_an_edit_that_concerns_nobody_changes_nothing(tmp_path: Path, edit: Inbound) -> None:
+async def test_an_edit_that_is_not_for_the_bot_changes_nothing(tmp_path: Path, edit: Inbound) -> None:
     parrot = Parrot()
     parrot.may_answer.set()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
@@ -98,13 +98,13 @@ async def test_an_edit_that_concerns_nobody_changes_nothing(tmp_path: Path, edit
     assert parrot.heard[-1] == ["first", "next"]
 
 
-async def test_an_edit_by_a_stranger_is_refused(tmp_path: Path) -> None:
+async def test_an_edit_by_an_unknown_sender_is_refused(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         edit = message("let me in", "1:e1", edits="1", sender=Sender(id="666"))
         assert await chat.submit(edit) is Verdict.REFUSED
 
 
-async def test_the_agent_is_told_what_a_message_answers_to(tmp_path: Path) -> None:
+async def test_the_agent_sees_the_quoted_message(tmp_path: Path) -> None:
     parrot = Parrot()
     parrot.may_answer.set()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
@@ -124,7 +124,7 @@ async def test_the_agent_is_told_what_a_message_answers_to(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError(), WrongState("It is over.")])
-async def test_a_message_that_meets_a_bug_once_it_is_stored_is_answered(tmp_path: Path, bug: Exception) -> None:
+async def test_a_message_that_hits_a_bug_after_its_commit_is_answered(tmp_path: Path, bug: Exception) -> None:
     async def fail(_meta: SessionMeta, _why: Leaving) -> None:
         raise bug
 
@@ -138,14 +138,14 @@ async def test_a_message_that_meets_a_bug_once_it_is_stored_is_answered(tmp_path
 
 
 @pytest.mark.parametrize("more", [{"sender": Sender(id="666")}, {"is_addressed": False}])
-async def test_nobody_else_is_told_of_a_bug(tmp_path: Path, more: dict[str, object]) -> None:
+async def test_an_unknown_sender_is_not_told_about_a_bug(tmp_path: Path, more: dict[str, object]) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         assert await chat.submit(message("hello", "1", forwarded_from=7, **more)) is Verdict.REFUSED
         await chat.submit(message("/whoami", "2"))
         assert (await chat.hear_message()).text.startswith("You are ")
 
 
-async def test_forwarded_text_is_marked_and_never_a_command(tmp_path: Path) -> None:
+async def test_forwarded_text_is_marked_and_is_never_a_command(tmp_path: Path) -> None:
     parrot = Parrot()
     parrot.may_answer.set()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
@@ -156,7 +156,7 @@ async def test_forwarded_text_is_marked_and_never_a_command(tmp_path: Path) -> N
 
 
 async def signs(chat: LoopbackChannel, until: str) -> list[Heard]:
-    """Return what was heard before the answer that ends with `until`."""
+    """Return the events before the answer that ends with `until`."""
     heard: list[Heard] = []
     while not (heard and heard[-1].message and heard[-1].how == "send" and heard[-1].message.text.endswith(until)):
         heard.append(await chat.hear())
@@ -164,7 +164,7 @@ async def signs(chat: LoopbackChannel, until: str) -> list[Heard]:
 
 
 @pytest.mark.parametrize("sign", ["reaction", "note", "off"])
-async def test_a_message_that_waits_gets_a_sign(tmp_path: Path, sign: str) -> None:
+async def test_a_waiting_message_gets_a_sign(tmp_path: Path, sign: str) -> None:
     parrot = Parrot()
     channels = {
         "web": {"enabled": False},
@@ -187,7 +187,7 @@ async def test_a_message_that_waits_gets_a_sign(tmp_path: Path, sign: str) -> No
 
 
 @pytest.mark.parametrize("sign", ["reaction", "note"])
-async def test_a_message_that_waits_for_others_gets_a_sign_too(tmp_path: Path, sign: str) -> None:
+async def test_a_message_that_waits_for_other_chats_gets_a_sign_too(tmp_path: Path, sign: str) -> None:
     """All places are taken by other people's turns."""
     parrot = Parrot()
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"waiting_sign": sign}}
@@ -220,7 +220,7 @@ async def second_waits_no_more(chat: LoopbackChannel) -> None:
     assert heard.key == "m-2"
 
 
-async def test_after_a_restart_the_sign_is_taken_off_too(tmp_path: Path) -> None:
+async def test_a_sign_is_removed_after_a_restart(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await second_waits(parrot, chat)
@@ -231,7 +231,7 @@ async def test_after_a_restart_the_sign_is_taken_off_too(tmp_path: Path) -> None
         await second_waits_no_more(chat)
 
 
-async def test_what_is_answered_during_the_shutdown_waits_no_more(tmp_path: Path) -> None:
+async def test_the_sign_of_a_message_answered_during_shutdown_is_removed(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await second_waits(parrot, chat)
@@ -243,7 +243,7 @@ async def test_what_is_answered_during_the_shutdown_waits_no_more(tmp_path: Path
         await second_waits_no_more(chat)
 
 
-async def test_a_dropped_message_waits_no_more(tmp_path: Path) -> None:
+async def test_the_sign_of_a_dropped_message_is_removed(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
         await second_waits(parrot, chat)
@@ -251,7 +251,7 @@ async def test_a_dropped_message_waits_no_more(tmp_path: Path) -> None:
         await second_waits_no_more(chat)
 
 
-async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path: Path) -> None:
+async def test_a_chat_with_a_new_id_keeps_its_conversation(tmp_path: Path) -> None:
     parrot = Parrot()
     parrot.may_answer.set()
     old = Address(channel="loopback", kind=PeerKind.GROUP, peer="-5")
@@ -272,7 +272,7 @@ async def test_a_chat_that_was_given_another_id_keeps_its_conversation(tmp_path:
     assert parrot.heard[-1] == ["first", "second", "third"]
 
 
-async def test_what_waited_too_long_at_its_platform_is_refused_and_told_once(tmp_path: Path) -> None:
+async def test_a_message_that_waited_too_long_on_the_platform_is_refused_once(tmp_path: Path) -> None:
     old = datetime.now(UTC) - timedelta(days=2)
     async with gateway(settings(tmp_path)) as (_, chat):
         for number in range(3):

@@ -46,7 +46,7 @@ def users(folder: Path) -> list[User]:
 async def asked_about(
     folder: Path, *files: Attachment, content: dict[str, bytes], configured: Settings | None = None, text: str = "look"
 ) -> UserMessage:
-    """Say something with files, and return what the model was asked."""
+    """Send a message with files, and return the request to the model."""
     provider = ScriptedProvider(OK)
     async with gateway(configured or settings(folder), using(provider)) as (_, chat):
         chat.files.update(content)
@@ -55,14 +55,14 @@ async def asked_about(
     return last_asked(provider)
 
 
-async def test_an_image_is_shown_to_a_model_that_sees(tmp_path: Path) -> None:
+async def test_an_image_is_shown_to_a_vision_model(tmp_path: Path) -> None:
     asked = await asked_about(tmp_path, PHOTO, content={"photo": png()})
     (picture,) = asked.pictures
     assert (picture.data, picture.media_type) == (png(), "image/png")
     assert asked.text.startswith("look\n\n[image: cat.jpg, image/png, ")
 
 
-async def test_a_model_that_does_not_see_gets_a_sentence(tmp_path: Path) -> None:
+async def test_a_model_without_vision_gets_a_sentence_about_the_image(tmp_path: Path) -> None:
     provider = ScriptedProvider(OK)
     async with gateway(settings(tmp_path), using(provider, BLIND)) as (_, chat):
         chat.files["photo"] = png()
@@ -72,7 +72,7 @@ async def test_a_model_that_does_not_see_gets_a_sentence(tmp_path: Path) -> None
     assert "You cannot see cat.jpg" in last_asked(provider).text
 
 
-async def test_an_image_stays_in_sight_in_later_turns_and_after_a_restart(tmp_path: Path) -> None:
+async def test_an_image_is_shown_in_later_turns_and_after_a_restart(tmp_path: Path) -> None:
     await asked_about(tmp_path, PHOTO, content={"photo": png()})
     provider = ScriptedProvider(OK)
     async with gateway(settings(tmp_path), using(provider)) as (_, chat):
@@ -83,7 +83,7 @@ async def test_an_image_stays_in_sight_in_later_turns_and_after_a_restart(tmp_pa
     assert [picture.data for picture in first.pictures] == [png()]
 
 
-async def test_an_image_that_spoiled_its_turn_does_not_spoil_the_next(tmp_path: Path) -> None:
+async def test_an_image_that_failed_its_turn_does_not_fail_the_next(tmp_path: Path) -> None:
     provider = ScriptedProvider([ProviderFailed("Could not process image.")], OK)
     async with gateway(settings(tmp_path), using(provider)) as (_, chat):
         chat.files["photo"] = png()
@@ -94,12 +94,12 @@ async def test_an_image_that_spoiled_its_turn_does_not_spoil_the_next(tmp_path: 
     assert not any(isinstance(each, UserMessage) and each.pictures for each in provider.prompts[-1].messages)
 
 
-async def test_a_text_file_stands_in_the_message(tmp_path: Path) -> None:
+async def test_a_text_file_is_included_in_the_message(tmp_path: Path) -> None:
     asked = await asked_about(tmp_path, offered(), content={"F": b"one\n```\ntwo"})
     assert asked.text == "look\n\n[file: notes.txt]\n````\none\n```\ntwo\n````"
 
 
-async def test_a_long_text_is_saved_into_the_workspace_and_named(tmp_path: Path) -> None:
+async def test_a_long_text_file_is_saved_to_the_workspace_and_named(tmp_path: Path) -> None:
     few = settings(tmp_path, files={"max_text_chars": 10})
     asked = await asked_about(tmp_path, offered(), content={"F": b"x" * 11}, configured=few)
     (saved,) = (tmp_path / "data/workspace/main/attachments").iterdir()
@@ -117,14 +117,14 @@ async def test_a_zip_is_stored_and_never_unpacked(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").rglob("bomb.zip"))
 
 
-async def test_what_claims_to_be_an_image_and_is_none_is_just_a_file(tmp_path: Path) -> None:
+async def test_a_file_that_only_claims_to_be_an_image_is_a_plain_file(tmp_path: Path) -> None:
     asked = await asked_about(tmp_path, PHOTO, content={"photo": b"<html>\x00"})
     assert not asked.pictures
     assert "[file: cat.jpg, application/octet-stream" in asked.text
 
 
 @pytest.mark.parametrize("claimed", [2_000_000_000, 0])
-async def test_a_file_that_is_too_large_is_named_and_the_message_answered(tmp_path: Path, claimed: int) -> None:
+async def test_a_message_with_a_file_that_is_too_large_is_answered(tmp_path: Path, claimed: int) -> None:
     small = settings(tmp_path, files={"max_bytes": 100_000})
     asked = await asked_about(
         tmp_path, offered(name="film.mkv", size=claimed), content={"F": bytes(200_000)}, configured=small
@@ -135,12 +135,12 @@ async def test_a_file_that_is_too_large_is_named_and_the_message_answered(tmp_pa
     assert kept == []
 
 
-async def test_a_file_that_the_platform_lost_is_named(tmp_path: Path) -> None:
+async def test_a_file_that_the_platform_lost_is_reported(tmp_path: Path) -> None:
     asked = await asked_about(tmp_path, offered(), content={}, text="")
     assert asked.text == ("[file: notes.txt; it is not available: The loopback channel does not have that file.]")
 
 
-async def test_a_channel_that_is_locked_out_costs_the_file_and_no_more(tmp_path: Path) -> None:
+async def test_a_rejected_token_loses_the_file_but_not_the_message(tmp_path: Path) -> None:
     class Revoked(dict[str, bytes | None]):
         def __getitem__(self, name: str) -> bytes | None:
             raise AuthRejected(f"The token is not accepted any more, so there is no {name}.")
@@ -153,7 +153,7 @@ async def test_a_channel_that_is_locked_out_costs_the_file_and_no_more(tmp_path:
     assert "it is not available: its channel is not available now]" in last_asked(provider).text
 
 
-async def test_a_platform_that_gives_no_files_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_platform_that_delivers_no_files_delays_no_other(tmp_path: Path) -> None:
     two = {"dm_policy": "open", "accounts": {"default": {}, "other": {}}}
     configured = settings(
         tmp_path, channels={"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": two}
@@ -170,7 +170,7 @@ async def test_a_platform_that_gives_no_files_holds_up_no_other(tmp_path: Path) 
         daemon.stop()  # Stopped twice, it does not wait for the others.
 
 
-async def test_an_album_is_one_message_and_its_surplus_is_counted(tmp_path: Path) -> None:
+async def test_an_album_is_one_message_and_files_above_the_limit_are_counted(tmp_path: Path) -> None:
     album = [structs.replace(PHOTO, ref=f"photo{number}", name=f"{number}.png") for number in range(4)]
     few = settings(tmp_path, files={"max_per_message": 3})
     content = {f"photo{number}": png(number + 1) for number in range(4)}
@@ -187,7 +187,7 @@ async def test_a_voice_message_without_a_transcriber_is_saved_and_named(tmp_path
     assert asked.text.startswith("[voice: voice.ogg, audio/ogg, 5 bytes; in the workspace: attachments/")
 
 
-async def test_a_voice_message_is_not_lost_when_its_transcriber_is_away(tmp_path: Path) -> None:
+async def test_a_voice_message_is_kept_when_its_transcriber_fails(tmp_path: Path) -> None:
     deaf = settings(
         tmp_path,
         providers={"ears": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key": "k"}},
@@ -198,7 +198,7 @@ async def test_a_voice_message_is_not_lost_when_its_transcriber_is_away(tmp_path
     assert "it could not be transcribed: the transcription service cannot be reached]" in asked.text
 
 
-async def test_files_go_with_their_session(tmp_path: Path) -> None:
+async def test_files_are_deleted_with_their_session(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path), using(ScriptedProvider(OK))) as (_, chat):
         chat.files["photo"] = png()
         await chat.say("look", attachments=[PHOTO])
@@ -218,7 +218,7 @@ def waiting(daemon: Daemon, content: bytes | None = None) -> None:
     channel.files["photo"] = content
 
 
-async def test_a_message_whose_files_were_not_fetched_is_answered_after_a_restart(tmp_path: Path) -> None:
+async def test_a_message_whose_files_were_not_downloaded_is_answered_after_a_restart(tmp_path: Path) -> None:
     hasty = settings(tmp_path, gateway={"data_dir": tmp_path / "data", "shutdown_timeout": 0})
     async with gateway(hasty, waiting) as (_, chat):
         await chat.say("look", attachments=[PHOTO])
@@ -234,7 +234,7 @@ async def test_a_message_whose_files_were_not_fetched_is_answered_after_a_restar
     assert [picture.data for picture in last_asked(provider).pictures] == [png()]
 
 
-async def test_a_stop_while_files_are_fetched_leaves_a_valid_transcript(tmp_path: Path) -> None:
+async def test_a_stop_during_a_download_leaves_a_valid_transcript(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path), waiting) as (_, chat):
         await chat.say("look", attachments=[PHOTO])
         await chat.say("/stop")
@@ -256,7 +256,7 @@ async def heard_until_file(chat: LoopbackChannel) -> list[Heard]:
     return [each for each in heard if each.how in {"send", "file"}]
 
 
-async def test_the_agent_sends_a_file_behind_its_answer(tmp_path: Path) -> None:
+async def test_the_agent_sends_a_file_after_its_answer(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path), using(ScriptedProvider(sending("out/report.pdf"), OK))) as (_, chat):
         folder = tmp_path / "data/workspace/main/out"
         folder.mkdir()
@@ -274,7 +274,7 @@ async def test_the_agent_sends_a_file_behind_its_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../../../../etc/passwd", "nothing", "."])
-async def test_only_a_file_of_the_workspace_is_sent(tmp_path: Path, path: str) -> None:
+async def test_only_workspace_files_are_sent(tmp_path: Path, path: str) -> None:
     provider = ScriptedProvider(sending(path), OK)
     async with gateway(settings(tmp_path), using(provider)) as (_, chat):
         await chat.say("send it")
@@ -282,7 +282,7 @@ async def test_only_a_file_of_the_workspace_is_sent(tmp_path: Path, path: str) -
     assert not [entry for entry in transcript_entries(tmp_path) if isinstance(entry, SentFile)]
 
 
-async def test_a_file_that_is_too_large_for_the_chat_is_told_in_words(tmp_path: Path) -> None:
+async def test_a_file_that_is_too_large_for_the_chat_is_described_in_text(tmp_path: Path) -> None:
     def before(daemon: Daemon) -> None:
         using(ScriptedProvider(sending("a.txt"), OK))(daemon)
         channel = daemon.channels.by_identity["loopback", "default"]
@@ -296,7 +296,7 @@ async def test_a_file_that_is_too_large_for_the_chat_is_told_in_words(tmp_path: 
     assert text == "ok\n\n(I have a file for you, but can't send it here: a.txt, 4 bytes)"
 
 
-async def test_a_file_that_was_sent_before_a_crash_still_goes_with_the_answer_once(tmp_path: Path) -> None:
+async def test_a_file_sent_before_a_crash_is_delivered_once_with_the_answer(tmp_path: Path) -> None:
     """The model hangs after its tool has run; the next start goes on from there."""
     hasty = settings(tmp_path, gateway={"data_dir": tmp_path / "data", "shutdown_timeout": 0})
     hangs = asyncio.Event()
@@ -323,7 +323,7 @@ async def test_a_file_that_was_sent_before_a_crash_still_goes_with_the_answer_on
     assert len([entry for entry in transcript_entries(tmp_path) if isinstance(entry, SentFile)]) == 1
 
 
-async def test_a_voice_message_is_heard(tmp_path: Path) -> None:
+async def test_a_voice_message_is_transcribed(tmp_path: Path) -> None:
     async def transcribe(request: web.Request) -> web.Response:
         await request.read()
         return web.json_response({"text": "Buy milk."})
@@ -341,7 +341,7 @@ async def test_a_voice_message_is_heard(tmp_path: Path) -> None:
     assert visible_text(user) == "[voice: “Buy milk.”]"
 
 
-async def test_messages_that_are_answered_together_bring_their_files(tmp_path: Path) -> None:
+async def test_messages_that_are_answered_together_keep_their_files(tmp_path: Path) -> None:
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"busy": "collect"}}
     provider = ScriptedProvider(OK)
 
@@ -361,7 +361,7 @@ async def test_messages_that_are_answered_together_bring_their_files(tmp_path: P
     assert "buy milk" in last_asked(provider).text
 
 
-async def test_files_of_a_session_that_was_deleted_meanwhile_are_removed_at_the_start(tmp_path: Path) -> None:
+async def test_orphaned_files_are_removed_at_start(tmp_path: Path) -> None:
     await asked_about(tmp_path, PHOTO, content={"photo": png()})
     orphan = tmp_path / "data/files/of-a-deleted-session"
     orphan.mkdir()

@@ -1,4 +1,4 @@
-"""The whole gateway with models behind real wire formats: from what a person says to what a person hears."""
+"""Conversations through the whole gateway, with models behind real wire formats."""
 
 import asyncio
 import io
@@ -39,7 +39,7 @@ async def test_a_question_is_answered_with_the_help_of_a_tool(tmp_path: Path, ap
 
 
 @both
-async def test_arguments_that_stay_broken_end_in_a_visible_reason(tmp_path: Path, api: Dialect) -> None:
+async def test_tool_arguments_that_stay_invalid_end_in_a_visible_reason(tmp_path: Path, api: Dialect) -> None:
     broken = api.answer(calls=[Call("read_file", ['{"path": "no'], id="0")])
     async with serving(api, broken) as server, gateway(configured(tmp_path, server)) as (_, chat):
         reply = await say_and_hear(chat, "read it")
@@ -49,7 +49,7 @@ async def test_arguments_that_stay_broken_end_in_a_visible_reason(tmp_path: Path
 
 
 @both
-async def test_a_stream_cut_within_a_call_runs_nothing_and_is_answered(tmp_path: Path, api: Dialect) -> None:
+async def test_a_stream_cut_off_inside_a_tool_call_runs_nothing_and_is_answered(tmp_path: Path, api: Dialect) -> None:
     call = Call("remember", ['{"text"', ': "x"}'])
     *begun, _, _, _ = api.answer("Noting. ", calls=[call])
     script: list[Reply] = [[*begun[:-1], CUT], api.answer("There was nothing to note.")]
@@ -60,7 +60,7 @@ async def test_a_stream_cut_within_a_call_runs_nothing_and_is_answered(tmp_path:
 
 
 @both
-async def test_a_model_that_is_down_is_told_once_and_the_chat_goes_on(tmp_path: Path, api: Dialect) -> None:
+async def test_a_model_that_is_down_is_reported_once_and_the_chat_continues(tmp_path: Path, api: Dialect) -> None:
     script: list[Reply] = [api.refusal(529, "overloaded_error"), api.answer("Back again.")]
     async with serving(api, *script) as server, gateway(configured(tmp_path, server)) as (_, chat):
         failed = await say_and_hear(chat, "hello")
@@ -70,7 +70,7 @@ async def test_a_model_that_is_down_is_told_once_and_the_chat_goes_on(tmp_path: 
     assert reply.text == "Back again."
 
 
-async def test_the_transcript_and_the_metrics_say_which_model_has_answered(tmp_path: Path) -> None:
+async def test_the_transcript_and_the_metrics_name_the_model_that_answered(tmp_path: Path) -> None:
     async with (
         serving(OPENAI, OPENAI.refusal(404, "model_not_found")) as gone,
         serving(ANTHROPIC, ANTHROPIC.answer("Here I am.")) as there,
@@ -100,7 +100,7 @@ async def test_a_stop_in_the_middle_of_a_stream_closes_it(tmp_path: Path) -> Non
         never.set()
 
 
-async def test_new_settings_take_the_place_of_a_model_while_it_answers(tmp_path: Path) -> None:
+async def test_a_reload_replaces_a_model_while_it_answers(tmp_path: Path) -> None:
     gate = asyncio.Event()
     begun = OPENAI.answer("The old ", "model.")
     async with (

@@ -67,7 +67,7 @@ async def nothing_is_heard(chat: LoopbackChannel) -> None:
     assert message.address.peer == "marker"
 
 
-async def test_a_stranger_gets_a_code_once_and_is_let_in_by_it(tmp_path: Path) -> None:
+async def test_an_unknown_sender_gets_one_code_and_is_approved_with_it(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
         for _ in range(5):
@@ -87,7 +87,7 @@ async def test_a_stranger_gets_a_code_once_and_is_let_in_by_it(tmp_path: Path) -
     assert not any("let me in" in file.read_text() for file in transcripts)
 
 
-async def test_codes_and_guests_are_there_after_a_restart(tmp_path: Path) -> None:
+async def test_codes_and_guests_survive_a_restart(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
     async with gateway(configured(tmp_path)) as (_, chat):
@@ -104,7 +104,7 @@ async def test_codes_and_guests_are_there_after_a_restart(tmp_path: Path) -> Non
         assert await say(chat, "hello") is Verdict.REFUSED
 
 
-async def test_what_waits_of_somebody_who_is_shut_out_is_not_answered(tmp_path: Path) -> None:
+async def test_waiting_messages_of_a_revoked_user_are_not_answered(tmp_path: Path) -> None:
     at_work, gate = asyncio.Event(), asyncio.Event()
 
     async def hold(_piece: str) -> None:
@@ -133,7 +133,7 @@ async def test_a_code_works_once(tmp_path: Path) -> None:
         assert await say(chat, "hello") is Verdict.REFUSED
 
 
-async def test_one_who_is_denied_gets_no_other_code(tmp_path: Path) -> None:
+async def test_a_denied_person_gets_no_other_code(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
         assert "was denied" in await ask_owner(chat, f"/pair deny {theirs}")
@@ -142,7 +142,7 @@ async def test_one_who_is_denied_gets_no_other_code(tmp_path: Path) -> None:
         assert await ask_owner(chat, f"/pair approve {theirs}") == UNKNOWN_CODE
 
 
-async def test_wrong_codes_use_up_those_that_wait(tmp_path: Path) -> None:
+async def test_wrong_codes_invalidate_the_waiting_codes(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         theirs = await code(chat)
         for _ in range(MAX_TRIES):
@@ -151,7 +151,7 @@ async def test_wrong_codes_use_up_those_that_wait(tmp_path: Path) -> None:
         assert await code(chat) != theirs
 
 
-async def test_only_so_many_codes_are_good_at_once_and_who_gets_none_is_told_once(tmp_path: Path) -> None:
+async def test_the_number_of_valid_codes_is_limited_and_further_people_are_told_once(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path)) as (_, chat):
         for number in range(MAX_WAITING):
             await code(chat, Sender(id=f"s{number}"))
@@ -164,19 +164,19 @@ async def test_only_so_many_codes_are_good_at_once_and_who_gets_none_is_told_onc
 
 
 @pytest.mark.parametrize("command", ["/pair", "/pair approve AAAA-AAAA", "/pair deny AAAA-AAAA", "/pair revoke x:1"])
-async def test_only_the_owner_decides(tmp_path: Path, command: str) -> None:
+async def test_only_an_owner_decides_about_access(tmp_path: Path, command: str) -> None:
     async with gateway(configured(tmp_path, dm_policy="open")) as (_, chat):
         assert await say(chat, command) is Verdict.REFUSED
         assert await heard(chat, "666") == "Only an owner decides who has access."
 
 
-async def test_codes_are_not_shown_to_a_group(tmp_path: Path) -> None:
+async def test_codes_are_not_shown_in_a_group(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path, group_policy="open")) as (_, chat):
         await chat.say("/pair", peer="g", kind=PeerKind.GROUP, sender=Sender(id="owner", is_owner=True))
         assert "in a direct chat" in await heard(chat, "g")
 
 
-async def test_where_only_a_list_counts_strangers_get_no_code(tmp_path: Path) -> None:
+async def test_with_an_allowlist_unknown_senders_get_no_code(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path, dm_policy="allowlist")) as (_, chat):
         await say(chat, "hi")
         told = await heard(chat, "666")
@@ -186,7 +186,7 @@ async def test_where_only_a_list_counts_strangers_get_no_code(tmp_path: Path) ->
         await nothing_is_heard(chat)
 
 
-async def test_a_flood_is_told_once_and_stop_still_works(tmp_path: Path) -> None:
+async def test_a_rate_limited_person_is_told_once_and_stop_still_works(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path, dm_policy="open", rate_limit=2)) as (_, chat):
         verdicts = [await say(chat, f"message {number}") for number in range(6)]
         assert verdicts == [Verdict.ACCEPTED] * 2 + [Verdict.REFUSED] * 4
@@ -198,7 +198,7 @@ async def test_a_flood_is_told_once_and_stop_still_works(tmp_path: Path) -> None
         assert sum("2 messages a minute" in each.text for each in heard_by_eve) == 1
 
 
-async def test_what_was_written_over_hours_while_nobody_was_there_is_no_flood(tmp_path: Path) -> None:
+async def test_a_backlog_written_over_hours_is_not_rate_limited(tmp_path: Path) -> None:
     async with gateway(configured(tmp_path, dm_policy="open", rate_limit=2)) as (_, chat):
         said = Inbound(
             address=Address(channel="loopback", kind=PeerKind.DIRECT, peer="666"),
@@ -233,7 +233,7 @@ PATHS_IN: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("path", PATHS_IN)
-async def test_a_stranger_gets_in_by_no_path(tmp_path: Path, path: str) -> None:
+async def test_an_unknown_sender_gets_no_access_by_any_path(tmp_path: Path, path: str) -> None:
     async with gateway(configured(tmp_path, allow=["ada"], group_allow=["ada"])) as (daemon, chat):
         for number, kind in enumerate([PeerKind.GROUP, PeerKind.CHANNEL, PeerKind.DIRECT]):
             address = Address(channel="loopback", kind=kind, peer="666")

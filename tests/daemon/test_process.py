@@ -26,7 +26,7 @@ def get(url: str, token: str = "") -> tuple[int, dict[str, object]]:
 
 
 def readiness(url: str) -> dict[str, object]:
-    """Return what `/readyz` tells once all is up: a channel may need a moment longer than the daemon."""
+    """Return the answer of `/readyz` once all channels are up, which may take a moment longer than the daemon."""
     deadline = monotonic() + 30
     while True:
         try:
@@ -35,7 +35,7 @@ def readiness(url: str) -> dict[str, object]:
             assert monotonic() < deadline
 
 
-def test_runs_with_no_config_and_no_key_and_says_where(tmp_path: Path) -> None:
+def test_it_runs_without_config_or_key_and_prints_its_address(tmp_path: Path) -> None:
     with running(tmp_path, start=by_shell()) as daemon:
         assert daemon.link.startswith(f"{daemon.url}/#code=")
         assert get(f"{daemon.url}/healthz") == (200, {"status": "alive"})
@@ -45,7 +45,7 @@ def test_runs_with_no_config_and_no_key_and_says_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_shuts_it_down_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path, start=by_shell()) as daemon:
         daemon.signal(number)
         assert daemon.process.wait(30) == 0
@@ -63,7 +63,7 @@ def test_a_conversation_survives_kill_9(tmp_path: Path) -> None:
     assert "Ada" in answer.stdout, answer.stderr
 
 
-def test_one_canonical_line_per_message(tmp_path: Path) -> None:
+def test_one_log_line_per_message(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         gatehouse("chat", "--once", "hello", home=tmp_path)
         line = daemon.wait_for("message_handled")
@@ -73,7 +73,7 @@ def test_one_canonical_line_per_message(tmp_path: Path) -> None:
     assert "hello" not in json.dumps(daemon.log)
 
 
-def test_status_and_link_ask_the_running_daemon(tmp_path: Path) -> None:
+def test_status_and_link_query_the_running_daemon(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         status = gatehouse("status", "--json", home=tmp_path)
         assert {"version", "ready", "channels"} <= json.loads(status.stdout).keys()
@@ -116,7 +116,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
         ('[gateway]\ndata_dir = "/proc/nowhere"', ["/proc/nowhere", "gateway.data_dir"]),
     ],
 )
-def test_what_a_restart_cannot_mend_exits_with_78_and_the_way_out(
+def test_a_problem_that_a_restart_cannot_fix_exits_with_78_and_says_what_to_do(
     tmp_path: Path, config: str, parts: list[str]
 ) -> None:
     write_config(tmp_path, config if "[gateway]" in config else config + '\n[gateway]\ndata_dir = "{home}/data"')
@@ -150,7 +150,7 @@ def test_hangup_reloads_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
         assert daemon.stop() == 0
 
 
-def test_the_reload_command_asks_the_running_daemon(tmp_path: Path) -> None:
+def test_the_reload_command_reloads_the_running_daemon(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         write_config(tmp_path, DEFAULTS + "\n[channels.loopback]\n")
         done = gatehouse("reload", home=tmp_path)
@@ -175,7 +175,7 @@ def test_a_reload_logs_settings_that_need_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_every_file_is_private_from_birth_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_every_file_is_created_private_under_any_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         with running(tmp_path) as daemon:
@@ -188,7 +188,7 @@ def test_every_file_is_private_from_birth_whatever_the_umask(tmp_path: Path, uma
     assert not open_to_others
 
 
-def test_no_secret_leaves(tmp_path: Path) -> None:
+def test_no_secret_leaks(tmp_path: Path) -> None:
     """Every secret is a marker; afterwards the log, the terminal and the files are searched for it."""
     config = """
 [gateway]
@@ -223,8 +223,8 @@ token = "canary-bot-0123456789"
     assert not [text for text in everything if "canary-" in text]
 
 
-def test_no_secret_leaves_through_what_is_down(tmp_path: Path) -> None:
-    """Where nobody listens, SDKs put addresses with tokens and headers into their exceptions."""
+def test_no_secret_leaks_when_services_are_down(tmp_path: Path) -> None:
+    """If a server is down, SDKs put addresses with tokens and headers into their exceptions."""
     config = """
 [gateway]
 data_dir = "{home}/data"
@@ -294,7 +294,7 @@ def archived(path: Path) -> list[str]:
         return [read.read().decode(errors="replace") for each in archive if (read := archive.extractfile(each))]
 
 
-def test_help_names_every_command_and_a_typo_is_forgiven(tmp_path: Path) -> None:
+def test_help_names_every_command_and_a_typo_gets_a_hint(tmp_path: Path) -> None:
     assert gatehouse("--help", home=tmp_path).stdout.count("\n") > 8
     assert gatehouse("--version", home=tmp_path).stdout.startswith("gatehouse 0.")
     typo = gatehouse("rum", home=tmp_path)
@@ -302,7 +302,7 @@ def test_help_names_every_command_and_a_typo_is_forgiven(tmp_path: Path) -> None
     assert "Did you mean `run`?" in typo.stderr
 
 
-def test_ready_is_told_to_the_service_manager(tmp_path: Path) -> None:
+def test_readiness_is_reported_to_the_service_manager(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -328,7 +328,7 @@ def states(manager: socket.socket, number: int, *, whole: bool = False) -> list[
     return told
 
 
-def test_a_sign_of_life_comes_from_the_event_loop_twice_as_often_as_needed(tmp_path: Path) -> None:
+def test_the_event_loop_pings_the_watchdog_twice_as_often_as_needed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -342,7 +342,7 @@ def test_a_sign_of_life_comes_from_the_event_loop_twice_as_often_as_needed(tmp_p
 
 
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "nothing", "x" * 200])
-def test_a_service_manager_that_cannot_be_told_is_no_reason_to_stop(tmp_path: Path, address: str) -> None:
+def test_it_runs_without_a_reachable_service_manager(tmp_path: Path, address: str) -> None:
     write_config(tmp_path)
     with Running(tmp_path, {"NOTIFY_SOCKET": address}) as daemon:
         assert daemon.wait_for("sd_notify_failed")["state"] == "READY=1"
@@ -350,7 +350,7 @@ def test_a_service_manager_that_cannot_be_told_is_no_reason_to_stop(tmp_path: Pa
         assert daemon.stop() == 0
 
 
-def test_the_link_is_kept_from_the_journal(tmp_path: Path) -> None:
+def test_the_link_is_not_written_to_the_journal(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "stderr").touch()
     journal = (tmp_path / "stderr").stat()
@@ -395,11 +395,11 @@ def feed(pipe: Path) -> None:
 
 
 SLOW = DEFAULTS + 'token = "file:{home}/pipe"\n'
-"""Settings that take as long to load as the test likes: they wait for somebody to write into a pipe."""
+"""Settings that take as long to load as the test likes: they wait for a write into a pipe."""
 
 
 @pytest.mark.parametrize(("config", "pipe"), [(SLOW, "pipe"), (DEFAULTS, "data/http.token")])
-def test_a_stop_during_the_start_ends_it_in_order(tmp_path: Path, config: str, pipe: str) -> None:
+def test_a_signal_during_the_start_shuts_it_down_in_order(tmp_path: Path, config: str, pipe: str) -> None:
     (tmp_path / "data").mkdir()
     os.mkfifo(tmp_path / pipe)
     write_config(tmp_path, config)
@@ -412,7 +412,7 @@ def test_a_stop_during_the_start_ends_it_in_order(tmp_path: Path, config: str, p
     assert "gateway_ready" not in [line["event"] for line in daemon.log]
 
 
-def test_a_hangup_during_the_start_is_followed_after_it(tmp_path: Path) -> None:
+def test_a_hangup_during_the_start_reloads_afterwards(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     os.mkfifo(tmp_path / "data/http.token")
     write_config(tmp_path)
@@ -424,7 +424,7 @@ def test_a_hangup_during_the_start_is_followed_after_it(tmp_path: Path) -> None:
         assert daemon.stop() == 0
 
 
-def test_a_storm_of_hangups_leads_to_one_reload_more(tmp_path: Path) -> None:
+def test_many_hangups_lead_to_one_more_reload(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     write_config(tmp_path, SLOW)
     with Running(tmp_path) as daemon:
@@ -443,7 +443,7 @@ def test_a_storm_of_hangups_leads_to_one_reload_more(tmp_path: Path) -> None:
     assert [line["event"] for line in daemon.log].count("config_reloaded") == 2
 
 
-def test_a_restart_keeps_the_process_and_starts_the_gateway_anew(tmp_path: Path) -> None:
+def test_a_restart_keeps_the_process_and_starts_the_gateway_again(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -459,7 +459,7 @@ def test_a_restart_keeps_the_process_and_starts_the_gateway_anew(tmp_path: Path)
 
 
 def test_commands_reach_the_daemon_without_its_secrets(tmp_path: Path) -> None:
-    """Its environment, and what systemd gave it, are not those of the shell that asks."""
+    """The daemon has another environment and other systemd credentials than the shell."""
     write_config(tmp_path, DEFAULTS + 'token = "env:ONLY_THE_DAEMON_HAS_IT"\n')
     with Running(tmp_path, {"ONLY_THE_DAEMON_HAS_IT": "canary-http-0123456789"}) as daemon:
         daemon.ready()

@@ -24,7 +24,7 @@ async def test_not_ready_before_its_channels_are_up(tmp_path: Path) -> None:
     assert seen.value("gatehouse_channel_up", channel="loopback", account="default") == 0
 
 
-async def test_a_channel_that_needs_nobody_is_up_when_the_daemon_calls_itself_ready(tmp_path: Path) -> None:
+async def test_a_channel_without_a_connection_is_up_when_the_daemon_is_ready(tmp_path: Path) -> None:
     ready: asyncio.Queue[bool] = asyncio.Queue()
     async with (
         asyncio.timeout(DAEMON_TIMEOUT),
@@ -36,8 +36,8 @@ async def test_a_channel_that_needs_nobody_is_up_when_the_daemon_calls_itself_re
         daemon.stop()
 
 
-async def test_a_full_disk_is_told_everywhere_and_so_is_its_end(tmp_path: Path) -> None:
-    """Without a single message: whoever asks must not have to send one to find out."""
+async def test_a_full_disk_is_reported_everywhere_and_so_is_its_end(tmp_path: Path) -> None:
+    """The disk is checked without a message: a monitor cannot send one."""
     with small_disk(tmp_path / "disk", SIZE) as place:
         often = GatewaySettings(data_dir=place / "data", flush_interval=0.1)
         async with gateway(settings(place, gateway=often)) as (daemon, _), ControlClient(place / "data") as control:
@@ -63,7 +63,7 @@ async def until_metric(place: Path, metric: str, *, is_set: bool = True) -> None
     await until(is_so)
 
 
-async def test_a_server_of_tools_that_is_away_is_a_degraded_state(tmp_path: Path) -> None:
+async def test_an_unavailable_mcp_server_is_a_degraded_state(tmp_path: Path) -> None:
     servers = {"gone": {"command": ["/nowhere/to-be-found"]}}
     async with gateway(settings(tmp_path, mcp=servers)) as (daemon, _):
         health = daemon.status.health()

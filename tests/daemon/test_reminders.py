@@ -17,7 +17,7 @@ from tests.daemon.models import configured
 from tests.polling import until
 
 START = datetime(2020, 11, 16, 12, 0, 0, tzinfo=UTC)
-"""A Monday. What is said is said later, by the real clock, and thus is no backlog."""
+"""A Monday. Messages have the time of the real clock, so none of them is a backlog."""
 ADA = Sender(id="ada", name="Ada")
 BOB = Sender(id="bob", name="Bob")
 OPEN = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"group_policy": "open"}}
@@ -59,7 +59,7 @@ async def until_listed(chat: LoopbackChannel, line: str) -> None:
     await until(is_listed)
 
 
-async def test_a_reminder_comes_to_the_chat_it_was_asked_for_in_and_once(tmp_path: Path, clock: Clock) -> None:
+async def test_a_reminder_is_sent_once_to_the_chat_that_asked_for_it(tmp_path: Path, clock: Clock) -> None:
     async with gateway(settings(tmp_path, channels=OPEN), now=clock) as (daemon, chat):
         await chat.say("remind me in 5 minutes to call mum", peer="club", kind=PeerKind.GROUP, thread="7", sender=ADA)
         answer = await chat.hear_message()
@@ -73,7 +73,7 @@ async def test_a_reminder_comes_to_the_chat_it_was_asked_for_in_and_once(tmp_pat
         assert "no reminders" in (await told(chat, "/reminders", peer="club")).text
 
 
-async def test_one_missed_while_down_comes_once_and_says_that_it_is_late(tmp_path: Path, clock: Clock) -> None:
+async def test_a_reminder_missed_while_down_is_sent_once_and_says_that_it_is_late(tmp_path: Path, clock: Clock) -> None:
     async with gateway(settings(tmp_path), now=clock) as (_, chat):
         await told(chat, "remind me at 18:00 to call mum")
         await told(chat, "remind me every day at 19:00 to stretch")
@@ -90,7 +90,7 @@ async def test_one_missed_while_down_comes_once_and_says_that_it_is_late(tmp_pat
 
 
 async def leave_fired(folder: Path) -> None:
-    """Leave what a kill -9 leaves between the commit of a ring and its delivery."""
+    """Leave the state of a kill -9 between the commit of a reminder and its delivery."""
     async with await Spool.open(folder / "data") as spool:
         (row,) = await spool.due_reminders(START + timedelta(minutes=5), limit=9)
         message = Outbound(address=row.about.address, text="⏰ Reminder: call mum")
@@ -100,7 +100,7 @@ async def leave_fired(folder: Path) -> None:
         )
 
 
-async def test_one_that_rang_before_a_crash_is_delivered_after_it_and_once(tmp_path: Path, clock: Clock) -> None:
+async def test_a_reminder_due_before_a_crash_is_delivered_once_after_it(tmp_path: Path, clock: Clock) -> None:
     async with gateway(settings(tmp_path), now=clock) as (_, chat):
         await told(chat, "remind me in 5 minutes to call mum")
     await leave_fired(tmp_path)
@@ -112,7 +112,7 @@ async def test_one_that_rang_before_a_crash_is_delivered_after_it_and_once(tmp_p
         assert "no reminders" in (await told(chat, "/reminders")).text
 
 
-async def test_a_clock_that_jumps_fires_nothing_twice_and_silences_nothing(tmp_path: Path, clock: Clock) -> None:
+async def test_a_clock_jump_neither_repeats_nor_drops_a_reminder(tmp_path: Path, clock: Clock) -> None:
     async with gateway(settings(tmp_path), now=clock) as (daemon, chat):
         await told(chat, "remind me every day at 13:00 to stretch")
         clock.move(daemon, hours=1)
@@ -150,7 +150,7 @@ async def test_reminders_are_listed_and_cancelled_by_number(tmp_path: Path, cloc
         assert (await chat.hear_message()).text == "⏰ Reminder: water the plants"
 
 
-async def test_in_a_group_only_who_made_it_or_an_owner_cancels(tmp_path: Path, clock: Clock) -> None:
+async def test_in_a_group_only_the_author_or_an_owner_can_cancel_a_reminder(tmp_path: Path, clock: Clock) -> None:
     async def said(text: str, sender: Sender) -> str:
         await chat.say(text, peer="club", kind=PeerKind.GROUP, sender=sender)
         return (await chat.hear_message()).text
@@ -168,7 +168,7 @@ def in_berlin(folder: Path) -> Settings:
     return there.model_copy(update={"gateway": there.gateway.model_copy(update={"timezone": "Europe/Berlin"})})
 
 
-async def test_times_are_meant_in_the_configured_zone_and_follow_it(tmp_path: Path, clock: Clock) -> None:
+async def test_times_use_the_configured_time_zone_and_follow_its_changes(tmp_path: Path, clock: Clock) -> None:
     async with gateway(in_berlin(tmp_path), now=clock) as (daemon, chat):
         assert "13:00:00 CET" in (await told(chat, "what time is it")).text
         assert "18:00 CET" in (await told(chat, "remind me at 18:00 to call mum")).text
@@ -179,7 +179,7 @@ async def test_times_are_meant_in_the_configured_zone_and_follow_it(tmp_path: Pa
         await until_listed(chat, "  2  Mon 16 Nov 2020, 19:00")
 
 
-async def test_who_may_not_talk_any_more_is_not_reminded(tmp_path: Path, clock: Clock) -> None:
+async def test_a_person_without_access_is_not_reminded(tmp_path: Path, clock: Clock) -> None:
     channels = {**OPEN, "loopback": {"dm_policy": "open"}}
     async with gateway(settings(tmp_path, channels=channels), now=clock) as (_, chat):
         await chat.say("remind me in 5 minutes to call mum", peer="ada", sender=ADA)
@@ -189,7 +189,7 @@ async def test_who_may_not_talk_any_more_is_not_reminded(tmp_path: Path, clock: 
         await until_listed(chat, "There are no reminders here.")
 
 
-async def test_a_model_is_told_what_was_wrong_with_its_time(tmp_path: Path, clock: Clock) -> None:
+async def test_the_model_is_told_why_a_time_is_invalid(tmp_path: Path, clock: Clock) -> None:
     wrong, right = (json.dumps({"text": "call mum", "when": when}) for when in ("tomorrow", "PT1H"))
     script: list[Reply] = [
         OPENAI.answer(calls=[Call("remind", [wrong], id="1")]),

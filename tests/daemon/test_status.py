@@ -1,4 +1,4 @@
-"""What the owner is told of a gateway at work."""
+"""The status of a gateway with running turns."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.daemon.harness import Slow, gateway, settings
 from tests.observability.scraping import scraped
 
 
-async def test_running_turns_are_told_with_their_age_and_those_behind_them_counted(tmp_path: Path) -> None:
+async def test_status_shows_running_turns_with_their_age_and_counts_waiting_messages(tmp_path: Path) -> None:
     model = Slow()
     async with gateway(settings(tmp_path)) as (daemon, chat):
         daemon.agents.replace("main", lambda agent: replace(agent, provider=model))

@@ -1,4 +1,4 @@
-"""Busy mode `steer`: what is said during a turn is heard by that turn, between two of its steps."""
+"""Busy mode `steer`: a message during a turn is passed to that turn, between two of its steps."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -25,7 +25,7 @@ def spoken(entries: Sequence[Entry]) -> list[tuple[type[Entry], str]]:
     return [(type(entry), getattr(entry, "content", "")) for entry in entries if isinstance(entry, kinds)]
 
 
-async def test_what_is_said_during_a_step_is_heard_before_the_next(tmp_path: Path) -> None:
+async def test_a_message_during_a_step_is_passed_to_the_next_step(tmp_path: Path) -> None:
     provider, gate = ScriptedProvider([call(1)], [TextDelta(text="Both.")]), Gate()
     async with gateway(steered(tmp_path), agent(provider, gate)) as (_, chat):
         await chat.say("one", event_id="e1")
@@ -52,7 +52,7 @@ async def test_what_is_said_during_a_step_is_heard_before_the_next(tmp_path: Pat
     assert turns[0] == turns[1] != turns[2]
 
 
-async def test_what_comes_after_the_last_step_has_begun_is_answered_after_it(tmp_path: Path) -> None:
+async def test_a_message_after_the_start_of_the_last_step_gets_its_own_turn(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedProvider):
@@ -71,7 +71,7 @@ async def test_what_comes_after_the_last_step_has_begun_is_answered_after_it(tmp
         assert [(await chat.hear_message()).text for _ in range(2)] == ["First.", "Second."]
 
 
-async def test_a_stop_ends_also_what_was_steered_in(tmp_path: Path) -> None:
+async def test_a_stop_also_ends_steered_messages(tmp_path: Path) -> None:
     provider, gate = ScriptedProvider([call(1)], [call(2)], [TextDelta(text="Never.")]), Gate()
     async with gateway(steered(tmp_path), agent(provider, gate)) as (_, chat):
         await chat.say("one")
@@ -88,8 +88,8 @@ async def test_a_stop_ends_also_what_was_steered_in(tmp_path: Path) -> None:
     assert [end.outcome for end in ends] == [TurnOutcome.STOPPED]
 
 
-async def test_every_chat_that_was_heard_is_answered(tmp_path: Path) -> None:
-    """One conversation over several chats: whoever steers it from another one must not be left in silence."""
+async def test_every_chat_with_a_steered_message_is_answered(tmp_path: Path) -> None:
+    """One conversation over several chats: a person who steers it from another chat must get an answer too."""
     provider, gate = ScriptedProvider([call(1)], [TextDelta(text="Both of you are.")]), Gate()
     configured = steered(tmp_path).model_copy(update={"session": SessionSettings(dm_scope=DmScope.MAIN)})
     async with gateway(configured, agent(provider, gate)) as (_, chat):

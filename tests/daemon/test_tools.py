@@ -1,4 +1,4 @@
-"""Tools in the whole gateway, asked for by a model that does whatever it is told, by whomever."""
+"""Tools in the whole gateway, called by a model that follows every instruction, also injected ones."""
 
 import json
 from pathlib import Path
@@ -18,13 +18,13 @@ STRANGER = Sender(id="bob", name="Bob")
 
 
 @both
-async def test_a_first_hello_costs_less_than_four_kilobytes(tmp_path: Path, api: Dialect) -> None:
+async def test_the_first_request_has_less_than_four_kilobytes(tmp_path: Path, api: Dialect) -> None:
     async with serving(api, api.answer("Hello!")) as server, gateway(configured(tmp_path, server)) as (_, chat):
         await say_and_hear(chat, "hello")
     assert server.requests[0].size < 4000
 
 
-async def test_a_model_that_obeys_every_text_gets_at_nothing_of_ours(tmp_path: Path) -> None:
+async def test_a_model_that_follows_injected_instructions_reaches_no_private_data(tmp_path: Path) -> None:
     secret = tmp_path / "data" / "secret.txt"
     attempts: list[tuple[str, dict[str, object]]] = [
         ("read_file", {"path": "../../secret.txt"}),
@@ -52,7 +52,7 @@ async def test_a_model_that_obeys_every_text_gets_at_nothing_of_ours(tmp_path: P
 
 
 @needs_sandbox
-async def test_a_command_sees_nothing_of_ours_and_stops_with_its_turn(tmp_path: Path) -> None:
+async def test_a_shell_command_sees_no_private_data_and_stops_with_its_turn(tmp_path: Path) -> None:
     look = Call("shell", [json.dumps({"command": f"cat {tmp_path}/data/*; cat ../../*; echo done > seen; ls /"})])
     hang = Call("shell", [json.dumps({"command": f"echo > begun; exec sleep {NAP}99"})])
     script = [OPENAI.answer(calls=[look]), OPENAI.answer(calls=[hang]), OPENAI.answer("Yes?")]
@@ -87,7 +87,7 @@ async def test_notes_of_one_chat_are_not_recalled_in_another(tmp_path: Path) -> 
         assert "mat" not in (await chat.hear_message()).text
 
 
-async def test_the_owner_chooses_the_workspace_of_a_session(tmp_path: Path) -> None:
+async def test_an_owner_can_choose_the_workspace_of_a_session(tmp_path: Path) -> None:
     repo = tmp_path / "website"
     repo.mkdir()
     (repo / "index.html").write_text("<p>hi")
@@ -101,7 +101,7 @@ async def test_the_owner_chooses_the_workspace_of_a_session(tmp_path: Path) -> N
         assert "index.html" not in (await say_and_hear(chat, "list files")).text
 
 
-async def test_others_do_not_choose_a_workspace_and_do_not_see_which_there_are(tmp_path: Path) -> None:
+async def test_a_user_can_neither_choose_nor_list_workspaces(tmp_path: Path) -> None:
     (tmp_path / "website").mkdir()
     open_door = {"loopback": {"dm_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     repos = [{"name": "website", "path": tmp_path / "website"}]
@@ -114,7 +114,7 @@ async def test_others_do_not_choose_a_workspace_and_do_not_see_which_there_are(t
 
 
 @pytest.mark.parametrize("path", [".", "data", "data/sessions"])
-def test_a_workspace_that_holds_our_own_files_is_refused(path: str, tmp_path: Path) -> None:
+def test_a_workspace_that_contains_the_data_directory_is_refused(path: str, tmp_path: Path) -> None:
     file = tmp_path / "gatehouse.toml"
     file.write_text(f'[gateway]\ndata_dir = "data"\n[[repos]]\nname = "all"\npath = "{path}"\n')
     file.chmod(0o600)

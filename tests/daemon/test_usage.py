@@ -1,4 +1,4 @@
-"""What models cost: recorded with each turn, shown to people, and limited."""
+"""Usage and cost of models: recorded with each turn, shown to people, and limited."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +31,7 @@ async def test_usage_and_cost_are_in_the_transcript_and_shown(tmp_path: Path) ->
     assert "This session: 2,000 tokens read" in usage
 
 
-async def test_the_owner_sees_who_uses_most_and_others_see_only_themselves(tmp_path: Path) -> None:
+async def test_an_owner_sees_the_highest_usage_and_a_user_only_their_own(tmp_path: Path) -> None:
     async with talking(tmp_path, ANSWER) as (_, chat, _daemon):
         await ask(chat, "hello", sender=ADA)
         await ask(chat, "hello", sender=BOB)
@@ -44,7 +44,7 @@ async def test_the_owner_sees_who_uses_most_and_others_see_only_themselves(tmp_p
     assert all_of_it.index("loopback:bob: 2,000") < all_of_it.index("loopback:ada: 1,000")
 
 
-async def test_who_has_used_up_the_day_is_told_and_a_restart_changes_nothing(tmp_path: Path) -> None:
+async def test_a_person_who_reached_the_daily_limit_is_told_also_after_a_restart(tmp_path: Path) -> None:
     limits = {"tokens_per_user_per_day": 2_000}
     async with serving(OPENAI, ANSWER) as server:
         configured = modelled(tmp_path, server, limits=limits)
@@ -59,14 +59,14 @@ async def test_who_has_used_up_the_day_is_told_and_a_restart_changes_nothing(tmp
     assert "limits.tokens_per_user_per_day" in refusal
 
 
-async def test_one_person_on_two_platforms_has_one_allowance(tmp_path: Path) -> None:
+async def test_linked_ids_share_one_daily_limit(tmp_path: Path) -> None:
     links = {"identity_links": {"ada": ["loopback:ada", "loopback:lovelace"]}}
     async with talking(tmp_path, ANSWER, session=links, limits={"tokens_per_user_per_day": 100}) as (_, chat, _daemon):
         assert await ask(chat, "hello", sender=ADA) == "Hello."
         assert "reached today's limit (1,200 of" in await ask(chat, "hello", sender=replace(ADA, id="lovelace"))
 
 
-async def test_an_answer_that_takes_too_much_is_ended_with_a_sentence(tmp_path: Path) -> None:
+async def test_an_answer_above_the_limit_is_ended_with_a_sentence(tmp_path: Path) -> None:
     step = OPENAI.answer(calls=[Call("current_time", ["{}"])], tokens=(1_000, 10))
     tables = {"agents": {"main": {"provider": "house", "model": "small", "tools": ["current_time"]}}}
     async with talking(tmp_path, step, limits={"tokens_per_turn": 1_500}, **tables) as (server, chat, _daemon):
@@ -74,7 +74,7 @@ async def test_an_answer_that_takes_too_much_is_ended_with_a_sentence(tmp_path: 
         assert len(server.requests) == 2
 
 
-async def test_what_was_stopped_half_way_is_paid_for_all_the_same(tmp_path: Path) -> None:
+async def test_a_stopped_answer_still_counts_as_usage(tmp_path: Path) -> None:
     gate = asyncio.Event()
     half: Reply = [*OPENAI.answer("Once upon a time")[:2], gate]
     async with talking(tmp_path, half) as (_, chat, _daemon):

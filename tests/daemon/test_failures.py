@@ -1,4 +1,4 @@
-"""Turns that go wrong: whatever happens, the person hears of it, and the next message is answered."""
+"""Failing turns: the person is told, and the next message is answered."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -43,7 +43,7 @@ def use(daemon: Daemon, provider: Provider) -> None:
         (ZeroDivisionError(), "*Something went wrong inside Gatehouse."),
     ],
 )
-async def test_a_failing_model_is_told_and_the_next_message_answered(
+async def test_a_model_failure_is_reported_and_the_next_message_is_answered(
     tmp_path: Path, failure: Exception, sentence: str
 ) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
@@ -83,7 +83,7 @@ async def test_a_failing_command_ends_neither_the_daemon_nor_its_lane(
         assert "hello" in (await chat.hear_message()).text
 
 
-async def test_a_hanging_model_does_not_hold_the_lane_for_ever(tmp_path: Path) -> None:
+async def test_a_hanging_model_is_timed_out(tmp_path: Path) -> None:
     quick = GatewaySettings(data_dir=tmp_path / "data", turn_timeout=0.2)
     async with gateway(settings(tmp_path, gateway=quick)) as (daemon, chat):
         use(daemon, Scripted(3600.0))
@@ -101,7 +101,7 @@ def unlinked(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [unlinked])
-async def test_a_session_that_is_gone_from_the_disk_is_told_and_replaced(
+async def test_a_session_whose_file_is_gone_is_reported_and_replaced(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):

@@ -1,4 +1,4 @@
-"""Commands that read transcripts: they may take their time, and nobody else's."""
+"""Commands that read transcripts: they may take long and delay nothing else."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ SEARCH = "/session search heron"
 
 
 class Gate:
-    """A pipe in the place of a transcript: whoever reads that waits until the gate is opened."""
+    """A pipe in place of a transcript: reading it blocks until the gate is opened."""
 
     def __init__(self, transcript: Path) -> None:
         self._transcript = transcript
@@ -64,7 +64,7 @@ async def searching(folder: Path, **limits: object) -> AsyncIterator[tuple[Loopb
             gate.open()
 
 
-async def test_a_search_that_takes_long_holds_up_neither_others_nor_its_own_chat(tmp_path: Path) -> None:
+async def test_a_long_search_delays_neither_other_chats_nor_its_own(tmp_path: Path) -> None:
     async with searching(tmp_path) as (chat, gate):
         for peer, text in (("bob", "hello"), ("ada", "hello"), ("ada", "/whoami"), ("ada", "/new")):
             await chat.say(text, peer=peer)
@@ -73,7 +73,7 @@ async def test_a_search_that_takes_long_holds_up_neither_others_nor_its_own_chat
         assert (await chat.hear_message()).text.startswith("Nothing found for heron")
 
 
-async def test_readings_of_a_chat_are_answered_in_order_and_those_of_another_meanwhile(tmp_path: Path) -> None:
+async def test_reading_commands_of_a_chat_keep_their_order_and_other_chats_run_concurrently(tmp_path: Path) -> None:
     async with searching(tmp_path) as (chat, gate):
         await chat.say("/history", peer="ada")
         await chat.say("hello", peer="bob")
@@ -86,7 +86,7 @@ async def test_readings_of_a_chat_are_answered_in_order_and_those_of_another_mea
     assert second.startswith("You: hello")
 
 
-async def test_a_reading_that_comes_twice_is_answered_once(tmp_path: Path) -> None:
+async def test_a_repeated_reading_command_is_answered_once(tmp_path: Path) -> None:
     async with searching(tmp_path) as (chat, gate):
         assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.DUPLICATE
         gate.open()
@@ -94,7 +94,7 @@ async def test_a_reading_that_comes_twice_is_answered_once(tmp_path: Path) -> No
         assert await chat.say(SEARCH, peer="ada", event_id="search") is Verdict.DUPLICATE
 
 
-async def test_stop_ends_a_reading_and_drops_those_that_wait_behind_it(tmp_path: Path) -> None:
+async def test_stop_ends_a_reading_command_and_drops_those_behind_it(tmp_path: Path) -> None:
     async with searching(tmp_path) as (chat, gate):
         await chat.say("/history", peer="ada")
         await chat.say("/stop", peer="ada")
@@ -105,7 +105,7 @@ async def test_stop_ends_a_reading_and_drops_those_that_wait_behind_it(tmp_path:
         assert (await spool.recover()).inbox == ()
 
 
-async def test_more_readings_than_may_wait_are_refused_with_a_sentence(tmp_path: Path) -> None:
+async def test_too_many_waiting_reading_commands_are_refused(tmp_path: Path) -> None:
     async with searching(tmp_path, max_queued_per_session=1) as (chat, gate):
         await chat.say("hello", peer="ada")
         await chat.hear_message()  # Whatever was accepted has begun by now.
@@ -116,7 +116,7 @@ async def test_more_readings_than_may_wait_are_refused_with_a_sentence(tmp_path:
         assert [(await chat.hear_message()).text[:3] for _ in range(2)] == ["Not", "You"]
 
 
-async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tmp_path: Path) -> None:
+async def test_a_reading_command_cut_off_by_a_crash_is_answered_beside_the_turns(tmp_path: Path) -> None:
     model = Slow()
     await begin_a_session(tmp_path)
     await leave(tmp_path, accepted("t1", "hello?"), accepted("t2", "/session search hello"))
@@ -130,7 +130,7 @@ async def test_a_reading_that_was_cut_by_a_crash_is_answered_beside_the_turns(tm
         assert (await chat.hear_message()).text == "Done."
 
 
-async def test_a_reading_that_crashed_the_daemon_three_times_is_set_aside(tmp_path: Path) -> None:
+async def test_a_reading_command_that_crashed_the_daemon_three_times_is_abandoned(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
     await leave(tmp_path, accepted("t1", SEARCH), *[StartTurn(turn="t1")] * 3)
     async with quick(tmp_path) as chat:
@@ -141,8 +141,8 @@ async def test_a_reading_that_crashed_the_daemon_three_times_is_set_aside(tmp_pa
         assert [row.turn for row in (await spool.listing()).inbox] == ["t1"]
 
 
-async def test_a_reading_that_is_cut_by_a_shutdown_is_answered_by_the_next_start(tmp_path: Path) -> None:
-    """However often that is, it is not taken for what ends the daemon."""
+async def test_a_reading_command_cut_off_by_a_shutdown_is_answered_after_the_next_start(tmp_path: Path) -> None:
+    """A shutdown does not count as a crash, however often it happens."""
     async with searching(tmp_path, shutdown_timeout=0.01) as (chat, _):
         await chat.say("hello", peer="ada")
         await chat.hear_message()  # Whatever was accepted has begun by now.
@@ -155,7 +155,7 @@ async def test_a_reading_that_is_cut_by_a_shutdown_is_answered_by_the_next_start
         assert {(await chat.hear_message()).text for _ in range(2)} == {"I'm back.", "Nothing found for heron."}
 
 
-async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
+async def test_a_reading_command_starts_no_session(tmp_path: Path) -> None:
     async with quick(tmp_path) as chat:
         assert (await ask(chat, "/history")).startswith("This session has no messages")
         assert (await ask(chat, SEARCH)).startswith("Nothing found for heron")
@@ -166,7 +166,7 @@ async def test_a_reading_starts_no_session(tmp_path: Path) -> None:
         assert "2  " not in await ask(chat, "/session list")
 
 
-async def test_a_reading_is_no_turn_that_runs(tmp_path: Path) -> None:
+async def test_a_reading_command_does_not_count_as_a_running_turn(tmp_path: Path) -> None:
     async with quick(tmp_path) as chat:
         await ask(chat, "hello")
         assert "0 turns running, 0 messages waiting" in await ask(chat, "/status")

@@ -25,7 +25,7 @@ async def slow_disk(daemon: Daemon) -> AsyncIterator[None]:
 
 
 async def one_leaves_before_another(daemon: Daemon, chat: LoopbackChannel, one: str, other: str) -> Verdict:
-    """Say two things, each while the disk is slow; whoever says the first is cancelled."""
+    """Send two messages on a slow disk, and cancel the delivery of the first."""
     async with asyncio.TaskGroup() as tasks, slow_disk(daemon):
         leaving = tasks.create_task(chat.submit(message(one, one)), name="leaving")
         await _as_far_as_it_gets()
@@ -41,13 +41,13 @@ async def _as_far_as_it_gets() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_session_is_begun_once_though_whoever_said_the_first_word_has_left(tmp_path: Path) -> None:
+async def test_one_session_is_started_even_if_the_first_delivery_is_cancelled(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
         assert await one_leaves_before_another(daemon, chat, "first", "second") is Verdict.ACCEPTED
         assert await replies(chat, 2) == ["heard: first", "heard: second"]
 
 
-async def test_turns_do_not_overlap_though_whoever_began_the_first_has_left(tmp_path: Path) -> None:
+async def test_turns_do_not_overlap_even_if_the_first_delivery_is_cancelled(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
         await chat.submit(message("hello", "hello"))
         assert await replies(chat, 1) == ["heard: hello"]

@@ -17,7 +17,7 @@ async def one_waits_for_another(chat: LoopbackChannel, parrot: Parrot) -> None:
     await chat.submit(message("second", "2"))
 
 
-async def test_what_waits_begins_in_the_commit_that_ends_what_it_waited_for(tmp_path: Path) -> None:
+async def test_a_waiting_message_starts_in_the_commit_that_ends_the_turn_before(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (_, chat):
         await one_waits_for_another(chat, parrot)
@@ -29,7 +29,7 @@ async def test_what_waits_begins_in_the_commit_that_ends_what_it_waited_for(tmp_
     assert entries[2]["ts"] == entries[3]["ts"], "entries of one commit have one time"
 
 
-async def test_a_stop_while_a_turn_ends_stops_the_one_that_begins_with_it(tmp_path: Path) -> None:
+async def test_a_stop_while_a_turn_ends_stops_the_turn_that_follows(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await one_waits_for_another(chat, parrot)
@@ -54,7 +54,7 @@ async def test_a_stopped_follow_up_loses_its_waiting_reaction(tmp_path: Path) ->
             pass
 
 
-async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path: Path) -> None:
+async def test_a_message_behind_a_turn_whose_session_is_deleted_is_answered(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await one_waits_for_another(chat, parrot)
@@ -66,7 +66,7 @@ async def test_what_follows_a_turn_whose_session_is_deleted_is_answered(tmp_path
     assert "no longer exists" in second
 
 
-async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_follow_up_turn_resumes_after_a_restart(tmp_path: Path) -> None:
     parrot = Parrot()
     async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
         await one_waits_for_another(chat, parrot)
@@ -84,7 +84,7 @@ async def test_a_turn_that_has_begun_with_the_end_of_another_goes_on_after_a_res
 
 
 async def _stop_while_it_ends(daemon: Daemon, parrot: Parrot) -> None:
-    """Stop what runs when the end of the first turn, and with it the second, is on its way to the disk."""
+    """Send /stop while the commit that ends the first turn and starts the second is under way."""
     gate = threading.Event()
     spool, lanes = daemon.spool, daemon.lanes
     async with asyncio.TaskGroup() as tasks:

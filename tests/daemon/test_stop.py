@@ -1,4 +1,4 @@
-"""`/stop` while its answer cannot be stored, or while whoever brought it has left."""
+"""`/stop` when its answer cannot be stored, or when its delivery is cancelled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -43,7 +43,7 @@ async def until_refused(chat: LoopbackChannel, text: str, ballast: Path) -> None
             await chat.hear_message()
 
 
-async def test_what_a_stop_would_drop_is_answered_when_the_stop_cannot_be_stored(disk: Path) -> None:
+async def test_waiting_messages_are_answered_when_the_stop_cannot_be_stored(disk: Path) -> None:
     async with one_running_and_two_waiting(disk) as (model, _, chat):
         await until_refused(chat, "/whoami", disk / "ballast")
         with pytest.raises(NotAccepted):
@@ -54,7 +54,7 @@ async def test_what_a_stop_would_drop_is_answered_when_the_stop_cannot_be_stored
     assert texts == ["*Stopped.*", "Done.", "Done."]
 
 
-async def test_a_stop_is_answered_when_whoever_brought_it_has_left(tmp_path: Path) -> None:
+async def test_a_stop_is_answered_even_if_its_delivery_was_cancelled(tmp_path: Path) -> None:
     async with one_running_and_two_waiting(tmp_path) as (_, daemon, chat):
         stopping = asyncio.create_task(chat.say("/stop"), name="stopping")
         while "2 messages waiting" in daemon.status.sentence():  # noqa: ASYNC110 - a pause would let the stop finish.

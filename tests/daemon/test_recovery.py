@@ -1,4 +1,4 @@
-"""What a start finds, and what becomes of it."""
+"""Recovery of the work that the last run left."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from gateway.spool import InboxState, SetInboxState, Spool, StartTurn
 from tests.daemon.harness import SCOPE, accepted, begin_a_session, gateway, leave, settings
 
 
-async def test_a_message_to_an_agent_that_was_removed_meanwhile_is_told_so(tmp_path: Path) -> None:
+async def test_a_message_to_a_removed_agent_is_answered_with_an_error(tmp_path: Path) -> None:
     bound = {"agents": {"coder": {}}, "bindings": [{"agent": "coder", "channel": "loopback"}]}
     async with gateway(settings(tmp_path, **bound)) as (_, chat):
         await chat.say("hello", peer="ada")
@@ -34,7 +34,7 @@ async def test_a_message_to_an_agent_that_was_removed_meanwhile_is_told_so(tmp_p
     assert reply.text == "*The agent coder no longer exists. Send it again, and another agent will answer.*"
 
 
-async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> None:
+async def test_an_accepted_message_is_answered_after_a_crash(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
     await leave(tmp_path, accepted("t1", "my name is Ada"), accepted("t2", "what is my name?"))
     async with gateway(settings(tmp_path)) as (_, chat):
@@ -42,7 +42,7 @@ async def test_what_was_accepted_is_answered_after_a_crash(tmp_path: Path) -> No
         assert "Ada" in (await chat.hear_message()).text
 
 
-async def test_a_message_is_answered_though_the_one_it_was_collected_with_cannot_be_read(tmp_path: Path) -> None:
+async def test_a_collected_message_is_answered_even_if_the_row_of_its_turn_is_unreadable(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
     together = SetInboxState(turn="t2", state=InboxState.RUNNING, answered_by="t1")
     await leave(tmp_path, accepted("t1", "lost"), accepted("t2", "my name is Ada"), StartTurn(turn="t1"), together)
@@ -52,7 +52,7 @@ async def test_a_message_is_answered_though_the_one_it_was_collected_with_cannot
         assert "Ada" in (await chat.hear_message()).text
 
 
-async def test_what_is_too_old_is_told_to_its_sender_once(tmp_path: Path) -> None:
+async def test_the_sender_of_a_message_that_is_too_old_is_told_once(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
     await leave(tmp_path, accepted("t1", "hello?", at=datetime.now(UTC) - timedelta(days=3)))
     async with gateway(settings(tmp_path)) as (_, chat):
@@ -64,7 +64,7 @@ async def test_what_is_too_old_is_told_to_its_sender_once(tmp_path: Path) -> Non
         assert "away" not in (await chat.hear_message()).text
 
 
-async def test_a_turn_that_crashed_the_daemon_three_times_is_set_aside(tmp_path: Path) -> None:
+async def test_a_turn_that_crashed_the_daemon_three_times_is_abandoned(tmp_path: Path) -> None:
     await begin_a_session(tmp_path)
     await leave(tmp_path, accepted("t1", "boom"), *[StartTurn(turn="t1")] * 3)
     async with gateway(settings(tmp_path)) as (_, chat):
@@ -123,7 +123,7 @@ async def test_a_repeated_event_is_recognised_after_a_restart(tmp_path: Path) ->
         assert await chat.say("hello", event_id="e1") == "duplicate"
 
 
-async def test_a_restart_by_the_owner_is_announced_when_it_is_done(tmp_path: Path) -> None:
+async def test_the_owner_who_restarted_the_gateway_is_told_when_it_is_back(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (daemon, chat):
         await chat.say("/restart", peer="ada")
         assert "Restarting" in (await chat.hear_message()).text
@@ -141,7 +141,7 @@ def mark(log: Path) -> int:
 
 
 class Stepwise:
-    """A model that calls a tool twice and then says what it heard."""
+    """A model that calls a tool twice and then repeats the results."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -170,7 +170,7 @@ def use(daemon: Daemon, provider: Stepwise, *strikes: str, log: Path, hangs: asy
     daemon.agents.replace("main", lambda agent: replace(agent, provider=provider, toolbox=Toolbox([strike])))
 
 
-async def test_a_turn_goes_on_from_its_last_step_and_no_finished_tool_runs_again(tmp_path: Path) -> None:
+async def test_a_turn_resumes_after_its_last_step_and_repeats_no_finished_tool(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     hangs = asyncio.Event()
     async with gateway(settings(tmp_path, gateway={"data_dir": tmp_path / "data", "shutdown_timeout": 0})) as (
@@ -190,8 +190,8 @@ async def test_a_turn_goes_on_from_its_last_step_and_no_finished_tool_runs_again
 
 
 @pytest.mark.parametrize("lost", ["index", "tail", "all"])
-async def test_a_power_cut_is_put_back_from_the_spool(tmp_path: Path, lost: str) -> None:
-    """Transcripts are restored to what was last synced; here that is nothing, or half a line."""
+async def test_transcripts_are_restored_from_the_spool_after_a_power_cut(tmp_path: Path, lost: str) -> None:
+    """The disk has only the last synced state of a transcript: here nothing, or half a line."""
     async with gateway(settings(tmp_path)) as (daemon, chat):
         for text in ("my name is Ada", "hello"):
             await chat.say(text, peer="ada")
