@@ -162,7 +162,6 @@ def build_daemon(
         on_removed=lambda job: reactions.remove(job.turn),
     )
     lanes, readings = open_lanes(run_turns, name="lane"), open_lanes(run_command, name="reading")
-    sessions.is_busy = lanes.is_busy
 
     # Status, metrics and periodic work.
     flusher = SessionFlusher(sessions, metrics.flushes.observe)
@@ -183,7 +182,7 @@ def build_daemon(
         now=now,
     )
     housekeeping = Housekeeping(
-        live=live, flusher=flusher, disk=disk, sessions=sessions, spool=spool, uploads=uploads, now=now
+        live=live, flusher=flusher, disk=disk, sessions=sessions, lanes=lanes, spool=spool, uploads=uploads, now=now
     )
 
     # Turns and commands.

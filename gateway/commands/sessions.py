@@ -47,7 +47,12 @@ class SessionCommands:
 
         async def commit(operations: Sequence[Operation]) -> None:
             await self._sessions.start_new(
-                scope, agent=agent, origin=call.inbound.address, title=title or None, also=lambda _: operations
+                scope,
+                agent=agent,
+                origin=call.inbound.address,
+                title=title or None,
+                is_busy=self._lanes.is_busy,
+                also=operations,
             )
 
         number = self._sessions.next_number(scope)
@@ -81,7 +86,7 @@ class SessionCommands:
         session = await self._sessions.load_meta(self._find(call, str(number)).key)
 
         async def commit(operations: Sequence[Operation]) -> None:
-            await self._sessions.resume(call.routed.scope, number, also=lambda _: operations)
+            await self._sessions.resume(call.routed.scope, number, also=operations)
 
         title = f": {session.title}" if session.title else ""
         return Answer(text=f"Back in session {number}{title} ({count(session.messages, 'message')}).", commit=commit)

@@ -151,7 +151,12 @@ class Inbox:
                 await self._sessions.append(key, [user_entry(inbound, turn=turn)], also=operations, then=enqueue)
             elif session is None:
                 await self._sessions.start_new(
-                    scope, agent=routed.agent, origin=inbound.address, also=lambda _: operations, then=enqueue
+                    scope,
+                    agent=routed.agent,
+                    origin=inbound.address,
+                    is_busy=self._lanes.is_busy,
+                    also=operations,
+                    then=enqueue,
                 )
             else:
                 await self._spool.commit(*operations, on_done=enqueue)

@@ -14,6 +14,7 @@ from typing import Protocol
 from gateway.access.rules import Live
 from gateway.files.uploads import FileRoutes
 from gateway.job import Job
+from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
 
@@ -134,6 +135,7 @@ class Housekeeping:
         flusher: SessionFlusher,
         disk: DiskSpace,
         sessions: SessionManager,
+        lanes: Lanes[Job],
         spool: Spool,
         uploads: FileRoutes,
         now: Callable[[], datetime],
@@ -142,6 +144,7 @@ class Housekeeping:
         self._flusher = flusher
         self._disk = disk
         self._sessions = sessions
+        self._lanes = lanes
         self._spool = spool
         self._uploads = uploads
         self._now = now
@@ -157,7 +160,7 @@ class Housekeeping:
             await self._flusher.flush()
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
             with suppress(SpoolFull):  # The next round tries again.
-                await self._sessions.sweep(expires=is_clock_trusted)
+                await self._sessions.sweep(is_busy=self._lanes.is_busy, expires=is_clock_trusted)
                 await self._spool.delete_old_rows(self._now())
             await self._uploads.tidy()
             if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:

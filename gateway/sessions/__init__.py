@@ -9,7 +9,7 @@ from gateway.sessions.history import VisibleLine, history_for_model, undo_last_t
 from gateway.sessions.manager import SessionManager
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, SweepReport
-from gateway.sessions.session import Session, SessionMeta, UndoneTurn
+from gateway.sessions.session import Session, SessionMeta
 from gateway.sessions.state import SessionStatus
 from gateway.sessions.storage.search import Hit, SearchResult
 from gateway.sessions.storage.verify import Problem, VerifyReport
@@ -36,7 +36,6 @@ __all__ = [
     "SessionStatus",
     "SweepReport",
     "TurnOutcome",
-    "UndoneTurn",
     "VerifyReport",
     "VisibleLine",
     "assistant_texts",

@@ -22,18 +22,18 @@ from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import transfer
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import VisibleLine, undo_last_turn
+from gateway.sessions.history import VisibleLine
 from gateway.sessions.journal import Journal
 from gateway.sessions.keys import session_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, Retention, SweepReport, never_busy, no_archiver
-from gateway.sessions.session import Session, SessionMeta, UndoneTurn, meta_of
+from gateway.sessions.session import Session, SessionMeta, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.search import SearchDeadline, SearchedFile, SearchResult, search
 from gateway.sessions.storage.verify import VerifyReport, verify
-from gateway.sessions.store import Also, SessionStore, Then
+from gateway.sessions.store import SessionStore, Then
 from gateway.spool import Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -52,13 +52,11 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        is_busy: IsBusy = never_busy,
         on_leaving: OnLeaving = no_archiver,
         journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         """May be replaced at any time."""
-        self.is_busy = is_busy
         self._clock = clock
         self._store = SessionStore(disk, clock, journal)
         self._reader = WorkerThread("sessions-reader")
@@ -72,16 +70,15 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        is_busy: IsBusy = never_busy,
         on_leaving: OnLeaving = no_archiver,
         journal: Journal | None = None,
     ) -> SessionManager:
         """Create the folders. Raises `CannotStart` if they cannot be used.
 
-        `is_busy` tells which sessions have a turn, and must not be pruned. `on_leaving` is the archiver. `journal`
-        makes every append durable; without it, entries survive a crash of the process but not a power cut.
+        `on_leaving` is the archiver. `journal` makes every append durable; without it, entries survive a crash of the
+        process but not a power cut.
         """
-        manager = cls(Disk(directory), settings, clock, is_busy=is_busy, on_leaving=on_leaving, journal=journal)
+        manager = cls(Disk(directory), settings, clock, on_leaving=on_leaving, journal=journal)
         try:
             await manager._store.disk_thread.submit(manager._store.disk.prepare)
         except OSError as error:
@@ -165,18 +162,9 @@ class SessionManager:
         state = self._store.index.find(key)
         return None if state is None else meta_of(key, state)
 
-    async def resolve_active(
-        self, scope: str, *, agent: str, origin: Address, also: Also | None = None, then: Then | None = None
-    ) -> SessionMeta:
-        """Return the open session of a scope, or start a new one.
-
-        `then` is called after the commit, even if the caller was cancelled. If this raises, nothing has happened.
-        """
-        active = self.open_session(scope)
-        if active is not None:
-            await self._store.commit(also(active) if also is not None else (), then)
-            return active
-        return await self.start_new(scope, agent=agent, origin=origin, also=also, then=then)
+    async def resolve_active(self, scope: str, *, agent: str, origin: Address) -> SessionMeta:
+        """Return the session for the next message of a scope. Start a new one if needed."""
+        return self.open_session(scope) or await self.start_new(scope, agent=agent, origin=origin)
 
     async def start_new(
         self,
@@ -185,10 +173,14 @@ class SessionManager:
         agent: str,
         origin: Address,
         title: str | None = None,
-        also: Also | None = None,
+        is_busy: IsBusy = never_busy,
+        also: Sequence[Operation] = (),
         then: Then | None = None,
     ) -> SessionMeta:
-        """Start a session and make it the active one. Prune the scope afterwards."""
+        """Start a session and make it the active one. Then prune the scope, except sessions that are busy.
+
+        `then` is called after the commit, even if the caller was cancelled. If the commit fails, nothing has happened.
+        """
         found = self._store.index[scope]
         number, epoch = found.highest_number + 1, found.epoch + 1
         key = session_key(scope, number)
@@ -215,10 +207,10 @@ class SessionManager:
             first.append(e.Title(value=title))
         state = await self._store.create(key, first, also, then)
         await self._retention.rotated(scope, found.active_session_key)
-        await self.prune(scope)
+        await self.prune(scope, is_busy=is_busy)
         return meta_of(key, state)
 
-    async def resume(self, scope: str, number: int, *, also: Also | None = None) -> SessionMeta:
+    async def resume(self, scope: str, number: int, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Make session `number` the active one. Raises `Refused` if the scope has no session of that number.
 
         A completed or cancelled session is opened again. One in error can only be read: the next message starts
@@ -236,8 +228,7 @@ class SessionManager:
         found = index[scope]
         if found.active_session_key != key:
             entries.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
-        operations = also(meta_of(key, state)) if also is not None else ()
-        await self._store.append(key, entries, is_active=True, also=operations)
+        await self._store.append(key, entries, is_active=True, also=also)
         if found.active_session_key != key:
             await self._retention.rotated(scope, found.active_session_key)
         return self._meta_or(key, state)
@@ -274,19 +265,6 @@ class SessionManager:
         # The session may have been deleted right after the commit. Then the state before has to do.
         return meta_of(key, self._store.index.find(key) or before)
 
-    async def undo(
-        self, key: str, *, also: Callable[[UndoneTurn], Sequence[Operation]] = lambda _undone: ()
-    ) -> UndoneTurn | None:
-        """Undo the newest turn. If there is none, return None and commit nothing."""
-        session = await self.load(key)
-        undo = undo_last_turn(session.entries)
-        if undo is None:
-            return None
-        said = (x.content for x in session.entries if isinstance(x, e.User) and x.turn == undo.undone)
-        undone = UndoneTurn(turn=undo.undone, said="\n\n".join(said))
-        await self._store.append(key, [undo], also=also(undone))
-        return undone
-
     async def append(
         self, key: str, entries: Sequence[Entry], *, also: Sequence[Operation] = (), then: Then | None = None
     ) -> builtins.list[Entry]:
@@ -306,21 +284,21 @@ class SessionManager:
         """
         await self._retention.remove(key, Leaving.DELETED)
 
-    async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy | None = None) -> builtins.list[str]:
+    async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy = never_busy) -> builtins.list[str]:
         """Remove the least recently used sessions beyond `limit` (default: `backlog_limit`), and return their keys.
 
-        The active session and sessions with a turn are never removed.
+        The active session and busy ones (those with a turn) are never removed.
         """
         limit = self.settings.backlog_limit if limit is None else limit
-        return await self._retention.prune(scope, limit, is_busy or self.is_busy)
+        return await self._retention.prune(scope, limit, is_busy)
 
-    async def sweep(self, *, is_busy: IsBusy | None = None, expires: bool = True) -> SweepReport:
-        """Remove sessions older than `ttl_days`, complete idle ones, and retry failed deletions.
+    async def sweep(self, *, is_busy: IsBusy = never_busy, expires: bool = True) -> SweepReport:
+        """Remove sessions older than `ttl_days`, complete idle ones, and retry failed deletions. Skip busy sessions.
 
         Pass `expires=False` while the clock may be wrong: then nothing is removed for its age. One call looks at a
         few thousand scopes at most; the next one goes on from there.
         """
-        return await self._retention.sweep(self.settings, is_busy or self.is_busy, expires=expires)
+        return await self._retention.sweep(self.settings, is_busy, expires=expires)
 
     @property
     def _window(self) -> int:

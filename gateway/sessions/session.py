@@ -131,14 +131,6 @@ class Session:
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoneTurn:
-    """A turn that was undone. `said` is the message that it answered, so that it can be sent again."""
-
-    turn: str
-    said: str
-
-
 def meta_of(key: str, state: SessionState) -> SessionMeta:
     scope, number = parse_key(key)
     return SessionMeta(

@@ -22,7 +22,6 @@ from gateway.sessions.history import current_summary
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.journal import Journal, replay
 from gateway.sessions.recovery import RecoveryReport
-from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import NewerTranscript, stamp
 from gateway.sessions.storage.disk import Disk
@@ -37,9 +36,6 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 CHECKPOINT_ENTRIES = 256
 CHECKPOINT_BYTES = 256 * 1024
 """A checkpoint is written after so many entries or bytes, so that a read of the state never goes further back."""
-
-Also = Callable[[SessionMeta], Sequence[Operation]]
-"""Returns the operations to commit together with the entries of a session."""
 
 Then = Callable[[], None]
 """Called once the commit is done, even if the caller was cancelled."""
@@ -94,15 +90,14 @@ class SessionStore:
             raise RuntimeError("call recover() first: without it, session numbers would be used twice")
 
     async def create(
-        self, key: str, entries: Sequence[Entry], also: Also | None = None, then: Then | None = None
+        self, key: str, entries: Sequence[Entry], also: Sequence[Operation] = (), then: Then | None = None
     ) -> SessionState:
         """Write the first entries of a session, which becomes the active one of its scope."""
         self.require_recovery()
         self._require_room()
         stamped, lines = self._stamp(entries, after=0)
         state = msgspec.structs.replace(session.fold(stamped), size=sum(map(len, lines)))
-        operations = also(meta_of(key, state)) if also is not None else ()
-        await self._commit(key, stamped, lines, operations, then, created=state)
+        await self._commit(key, stamped, lines, also, then, created=state)
         return state
 
     async def append(
@@ -221,16 +216,6 @@ class SessionStore:
             self.cache.drop_lost(key, "is missing on the disk")
         else:
             log.error("transcript_not_written", session=key, reason=str(error))
-
-    async def commit(self, operations: Sequence[Operation], then: Then | None = None) -> None:
-        """Commit operations without entries."""
-        if self._journal is None:
-            if then is not None:
-                then()
-        elif operations:
-            await self._journal.commit(
-                *operations, on_done=lambda refusal: then() if then is not None and refusal is None else None
-            )
 
     def _require_room(self) -> None:
         if self.disk.waiting > MAX_WAITING_BYTES:

@@ -6,7 +6,7 @@ import pytest
 
 from config import SessionSettings
 from gateway.contract import Address, PeerKind
-from gateway.sessions import SessionManager
+from gateway.sessions import SessionManager, undo_last_turn
 
 SCOPE = "agent:main:web:direct:ann"
 ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
@@ -23,6 +23,15 @@ class Clock:
     def __call__(self) -> datetime:
         self.now += timedelta(seconds=1)
         return self.now
+
+
+async def undo(manager: SessionManager, key: str) -> str | None:
+    """Undo the newest turn of a session, and return its id."""
+    entry = undo_last_turn((await manager.load(key)).entries)
+    if entry is None:
+        return None
+    await manager.append(key, [entry])
+    return entry.undone
 
 
 @pytest.fixture

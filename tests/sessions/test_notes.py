@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gateway.sessions import SessionManager, SessionStatus, TurnOutcome, UndoneTurn
+from gateway.sessions import SessionManager, SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
-from tests.sessions.conftest import ANN, SCOPE, OpenManager
+from tests.sessions.conftest import ANN, SCOPE, OpenManager, undo
 
 
 async def talk(manager: SessionManager, turns: int) -> None:
@@ -37,14 +37,12 @@ async def test_clearing_hides_and_destroys_nothing(manager: SessionManager, dire
     assert (directory / "transcripts" / file_name(SCOPE)).read_bytes().startswith(before)
 
 
-async def test_undoing_takes_back_turn_after_turn_and_tells_what_was_said(
-    manager: SessionManager, open_manager: OpenManager
-) -> None:
+async def test_turns_are_undone_one_after_the_other(manager: SessionManager, open_manager: OpenManager) -> None:
     await talk(manager, 2)
-    assert await manager.undo(SCOPE) == UndoneTurn(turn="t2", said="question t2")
+    assert await undo(manager, SCOPE) == "t2"
     assert await lines(manager) == ["question t1", "answer t1"]
-    assert await manager.undo(SCOPE) == UndoneTurn(turn="t1", said="question t1")
-    assert await manager.undo(SCOPE) is None
+    assert await undo(manager, SCOPE) == "t1"
+    assert await undo(manager, SCOPE) is None
     again = await open_manager()
     assert await lines(again) == []
     assert again.list(SCOPE)[0].turns == 0

@@ -124,11 +124,10 @@ async def test_the_least_recently_used_go_first_whatever_the_clock_says(director
 
 async def test_neither_the_active_session_nor_a_busy_one_is_pruned(directory: Path) -> None:
     busy = {SCOPE}
-    manager = await SessionManager.open(
-        directory, SessionSettings(backlog_limit=1), Clock(), is_busy=lambda key: key in busy
-    )
+    manager = await SessionManager.open(directory, SessionSettings(backlog_limit=1), Clock())
     await manager.recover()
-    await start(manager, 3)
+    for _ in range(3):
+        await manager.start_new(SCOPE, agent="main", origin=ANN, is_busy=lambda key: key in busy)
     assert numbers(manager) == [3, 1]
     busy.clear()
     assert await manager.prune(SCOPE) == [SCOPE]
