@@ -175,7 +175,7 @@ def tune_garbage_collector() -> None:
 
 
 def return_free_memory() -> None:
-    """Return freed memory to the system: a tenth of it all after a rush. Takes milliseconds."""
+    """Return the free memory of the C library to the system: a tenth of all memory under load. Takes milliseconds."""
     import ctypes  # noqa: PLC0415 - an idle daemon never needs it
 
     with suppress(OSError, AttributeError):  # C libraries other than GNU's have no malloc_trim.
