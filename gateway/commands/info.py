@@ -87,7 +87,7 @@ class InfoCommands:
         if (session := self._sessions.active(call.routed.scope)) is not None:
             lines.append(f"This session: {describe_usage(session.spent)}.")
         if call.is_owner:
-            total, people = await self._meter.daily.everybody(MAX_PEOPLE)
+            total, people = await self._meter.daily.totals(MAX_PEOPLE)
             lines.append(f"Everyone, today: {describe_usage(total)}{'. Highest usage:' if people else '.'}")
             lines += [f"  {person}: {describe_usage(used)}" for person, used in people]
         return Answer(text="\n".join(lines))

@@ -35,7 +35,7 @@ class TurnState(Struct, kw_only=True):
     written: list[str] = field(default_factory=list)
     """The texts of finished steps, which are in the transcript."""
     streaming: list[str] = field(default_factory=list)
-    """The deltas of the step that is being written. They are joined only when somebody reads them."""
+    """The deltas of the step that is being written. They are joined only when they are read."""
     first_token_ms: float | None = None
     tools: int = 0
     """How many tool calls have finished."""

@@ -92,7 +92,7 @@ class DailyUsage:
                 cost_micros=spend.cost_micros,
             )
 
-    async def everybody(self, limit: int) -> tuple[UsageTotal, list[tuple[str, UsageTotal]]]:
+    async def totals(self, limit: int) -> tuple[UsageTotal, list[tuple[str, UsageTotal]]]:
         """Return the total of today, and the people who have used most."""
         day = utc_day(self._now())
         return await self._spool.usage(day), await self._spool.top_usage(day, limit=limit)
