@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+# `os.fsync`, or a fake in tests.
 Fsync = Callable[[int], None]
-"""`os.fsync`, or a fake in tests."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -15,19 +15,19 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+# The permission bits of the group and of all other users.
 OTHERS = 0o077
-"""The permission bits of the group and of all other users."""
 
+# Flags for a file that must not exist yet.
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-"""Flags for a file that must not exist yet."""
+# Flags for appending to a file and reading it.
 APPEND = os.O_RDWR | os.O_APPEND
-"""Flags for appending to a file and reading it."""
 
 
 def open_private(
     path: Path | str, flags: int = os.O_RDONLY, *, directory: int | None = None, follow_links: bool = False
 ) -> int:
-    """Open a file and return its descriptor. With `O_CREAT` the file gets mode 0600, whatever the umask.
+    """Open a file and return its descriptor. With `O_CREAT` the file gets mode 0600, even with an unusual umask.
 
     `directory` is the descriptor of the folder that a relative `path` is in. Raises `OSError` for a symbolic link,
     unless `follow_links` is set: that is for paths that the operator chose.

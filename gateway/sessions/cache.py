@@ -43,17 +43,17 @@ from gateway.sessions.storage.transcript import TranscriptTail
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+# Messages that a history may have beyond its window before the oldest are cut off.
 EXTRA_MESSAGES = 64
-"""Messages that a history may have beyond its window before the oldest are cut off."""
 
+# Entries that may be appended to a cached tail, and as many as it had, before loading a shorter one is cheaper.
 EXTRA_ENTRIES = 1024
-"""Entries that may be appended to a cached tail, and as many as it had, before loading a shorter one is cheaper."""
 
+# Entries of a short session.
 SHORT_SESSION = 32
-"""Entries of a short session."""
 
+# Bytes that are read at most to show a person the last lines.
 MAX_LINES_BYTES = 8 * 1024 * 1024
-"""Bytes that are read at most to show a person the last lines."""
 
 _CHANGES = (e.Clear, e.Undo, e.Summary)
 
@@ -67,17 +67,17 @@ class HistoryCache:
     """
 
     def __init__(self) -> None:
+        # The size of the window that the lists below were computed for; -1: they were not.
         self._size = -1
-        """The size of the window that the lists below were computed for; -1: they were not."""
+        # The summary as a message, if there is one.
         self._summary: list[Message] = []
-        """The summary as a message, if there is one."""
+        # From before the part that the summary covers.
         self._older: list[Message] = []
-        """From before the part that the summary covers."""
         self._newer: list[Message] = []
+        # How many entries the messages cover.
         self._upto = 0
-        """How many entries the messages cover."""
+        # The first message of the turn that was asked for last.
         self._question: Message | None = None
-        """The first message of the turn that was asked for last."""
 
     def split(
         self, entries: Sequence[Entry], max_messages: int, *, turn: str | None = None, max_chars: int | None = None
@@ -264,6 +264,7 @@ class SessionCache:
             reading = self._disk_thread.submit(_read_tail, self._disk, key, messages, state)
             load = self._loads[key] = _Load(messages, reading)
             reading.add_done_callback(partial(self._loaded, key, load))
+        # Shielded: other callers may wait for the same read.
         await self._wait_for(key, asyncio.shield(load.reading))
         self._index.require(key)  # It may have been deleted during the read.
         return load.entries
@@ -280,7 +281,7 @@ class SessionCache:
         # The disk thread works in order: exactly the entries appended since the submit are missing in the tail.
         load.entries = [*tail.entries, *load.appended]
         if changed is not None:
-            # Somebody else has changed the file. Its content is right, but a seq must not be used twice.
+            # Another program has changed the file. Its content is right, but a seq must not be used twice.
             for entry in load.appended:
                 changed = session.advance(changed, entry)
             state = msgspec.structs.replace(changed, size=changed.size + load.appended_size)
@@ -310,6 +311,7 @@ class SessionCache:
     ) -> tuple[list[Message], list[Message]]:
         """Return the history for the model as two parts: the messages before `turn`, and those of `turn`."""
         entries = await self.load(key, messages)
+        # The session may have been evicted since. Then nothing can be kept for the next turn.
         cached = self._sessions.get(key)
         history = HistoryCache() if cached is None else cached.history
         return history.split(entries, messages, turn=turn, max_chars=max_chars)
@@ -323,6 +325,7 @@ class SessionCache:
             for entry in reversed(entries):
                 enough.add(entry)
             if not enough.is_enough:
+                # This read goes past the cache: a person looks back once, and the model never needs as much.
                 read = partial(self._disk.read, key, EnoughForLines(limit), max_bytes=MAX_LINES_BYTES)
                 entries = (await self._wait_for(key, self._disk_thread.submit(read))).entries
         return visible_lines(entries, limit)

@@ -14,11 +14,11 @@ import msgspec
 
 from gateway.sessions.state import SessionState, SessionStatus, UtcTime
 
+# The format version in the headers that we write, and the newest that we read.
 FORMAT = 1
-"""The format version in the headers that we write, and the newest that we read."""
 
+# The `ts` of an entry that was not appended yet.
 UNSTAMPED = datetime.min.replace(tzinfo=UTC)
-"""The `ts` of an entry that was not appended yet."""
 
 
 class TurnOutcome(StrEnum):

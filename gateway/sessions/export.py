@@ -65,6 +65,7 @@ class StatementBuilder:
                 self._answer = Statement(role="assistant", content=entry.content, at=entry.ts)
                 return before
             case entries.ToolUse():
+                # A model may call tools without a text before.
                 answer = self._answer or Statement(role="assistant", content="", at=entry.ts)
                 call = ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input)
                 self._answer = replace(answer, tool_calls=(*answer.tool_calls, call))

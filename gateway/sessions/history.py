@@ -36,6 +36,7 @@ def effective_entries(entries: Sequence[Entry], *, enough: int | None = None, tu
         effective.append(entry)
         if enough is not None and (turn is None or entry.turn != turn) and is_visible(entry):
             visible += 1
+            # One more than enough, and at a question: the window never starts inside a turn.
             if visible > enough and isinstance(entry, e.User):
                 break
     return effective[::-1]
@@ -53,6 +54,7 @@ def undo_last_turn(entries: Sequence[Entry]) -> e.Undo | None:
 
 def current_summary(entries: Sequence[Entry]) -> e.Summary | None:
     """Return the newest valid summary. The entries may be a tail that starts at a checkpoint or before the summary."""
+    # Most sessions have no summary. This check is much cheaper than the search below.
     if not any(type(entry) is e.Summary or (type(entry) is e.Checkpoint and entry.summary) for entry in entries):
         return None
     cleared = max((entry.seq for entry in entries if isinstance(entry, e.Clear)), default=0)
@@ -205,6 +207,7 @@ def window(messages: list[Message], size: int) -> list[Message]:
     question = next((message for message in reversed(messages[:start]) if isinstance(message, UserMessage)), None)
     if question is None:
         return []
+    # One place is taken by the question. Outcomes without their calls would be invalid for the model.
     steps = messages[start + 1 :]
     if steps and isinstance(steps[0], ToolMessage):
         steps = steps[1:]
@@ -257,6 +260,7 @@ def to_messages(entries: Iterable[Entry]) -> list[Message]:
             close_step()
             text = entry.content
         elif isinstance(entry, e.ToolUse):
+            # A call after all outcomes belongs to the next step, even if the model wrote no text before it.
             if calls and calls.keys() <= outcomes.keys():
                 close_step()
             calls.setdefault(entry.tool_use_id, to_tool_call(entry))

@@ -68,8 +68,8 @@ EMPTY_SCOPE = Scope(
     sessions={},
 )
 
+# A scope as JSON, as it is in the file.
 EncodedScope = bytes | msgspec.Raw
-"""A scope as JSON, as it is in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +94,18 @@ class SessionIndex:
     def load(self, encoded: Mapping[str, EncodedScope], session_count: int) -> None:
         """Start from what recovery has found."""
         self.session_count = session_count
+        # Tens of thousands of scopes are common, and few are used at a time. JSON takes much less memory than objects.
         self._encoded = dict(encoded)
         self._decoded = BoundedDict[str, Scope](MAX_DECODED_SCOPES)
+        # Scopes that differ from `_encoded`.
         self._changed: dict[str, Scope] = {}
-        """Scopes that differ from `_encoded`."""
         self._dropped: set[str] = set()
 
     def __iter__(self) -> Iterator[str]:
         return iter([name for name in {**self._encoded, **self._changed} if name not in self._dropped])
 
     def __len__(self) -> int:
+        # Dropped scopes leave `_encoded` only when the next snapshot is settled.
         new = sum(name not in self._encoded for name in self._changed)
         return len(self._encoded) + new - len(self._dropped & self._encoded.keys())
 
@@ -119,6 +121,7 @@ class SessionIndex:
 
     def __setitem__(self, name: str, scope: Scope) -> None:
         self.session_count += len(scope.sessions) - len(self[name].sessions)
+        # `_changed` keeps the scope until a flush has written it, so it must not be dropped with the decoded ones.
         self._changed[name] = scope
         self._decoded.pop(name, None)
         self._dropped.discard(name)
@@ -171,6 +174,7 @@ class SessionIndex:
         for name, scope in snapshot.changed.items():
             if name in self._changed:
                 self._encoded[name] = encoded[name]
+                # Scopes are replaced, never mutated. The same object means that nothing has changed since.
                 if self._changed[name] is scope:
                     del self._changed[name]
                     self._decoded[name] = scope
@@ -278,6 +282,7 @@ def write(path: Path, scopes: Iterable[tuple[str, EncodedScope]], doomed: Collec
 
 def mark_clean(path: Path, transcripts: Path, session_count: int) -> None:
     """Write the clean mark: the next start may trust the index without reading a transcript."""
+    # The folder's time comes first: a change after this line makes the mark invalid, which is the safe side.
     changed = transcripts.stat().st_mtime_ns
     clean = _CleanMark(digest=_digest(path.read_bytes()), folder_changed=changed, sessions=session_count)
     write_atomically(path.with_suffix(".clean"), _encoder.encode(clean))
@@ -299,6 +304,8 @@ def read_clean(path: Path, transcripts: Path) -> CleanIndex | None:
         data = path.read_bytes()
     except (OSError, ValueError, RecursionError):
         return None
+    # The time of a folder changes when a file in it is created, renamed or deleted, for example by a person. A file
+    # that was changed in place is noticed by its size when it is loaded.
     if _digest(data) != clean.digest or transcripts.stat().st_mtime_ns != clean.folder_changed:
         return None
     index = _raw_decoder.decode(data)

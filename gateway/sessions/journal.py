@@ -15,8 +15,8 @@ from gateway.spool import OnCommitted, Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+# The seq and the line of consecutive entries.
 JournalLines = Sequence[tuple[int, bytes]]
-"""The seq and the line of consecutive entries."""
 
 
 class Journal(Protocol):

@@ -55,12 +55,12 @@ class SessionManager:
         on_leaving: OnLeaving = no_archiver,
         journal: Journal | None = None,
     ) -> None:
+        # May be replaced at any time.
         self.settings = settings
-        """May be replaced at any time."""
         self._clock = clock
         self._store = SessionStore(disk, clock, journal)
+        # For long reads that must not delay appends.
         self._reader = WorkerThread("sessions-reader")
-        """For long reads that must not delay appends."""
         self._retention = Retention(self._store, clock, on_leaving)
 
     @classmethod
@@ -147,7 +147,7 @@ class SessionManager:
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
     def active(self, scope: str) -> SessionMeta | None:
-        """Return the scope's active session, whatever its status."""
+        """Return the scope's active session. It may be completed, cancelled or in error."""
         found = self._store.index[scope]
         key = found.active_session_key
         return None if key is None else meta_of(key, found.sessions[key])
@@ -220,6 +220,7 @@ class SessionManager:
         key = session_key(scope, number)
         if number < 1 or key not in index[scope].sessions:
             raise Refused(f"There is no session {number} here. Send /session list to see your sessions.")
+        # Load it before anything changes: a session that cannot be read must not become the active one.
         await self.load(key)
         state = index.require(key)
         entries: builtins.list[Entry] = []
@@ -227,6 +228,7 @@ class SessionManager:
             entries.append(e.Status(value=SessionStatus.ACTIVE, by="resume"))
         found = index[scope]
         if found.active_session_key != key:
+            # The new epoch is the highest of the scope, so recovery finds the active session without the index.
             entries.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
         await self._store.append(key, entries, is_active=True, also=also)
         if found.active_session_key != key:

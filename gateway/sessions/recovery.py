@@ -1,4 +1,4 @@
-"""Recovery: finds all sessions at start, whatever a crash, a full disk or a person has done to the files.
+"""Recovery: finds all sessions at start, even after a crash, a full disk or changes by a person.
 
 After a clean shutdown the index is trusted. Otherwise the size of each file is compared with the index, and a file
 that differs is read back to its last checkpoint. The highest epoch tells which session of a scope is active. No clock
@@ -86,6 +86,7 @@ def recover(disk: Disk, now: datetime) -> Recovered:
     listed = index.read(disk.index_path, now)
     known = listed or index.IndexContents(scopes={})
     unlisted = _transcript_sizes(disk.transcripts, counts)
+    # Files of deleted sessions must not be adopted: the sessions would come back.
     undeleted = frozenset(key for key in known.doomed if unlisted.pop(file_name(key), None) is not None)
     sessions: dict[str, SessionState] = {}
     lost: set[str] = set()
@@ -95,6 +96,7 @@ def recover(disk: Disk, now: datetime) -> Recovered:
             if size is None:
                 counts["dropped"] += 1
             elif size == state.size:
+                # Transcripts only grow, so a file of the same size has not changed.
                 sessions[key] = state
             elif read := _read_state(disk.path(key), counts, known=(key, state)):
                 sessions[key] = read[1]

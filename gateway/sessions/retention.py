@@ -22,11 +22,12 @@ from gateway.spool import SpoolFull
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 SCOPES_PER_SWEEP = 2000
-SCOPES_PER_STEP = 50
-"""Scopes that a sweep looks at before it lets other tasks run."""
 
+# Scopes that a sweep looks at before it lets other tasks run.
+SCOPES_PER_STEP = 50
+
+# Returns True if a turn of the session with this key is running or waiting.
 IsBusy = Callable[[str], bool]
-"""Returns True if a turn of the session with this key is running or waiting."""
 
 
 class Leaving(StrEnum):
@@ -38,8 +39,8 @@ class Leaving(StrEnum):
     DELETED = "deleted"
 
 
+# The archiver. It is awaited before a session is removed, and after another one has become the active one.
 OnLeaving = Callable[[SessionMeta, Leaving], Awaitable[None]]
-"""The archiver. It is awaited before a session is removed, and after another one has become the active one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ def expired_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_
         return []
     limit = now - timedelta(days=settings.ttl_days)
     old = [key for key, state in scope.sessions.items() if state.last_accessed < limit and not is_busy(key)]
+    # The active session last: each removal of the active one would activate another, only to remove that one next.
     return sorted(old, key=lambda key: (key == scope.active_session_key, scope.sessions[key].epoch))
 
 
@@ -126,6 +128,7 @@ class Retention:
         before = index[name]
         if key not in before.sessions:
             return  # It was removed while the archiver was at work.
+        # There is no `await` since the check above. From now on a running turn can no longer write to the session.
         index.remove(key)
         self._store.cache.drop(key)
         # The removed transcript may have been the only one with the highest number and the latest activation. Write
@@ -154,6 +157,7 @@ class Retention:
     async def sweep(self, settings: SessionSettings, is_busy: IsBusy, *, expires: bool) -> SweepReport:
         """Expire old sessions and complete idle ones, in up to `SCOPES_PER_SWEEP` scopes; the next call goes on."""
         index = self._store.index
+        # A sweep over a hundred thousand scopes would block the event loop for seconds, so it is done in parts.
         if not self._to_sweep:
             self._to_sweep = list(index)
         names = self._to_sweep[-SCOPES_PER_SWEEP:]

@@ -21,8 +21,8 @@ from gateway.text import excerpt
 
 TITLE_WIDTH = 80
 
+# The author of a status entry that completes an idle session.
 IDLE = "idle"
-"""The author of a status entry that completes an idle session."""
 
 _BILLED = (e.Assistant, e.Summary)  # A union in `isinstance` would be built again for each entry.
 

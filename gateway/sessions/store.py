@@ -30,15 +30,15 @@ from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+# Bytes that may wait for a disk that refuses them. Beyond that, appends are refused.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes that may wait for a disk that refuses them. Beyond that, appends are refused."""
 
+# A checkpoint is written after so many entries or bytes, so that a read of the state never goes further back.
 CHECKPOINT_ENTRIES = 256
 CHECKPOINT_BYTES = 256 * 1024
-"""A checkpoint is written after so many entries or bytes, so that a read of the state never goes further back."""
 
+# Called once the commit is done, even if the caller was cancelled.
 Then = Callable[[], None]
-"""Called once the commit is done, even if the caller was cancelled."""
 
 
 class SessionStore:
@@ -76,6 +76,8 @@ class SessionStore:
     async def recover(self) -> RecoveryReport:
         """Append to the transcripts what only the journal has, then find all sessions."""
         if self._journal is not None:
+            # These entries were committed, but the last run died before a flush made their transcripts durable. They
+            # stay in the journal until the next flush.
             async for key, lines in self._journal.unflushed_entries():
                 self.flusher.unflushed[key] = lines[-1][0]
                 await self.disk_thread.submit(replay, self.disk, key, lines)
@@ -180,6 +182,7 @@ class SessionStore:
                 then()
 
         if self._journal is not None:
+            # The lines go to the journal as they will be in the transcript, so that a replay can compare bytes.
             append = [AppendEntries(session=key, first_seq=stamped[0].seq, lines=tuple(lines))] if stamped else []
             await self._journal.commit(*append, *also, on_done=apply)
             return
@@ -198,6 +201,7 @@ class SessionStore:
     ) -> bool:
         """Put entries into memory. Return False if the session was deleted in the meantime."""
         if created is not None:
+            # A new session is whole in the cache, so its first turns read nothing from the disk.
             self.index.update(key, created, is_active=True)
             self.cache.put(key, stamped, size)
             return True
@@ -230,6 +234,7 @@ class SessionStore:
         """Append the current state as a checkpoint. It only saves reading, so a failure is not an error."""
         try:
             if self.index.require(key).has_summary:
+                # The checkpoint repeats the current summary, which `_checkpoint` looks for in the cache.
                 await self.cache.load(key, 1)
             await self._append(key, partial(self._checkpoint, key))
         except (Refused, SpoolFull) as refusal:

@@ -48,6 +48,7 @@ async def import_lines(
             raise Refused(f"This session belongs to another chat ({header.scope}), so it can't be imported here.")
         if key in before.sessions or key in store.flusher.undeleted:
             raise Refused(f"Session {header.number} already exists there. Delete it before you import this one.")
+        # First the index, then the file: a session started in the meantime must not get the same number.
         store.index.update(key, state, is_active=before.active_session_key is None)
         try:
             await store.disk_thread.submit(store.disk.place, key, arrival)

@@ -53,7 +53,7 @@ def open_tool_calls(entries: Sequence[Entry], turn: str) -> tuple[dict[str, Tool
         if entry.turn != turn:
             continue
         match entry:
-            case e.Assistant():
+            case e.Assistant():  # A new step.
                 calls, approvals = {}, {}
             case e.ToolUse():
                 calls[entry.tool_use_id] = to_tool_call(entry)

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from gateway.agent.toolbox.workspace import explain_os_errors, open_child, open_inside, open_parent
 from gateway.agent.tools import ToolContext, ToolFailed, tool
+from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.text import excerpt
 
 _MAX_LISTED = 500
@@ -25,7 +26,6 @@ _MAX_READ_BYTES = 48_000
 _MAX_SKIPPED_BYTES = 50_000_000
 _CHUNK_BYTES = 65_536
 _MAX_EDITED_BYTES = 2_000_000
-_PRIVATE = 0o600
 
 _MAX_FOUND = 200
 _MAX_SEARCHED_ENTRIES = 50_000
@@ -154,9 +154,9 @@ def _write(workspace: Path, path: str, data: bytes, seen: os.stat_result | None 
             raise ToolFailed(f"{path!r} exists, and is not a file.")
         if seen and (existing is None or _version(existing) != _version(seen)):
             raise ToolFailed(f"{path!r} has been changed by another program. Read it again.")
-        mode = stat.S_IMODE(existing.st_mode) & 0o777 if existing else _PRIVATE
+        mode = stat.S_IMODE(existing.st_mode) & 0o777 if existing else FILE_MODE
         temporary = f".{token_hex(8)}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE, dir_fd=folder)
+        descriptor = open_private(temporary, CREATE, directory=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

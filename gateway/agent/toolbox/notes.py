@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
+from gateway.private_files import APPEND, DIRECTORY_MODE, open_private
 
 log = structlog.get_logger()
 
@@ -95,7 +96,7 @@ def _read(path: Path) -> list[_Note]:
 def _add(path: Path, note: _Note) -> str:
     line = msgspec.json.encode(note) + b"\n"
     with suppress(FileExistsError):  # If it is not a folder, opening it fails below.
-        path.parent.mkdir(mode=0o700)
+        path.parent.mkdir(mode=DIRECTORY_MODE)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # Another turn of the same scope may be adding a note in another thread.
@@ -105,7 +106,7 @@ def _add(path: Path, note: _Note) -> str:
             kept = b"".join(msgspec.json.encode(each) + b"\n" for each in notes[1 - _MAX_NOTES :])
             write_atomically(path, kept + line)
             return f"Noted. The oldest note was dropped, because {_MAX_NOTES} notes are kept."
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+b") as file:
+        with os.fdopen(open_private(path, APPEND | os.O_CREAT), "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             # After a line that a crash has torn, start a new one, so that only the torn note is lost.
             is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"

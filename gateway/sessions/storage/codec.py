@@ -119,6 +119,7 @@ def decode(line: bytes) -> Entry:
             stub = _stub_decoder.decode(line)
         except (ValueError, RecursionError) as hopeless:
             raise DamagedEntry(str(hopeless)) from hopeless
+        # A known type that does not fit its definition is damage, not a newer version: fields are only ever added.
         if stub.type in _TAGS:
             raise DamagedEntry(str(error)) from error
         entry = Unknown(kind=stub.type, seq=stub.seq, ts=stub.ts, turn=stub.turn)
@@ -151,8 +152,8 @@ class HeaderOutline(msgspec.Struct, frozen=True, kw_only=True):
 
 _outline_decoder = msgspec.json.Decoder(HeaderOutline)
 
+# The entries that name their session.
 _WithKey = Header | Activated | Checkpoint
-"""The entries that name their session."""
 
 
 def refuse_newer(path: Path, first_line: bytes) -> None:
@@ -161,6 +162,7 @@ def refuse_newer(path: Path, first_line: bytes) -> None:
         outline = _outline_decoder.decode(first_line)
     except (ValueError, RecursionError):
         return
+    # The name check tells a newer format from a damaged line that happens to have a large number in it.
     if outline.version > FORMAT and file_name(outline.key) == path.name:
         raise NewerTranscript(outline)
 

@@ -37,8 +37,8 @@ from gateway.sessions.storage.transfer_files import ImportFile
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MAX_OPEN_FILES = 256
+# Bytes kept in memory until they are fsynced. Beyond that, a rebuild copies them from the file.
 MAX_UNSYNCED_BYTES = 32 * 1024 * 1024
-"""Bytes kept in memory until they are fsynced. Beyond that, a rebuild copies them from the file."""
 
 
 class TranscriptWriter:
@@ -47,6 +47,7 @@ class TranscriptWriter:
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
         """Open the file and repair its tail. Raises `FileNotFoundError` unless `is_new`, and `NewerTranscript`."""
         if is_new:
+            # Recovery did not find this file, so it was put there since then, for example by a person. Keep it.
             with suppress(FileNotFoundError):
                 if path.stat().st_size > 0:
                     set_aside(path)
@@ -62,7 +63,7 @@ class TranscriptWriter:
             raise
 
     def is_current(self) -> bool:
-        """Return False if the file was replaced, removed or changed by somebody else."""
+        """Return False if the file was replaced, removed or changed by another program."""
         try:
             status = os.stat(self._name, follow_symlinks=False)  # noqa: PTH116 - runs on each append; this is fastest.
         except FileNotFoundError:
@@ -95,13 +96,13 @@ class _Unsynced:
 class UnsyncedBytes:
     """The bytes of each session that an fsync has not confirmed. With them, a file can be rebuilt if fsync fails.
 
-    After a failed fsync the kernel may drop the written pages, and a second fsync succeeds all the same. So a file
+    After a failed fsync the kernel may drop the written pages, and a second fsync then succeeds. So a file
     whose fsync failed is never trusted again: it is rebuilt from its durable bytes and from these.
     """
 
     def __init__(self) -> None:
+        # Files to rebuild.
         self.distrusted: dict[str, _Unsynced] = {}
-        """Files to rebuild."""
         self._waiting: dict[str, _Unsynced] = {}
         self._syncing: dict[str, _Unsynced] = {}
         self._kept = 0
@@ -159,8 +160,8 @@ class Disk:
         self.index_path = directory / "index.json"
         self.transcripts = directory / "transcripts"
         self.fsync = fsync
+        # Bytes that the disk has refused so far.
         self.waiting = 0
-        """Bytes that the disk has refused so far."""
         self.is_marked_clean = True
         self._directory = directory
         self._writers = BoundedDict[str, TranscriptWriter](MAX_OPEN_FILES, on_drop=lambda _, writer: writer.close())
@@ -192,6 +193,7 @@ class Disk:
 
         Raises `FileNotFoundError` if the transcript has disappeared, and `NewerTranscript`.
         """
+        # Lines that wait come first, together with the new ones: a later line must not be written before them.
         backlog = self._backlogs.get(key)
         try:
             if backlog is None:
@@ -209,6 +211,7 @@ class Disk:
             self._append_trouble = self._log_trouble("append_failed", error, key)
 
     def _write(self, key: str, data: bytes, *, is_new: bool) -> None:
+        # Until the next flush has rebuilt the file, its lines wait as if the disk were full.
         if key in self._unsynced.distrusted:
             raise OSError(errno.EIO, "The file could not be fsynced")
         self.remove_clean_mark()
@@ -271,6 +274,7 @@ class Disk:
 
     def delete(self, key: str) -> None:
         """Delete a transcript. Raises `OSError` if the disk refuses."""
+        # Forget the lines that wait, too: a retry would create the file again.
         self._forget(key)
         self.remove_clean_mark()
         self.path(key).unlink(missing_ok=True)
@@ -318,6 +322,7 @@ class Disk:
     def distrust(self, names: frozenset[str], error: OSError) -> None:
         """Mark files for a rebuild: the fsync of the folder failed, so their names may not be durable."""
         self.flush_failed(error, self.transcripts)
+        # A rebuild renames a new file into place, and the fsync of the folder is tried again after it.
         self._new_names |= names
         for key in names:
             with suppress(FileNotFoundError):

@@ -34,12 +34,12 @@ class Flusher:
     def __init__(
         self, disk: Disk, session_index: SessionIndex, disk_thread: WorkerThread, journal: Journal | None
     ) -> None:
+        # By session, the highest seq that the journal has and that was handed to the disk since the last flush.
         self.unflushed: dict[str, int] = {}
-        """By session, the highest seq that the journal has and that was handed to the disk since the last flush."""
+        # Keys of deleted sessions whose files could not be deleted yet.
         self.undeleted: set[str] = set()
-        """Keys of deleted sessions whose files could not be deleted yet."""
+        # Flushes that failed since the last one that worked.
         self.failures = 0
-        """Flushes that failed since the last one that worked."""
         self._disk = disk
         self._index = session_index
         self._disk_thread = disk_thread
@@ -135,6 +135,7 @@ class Flusher:
         If the disk refuses, the key is kept in `undeleted`.
         """
         try:
+            # The journal first. If the file went first, a crash would let the replay create it again.
             if self._journal is not None:
                 await self._journal.drop_entries({key: _MAX_SEQ})
             await asyncio.to_thread(self._delete, key, successor)

@@ -13,12 +13,13 @@ from gateway.sessions.storage.transcript import lines_backwards
 from gateway.text import excerpt
 
 SNIPPET_WIDTH = 120
+# Characters of a snippet before the first word found.
 SNIPPET_LEAD = 40
-"""Characters of a snippet before the first word found."""
 
 LINES_PER_SLICE = 64
+
+# Seconds to sleep after each slice. Without it, the event loop would wait 5 ms for the interpreter each time.
 SLICE_PAUSE = 0.00005
-"""Seconds to sleep after each slice. Without it, the event loop would wait 5 ms for the interpreter each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

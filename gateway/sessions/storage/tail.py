@@ -67,20 +67,20 @@ class EnoughForHistory:
     def __init__(self, messages: int, state: SessionState) -> None:
         self._left = messages
         self._first = state.first
+        # True once it is clear which summary is the current one, or that there is none.
         self._knows_summary = not state.has_summary
-        """True once it is clear which summary is the current one, or that there is none."""
         self._summary: e.Summary | None = None
+        # True once `_summary` is known to end where a turn ends.
         self._is_summary_certain = False
-        """True once `_summary` is known to end where a turn ends."""
         self._undos: list[e.Undo] = []
         self._undone: set[str | None] = set()
         self._newest: Entry | None = None
+        # True once the newest turn has been seen whole.
         self._is_past_newest = False
-        """True once the newest turn has been seen whole."""
+        # The entry of the conversation that was added last: the next later one.
         self._later: Entry | None = None
-        """The entry of the conversation that was added last: the next later one."""
+        # The entries after the next user message, newest first.
         self._answer: list[Entry] = []
-        """The entries after the next user message, newest first."""
         self._is_cleared = False
 
     @property

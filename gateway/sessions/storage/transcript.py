@@ -16,13 +16,13 @@ from gateway.sessions.storage.tail import NeverStop, StopCondition
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+# Bytes that are read at once, from the end of the file backwards.
 BLOCK = 64 * 1024
-"""Bytes that are read at once, from the end of the file backwards."""
+# Bytes that most first lines are shorter than.
 FIRST_LINE = 2048
-"""Bytes that most first lines are shorter than."""
 COPY_BLOCK = 1024 * 1024
+# The suffix of temporary files that `rebuild` writes.
 REBUILT = ".rebuilt"
-"""The suffix of temporary files that `rebuild` writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,7 @@ def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
     rest: list[bytes] = []
     while end > 0:
         end -= len(block)
+        # The first piece of a block may be the end of a line that starts in the block before it.
         head, *lines = block.split(b"\n")
         if lines:
             lines[-1] += b"".join(reversed(rest))

@@ -15,8 +15,8 @@ from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_forwards
 
+# The prefix of the temporary files of imports.
 IMPORT_PREFIX = ".arriving-"
-"""The prefix of the temporary files of imports."""
 
 BLOCK = 256 * 1024
 
