@@ -40,7 +40,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
 from gateway.metrics import Metrics
-from gateway.observability.housekeeping import DiskSpace, Housekeeping, RunningJobs, SessionFlusher
+from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import Status
@@ -58,9 +58,7 @@ from gateway.turns.recorder import TurnRecorder
 from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
 
 
 @asynccontextmanager
@@ -123,6 +121,11 @@ def build_daemon(
 ) -> Daemon:
     """Build every part, each from those before it. The caller opens and closes the stores and the server."""
     shutdown = shutdown or ShutdownRequest()
+    # These refer to parts that refer to them, so they are looked up when they are used.
+    dispatcher: Dispatcher
+    server: HttpServer
+    daemon: Daemon
+
     live = Live(settings)
     metrics = Metrics()
 
@@ -143,25 +146,14 @@ def build_daemon(
     compactor = Compactor(sessions=sessions, meter=meter, spool=spool)
 
     # Lanes: one for the turns of each session, and one for the slow commands of each scope.
-    running_jobs = RunningJobs()
-
-    async def run_turns(job: Job) -> None:
-        # A turn may start the next message of its lane in the commit that ends it.
-        following: Job | None = job
-        while following is not None:
-            with running_jobs.track(following):
-                following = await dispatcher.run(following)
-
-    async def run_command(job: Job) -> None:
-        await dispatcher.run(job)
-
     open_lanes = partial(
         Lanes[Job],
+        lambda job: dispatcher.run(job),  # noqa: PLW0108 - the dispatcher is made further down.
         max_waiting=settings.gateway.max_queued_per_session,
         max_total=settings.gateway.max_queued,
         on_removed=lambda job: reactions.remove(job.turn),
     )
-    lanes, readings = open_lanes(run_turns, name="lane"), open_lanes(run_command, name="reading")
+    lanes, readings = open_lanes(name="lane"), open_lanes(name="reading")
 
     # Status, metrics and periodic work.
     flusher = SessionFlusher(sessions, metrics.flushes.observe)
@@ -173,7 +165,6 @@ def build_daemon(
         flusher=flusher,
         disk=disk,
         lanes=lanes,
-        running_jobs=running_jobs,
         replies=delivery.chats,
         mcp=mcp,
         agents=agents,

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -28,16 +29,22 @@ class _Lane(Generic[Item]):
     """Nothing starts before the item for which the lane is reserved has come, or the reservation is released."""
     first: Item | None = None
     """The item that the lane was reserved for. It starts in the next iteration of the event loop."""
+    item: Item | None = None
+    """The running item."""
+    started: float = 0.0
     stop_reason: str | None = None
     """Set if `first` was stopped before it could start: it is cancelled as soon as it runs."""
 
 
 class Lanes(Generic[Item]):
-    """Calls `run` with one item at a time per key. `run` must not raise, and must stop when it is cancelled."""
+    """Calls `run` with one item at a time per key. `run` must not raise, and must stop when it is cancelled.
+
+    `run` may return an item that it has taken out of the queue, or None. That item runs next.
+    """
 
     def __init__(
         self,
-        run: Callable[[Item], Coroutine[None, None, None]],
+        run: Callable[[Item], Coroutine[None, None, Item | None]],
         *,
         name: str,
         max_waiting: int | None = None,
@@ -65,6 +72,11 @@ class Lanes(Generic[Item]):
     def running(self) -> int:
         """How many items run, without the parked ones."""
         return sum(lane.running is not None and not lane.is_parked for lane in self._lanes.values())
+
+    def longest_running(self, limit: int) -> list[tuple[Item, float]]:
+        """Return up to `limit` running items with their seconds, the oldest first. Parked items are included."""
+        lanes = sorted((lane for lane in self._lanes.values() if lane.item is not None), key=lambda lane: lane.started)
+        return [(lane.item, monotonic() - lane.started) for lane in lanes[:limit] if lane.item is not None]
 
     @property
     def busy_count(self) -> int:
@@ -253,14 +265,17 @@ class Lanes(Generic[Item]):
                         lane.is_stopping = True
                         task.cancel(lane.stop_reason)
                 try:
-                    await self._run(item)
+                    following: Item | None = item
+                    while following is not None:
+                        lane.item, lane.started = following, monotonic()
+                        following = await self._run(following)
                 except asyncio.CancelledError:
                     if not lane.is_stopping:
                         raise
                     # `stop` cancelled the item, not the lane. Clear the cancellation and go on with the next item.
                     while task.uncancel():
                         pass
-                lane.running = None
+                lane.running = lane.item = None
         finally:
             # There is no await between the last look at the queue and this line, so no item can be missed.
             # A detached lane is no longer in the dictionary, or a new one has taken its key.

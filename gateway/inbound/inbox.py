@@ -75,7 +75,7 @@ class Inbox:
         # A reading command is about the active session, even a closed one. Anything else starts a new session then.
         session = self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
         number = self._sessions.next_number(scope) if session is None else session.number
-        key = session_key(scope, number)
+        key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
         has_slot = self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
         # If nothing is before it, a message starts its turn in the commit that accepts it. That saves a commit.

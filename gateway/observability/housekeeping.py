@@ -3,10 +3,9 @@
 import asyncio
 import gc
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -103,28 +102,6 @@ class DiskSpace:
     async def check(self) -> None:
         with suppress(OSError):  # The next write there reports a better error.
             self.free = (await asyncio.to_thread(shutil.disk_usage, self._directory)).free
-
-
-class RunningJobs:
-    """The jobs that are being worked on, for the status page."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._started: dict[str, tuple[Job, float]] = {}
-
-    @contextmanager
-    def track(self, job: Job) -> Iterator[None]:
-        self._started[job.turn] = (job, self._clock())
-        try:
-            yield
-        finally:
-            self._started.pop(job.turn, None)
-
-    def longest(self, limit: int) -> list[tuple[Job, float]]:
-        """Return up to `limit` jobs with their seconds, the longest running first."""
-        now = self._clock()
-        # A dictionary keeps its insertion order, so the oldest comes first.
-        return [(job, now - started) for job, started in islice(self._started.values(), limit)]
 
 
 class Housekeeping:

@@ -20,7 +20,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.mcp.registry import McpServers
 from gateway.metrics import Metrics
-from gateway.observability.housekeeping import DiskSpace, RunningJobs, SessionFlusher
+from gateway.observability.housekeeping import DiskSpace, SessionFlusher
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
 from gateway.text.plain import count, duration
@@ -130,7 +130,6 @@ class Status:
     flusher: SessionFlusher
     disk: DiskSpace
     lanes: Lanes[Job]
-    running_jobs: RunningJobs
     replies: Lanes[OutboxRow]
     """The lanes of the outbox, one for each chat."""
     mcp: McpServers
@@ -236,7 +235,7 @@ class Status:
                     session=job.session,
                     seconds=round(seconds, 3),
                 )
-                for job, seconds in self.running_jobs.longest(TURNS_LISTED)
+                for job, seconds in self.lanes.longest_running(TURNS_LISTED)
             ),
             messages_waiting=self.lanes.waiting,
             queue_limit=self.lanes.max_total or 0,
