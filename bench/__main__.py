@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, or those named, as one table."""
+"""`make bench`: runs all benchmarks, or those named as arguments, and prints one table."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A bare aiogram polling bot that asks a model and replies: no sessions, no storage. It is a program of its own."""
+"""A bare aiogram polling bot that asks a model and replies: no sessions, no storage. It runs as a separate process."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A Bot API server that does as little as it can: what people say is fetched by a bot, what it sends wakes them."""
+"""A minimal Bot API server: a bot fetches the messages of simulated people, who wait for its answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,31 +7,35 @@ from time import time
 
 from aiohttp import web
 
-__all__ = ["TOKEN", "BotApi", "served"]
-
-TOKEN = "123456:bench-AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsa"  # noqa: S105 - of nobody's bot.
+TOKEN = "123456:bench-AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsa"  # noqa: S105 - no bot has this token.
 _ME = {"id": 123456, "is_bot": True, "first_name": "Bench", "username": "bench_bot"}
 
 
 class BotApi:
-    """One person per chat, who says something and waits for the answer."""
+    """One person per chat, who sends a message and waits for the answer."""
 
     def __init__(self) -> None:
         self.url = ""
         self._pending: list[dict[str, object]] = []
-        self._has_come = asyncio.Event()
+        self._has_updates = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
 
     async def ask(self, chat: int) -> None:
-        """Say something, and return when the answer has come."""
+        """Send a message, and return when the answer has arrived."""
         self._number += 1
         person = {"id": chat, "is_bot": False, "first_name": "Ada"}
-        room = {"id": chat, "type": "private", "first_name": "Ada"}
-        message = {"message_id": self._number, "date": int(time()), "chat": room, "from": person, "text": "Good day!"}
+        private = {"id": chat, "type": "private", "first_name": "Ada"}
+        message = {
+            "message_id": self._number,
+            "date": int(time()),
+            "chat": private,
+            "from": person,
+            "text": "Good day!",
+        }
         answered = self._waiting[chat] = asyncio.get_running_loop().create_future()
         self._pending.append({"update_id": self._number, "message": message})
-        self._has_come.set()
+        self._has_updates.set()
         await answered
 
     async def serve(self, request: web.Request) -> web.Response:
@@ -48,18 +52,18 @@ class BotApi:
     async def _updates(self, offset: int, wait: float) -> list[dict[str, object]]:
         self._pending = [update for update in self._pending if int(str(update["update_id"])) >= offset]
         if not self._pending:
-            self._has_come.clear()
+            self._has_updates.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._has_come.wait()
+                    await self._has_updates.wait()
         return self._pending[:100]
 
     def _sent(self, chat: int, text: str) -> dict[str, object]:
         self._number += 1
         if (waiting := self._waiting.pop(chat, None)) is not None:
             waiting.set_result(None)
-        room = {"id": chat, "type": "private"}
-        return {"message_id": self._number, "date": int(time()), "chat": room, "from": _ME, "text": text}
+        private = {"id": chat, "type": "private"}
+        return {"message_id": self._number, "date": int(time()), "chat": private, "from": _ME, "text": text}
 
 
 @asynccontextmanager

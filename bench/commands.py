@@ -1,4 +1,4 @@
-"""How long `gatehouse --help` and `--version` take, beside a Python that does nothing."""
+"""Measures `gatehouse --help` and `--version`, compared with a Python that does nothing."""
 
 import subprocess
 import sys
@@ -7,8 +7,6 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.table import Row, median
-
-__all__ = ["rows"]
 
 GATEHOUSE = str(Path(sys.executable).parent / "gatehouse")
 TIMES = 15

@@ -1,4 +1,4 @@
-"""How long it takes to put together what a model is given: history, notes and prompt, measured and made to fit."""
+"""Measures how long it takes to build a prompt: read the history and notes, count tokens, and cut to the budget."""
 
 import asyncio
 import logging
@@ -29,8 +29,6 @@ from gateway.turns.compaction import Compactor
 from gateway.turns.context import TurnContext
 from gateway.turns.usage import Meter
 
-__all__ = ["rows"]
-
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
 SCOPE = "agent:main:web:direct:ann"
@@ -40,8 +38,8 @@ TIMES = 300
 LIMIT_MS = 1.0
 
 
-class Told:
-    """A model that notes when it was asked, and says nothing."""
+class SilentModel:
+    """A model that records the time of the request and sends no answer."""
 
     asked_at = 0.0
 
@@ -72,13 +70,13 @@ async def _measured() -> tuple[float, float]:
 
 
 async def _took_ms(context: TurnContext, meter: Meter, agent: Agent, job: Job) -> float:
-    told = Told()
+    model = SilentModel()
     began = perf_counter()
-    provider = meter.open_provider(replace(agent, provider=told), "ann")
+    provider = meter.open_provider(replace(agent, provider=model), "ann")
     prompt, provider.history_size = await context.build_prompt(job, agent)
     async for _ in provider.stream(prompt):
         pass
-    return (told.asked_at - began) * 1000
+    return (model.asked_at - began) * 1000
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A `gatehouse run` with the defaults, for benchmarks: where it listens, and how much memory it takes."""
+"""Starts `gatehouse run` with the default settings for benchmarks, and reads the memory of a process."""
 
 import json
 import os
@@ -14,8 +14,6 @@ from time import perf_counter
 from urllib.error import URLError
 from urllib.request import urlopen
 
-__all__ = ["Daemon", "free_port", "memory_mb", "started", "until_answering"]
-
 GATEHOUSE = str(Path(sys.executable).parent / "gatehouse")
 
 
@@ -29,7 +27,7 @@ class Daemon:
 
 @contextmanager
 def started() -> Iterator[Daemon]:
-    """Start it in a new home with the defaults but for the port, and wait until `/readyz` answers 200."""
+    """Start a daemon in a new home folder on a free port, and wait until `/readyz` answers 200."""
     with TemporaryDirectory() as home:
         port = free_port()
         (Path(home) / "gatehouse.toml").write_text(f"[http]\nport = {port}\n")
@@ -56,7 +54,7 @@ def until_answering(url: str) -> None:
     deadline = perf_counter() + 30
     while perf_counter() < deadline:
         try:
-            with urlopen(url) as answer:  # noqa: S310 - a loopback URL of our own
+            with urlopen(url) as answer:  # noqa: S310 - a loopback URL
                 json.load(answer)
         except (URLError, OSError):
             continue
@@ -65,7 +63,7 @@ def until_answering(url: str) -> None:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory, as the kernel counts it."""
+    """Return the resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(kilobytes) / 1024

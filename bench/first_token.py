@@ -1,4 +1,4 @@
-"""How long the first streamed token takes over the web channel, beside a bare WebSocket echo."""
+"""Measures the time to the first streamed token on the web channel, compared with a bare WebSocket echo."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +12,6 @@ from aiohttp.test_utils import BaseTestServer, TestServer
 
 from bench.daemon import Daemon, started
 from bench.table import Row
-
-__all__ = ["rows"]
 
 TIMES = 40
 LIMIT_MS = 15
@@ -45,7 +43,7 @@ async def _first_tokens(daemon: Daemon) -> tuple[float, list[float]]:
 
 
 async def _first_token_ms(socket: ClientWebSocketResponse) -> float:
-    """Send one message; return the time to its first draft, once the whole answer is there."""
+    """Send a message, and wait for the complete answer. Returns the milliseconds to its first draft."""
     began = perf_counter()
     await socket.send_json({"type": "message", "id": uuid4().hex, "text": "hello"})
     first = 0.0

@@ -1,4 +1,4 @@
-"""Messages through the whole gateway: loopback channel, a model in this process, the real spool."""
+"""Measures messages through the whole gateway: loopback channel, a model in this process, and the real spool."""
 
 import asyncio
 import gc
@@ -28,9 +28,7 @@ from gateway.files.store import FileStore
 from gateway.http.auth import Auth
 from gateway.observability import housekeeping
 from gateway.sessions import SessionManager
-from gateway.spool import Operation, RecoveredWork, ReminderRow, Spool, Stats, UsageTotal
-
-__all__ = ["rows"]
+from gateway.spool import OnCommitted, Operation, RecoveredWork, ReminderRow, Spool, Stats, UsageTotal
 
 CHATS = 50
 MESSAGES = 5_000
@@ -46,10 +44,10 @@ MANY_MESSAGES = 100_000
 FLUSH_INTERVAL = 1.0
 ANSWER = "Yes."
 _EVENTS = count(1)
-"""A platform numbers what it delivers; asking the system for chance would be measured as well."""
+"""Event ids. Random ids would add their own cost to the measurement."""
 
 
-class AtOnce:
+class InstantModel:
     """A model that answers after `seconds`."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -62,7 +60,7 @@ class AtOnce:
 
 
 class NoSpool:
-    """What is left of the spool when it is replaced by nothing."""
+    """Replaces the spool and stores nothing."""
 
     def __init__(self) -> None:
         self.broken = asyncio.Event()
@@ -72,8 +70,13 @@ class NoSpool:
     def busy_for(self) -> float:
         return 0.0
 
-    async def commit(self, *_operations: Operation, max_delay: float = 0.0) -> None:
+    async def commit(self, *_operations: Operation, on_done: OnCommitted | None = None, max_delay: float = 0.0) -> None:
         del max_delay
+        if on_done is not None:
+            on_done(None)
+
+    async def drain(self) -> None:
+        return
 
     async def recover(self) -> RecoveredWork:
         return RecoveredWork(inbox=(), outbox=(), drafts={}, facts={})
@@ -152,9 +155,9 @@ async def _gateway(
 
 @asynccontextmanager
 async def running(daemon: Daemon, seconds: float = 0.0) -> AsyncIterator[LoopbackChannel]:
-    """Run `daemon`, whose agent answers after `seconds`; give the channel to talk to it."""
+    """Run `daemon` with a model that answers after `seconds`. Yields its loopback channel."""
     async with asyncio.TaskGroup() as tasks:
-        daemon.agents.replace("main", lambda agent: replace(agent, provider=AtOnce(seconds)))
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=InstantModel(seconds)))
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
@@ -192,9 +195,9 @@ async def _rate(*, with_spool: bool = True) -> float:
 
 
 async def _say(chat: LoopbackChannel, messages: int, chats: int) -> None:
-    """Say `messages` things, spread over `chats`, each chat one after the other; return when all are answered."""
+    """Send `messages` messages to `chats` chats, in up to 50 chats at a time, and wait for all answers."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_hear(chat, messages), name="hear")
+        tasks.create_task(_read_answers(chat, messages), name="hear")
         for peer in range(min(chats, CHATS)):
             tasks.create_task(_talk(chat, range(peer, messages, min(chats, CHATS)), chats), name=f"talk:{peer}")
 
@@ -204,16 +207,16 @@ async def _talk(chat: LoopbackChannel, numbers: range, chats: int) -> None:
         await chat.say(f"message {number}", peer=f"peer{number % chats}", event_id=str(next(_EVENTS)))
 
 
-async def _hear(chat: LoopbackChannel, messages: int) -> None:
+async def _read_answers(chat: LoopbackChannel, messages: int) -> None:
     for _ in range(messages):
-        await _hear_one(chat)
+        await _next_answer(chat)
 
 
-async def _hear_one(chat: LoopbackChannel) -> str:
-    """Hear an answer, and not that something went wrong, which might be faster; return whose it is."""
+async def _next_answer(chat: LoopbackChannel) -> str:
+    """Wait for an answer and return its peer. An error message might be faster, so it raises `RuntimeError`."""
     answer = await chat.hear_message()
     if answer.text != ANSWER:
-        raise RuntimeError(f"this was to be measured, but the answer was: {answer.text}")
+        raise RuntimeError(f"unexpected answer: {answer.text}")
     return answer.address.peer
 
 
@@ -226,7 +229,7 @@ async def _latencies(*, with_spool: bool = True) -> list[float]:
 async def _round_trip_ms(chat: LoopbackChannel) -> float:
     began = perf_counter()
     await chat.say("hello")
-    await _hear_one(chat)
+    await _next_answer(chat)
     return (perf_counter() - began) * 1000
 
 
@@ -235,14 +238,14 @@ async def _waiting() -> float:
         async with _gateway(Path(folder), seconds=MODEL_SECONDS) as chat:
             began = perf_counter()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_hear(chat, WAITING_SESSIONS), name="hear")
+                tasks.create_task(_read_answers(chat, WAITING_SESSIONS), name="hear")
                 for peer in range(WAITING_SESSIONS):
                     tasks.create_task(_talk(chat, range(peer, peer + 1), WAITING_SESSIONS), name=f"talk:{peer}")
             return perf_counter() - began
 
 
 def _memory() -> tuple[float, float, float]:
-    """Measure in a process of its own, where nothing else has left its memory."""
+    """Measure in a new process, which no earlier benchmark has grown."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory_here)
 
@@ -264,13 +267,13 @@ async def _levels() -> tuple[float, float, float]:
 
 
 async def _converse(chat: LoopbackChannel, chats: int) -> None:
-    """Say one thing in each chat, in 50 of them at a time, and wait for each answer: no queue adds to the memory."""
+    """Send one message to each chat, in 50 at a time, and wait for each answer, so that no queue adds memory."""
     answered = {f"peer{number}": asyncio.Event() for number in range(chats)}
     async with asyncio.TaskGroup() as tasks:
         for first in range(CHATS):
             tasks.create_task(_ask_each(chat, list(answered.items())[first::CHATS]), name=f"ask:{first}")
         for _ in range(chats):
-            answered[await _hear_one(chat)].set()
+            answered[await _next_answer(chat)].set()
 
 
 async def _ask_each(chat: LoopbackChannel, answered: Sequence[tuple[str, asyncio.Event]]) -> None:
@@ -280,9 +283,9 @@ async def _ask_each(chat: LoopbackChannel, answered: Sequence[tuple[str, asyncio
 
 
 async def _settled_mb(index: Path) -> float:
-    """Measure when everything was answered and has been flushed: what is on its way is no growth."""
+    """Return the memory once all sessions are flushed. Unflushed data would count as growth."""
     written = None
-    while written != (written := index.stat().st_mtime_ns):  # noqa: ASYNC110, ASYNC240 - nobody tells; nothing else runs
+    while written != (written := index.stat().st_mtime_ns):  # noqa: ASYNC110, ASYNC240 - there is no event for a flush
         await asyncio.sleep(3 * FLUSH_INTERVAL)
     gc.collect()
     return memory_mb(os.getpid())

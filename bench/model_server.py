@@ -1,4 +1,4 @@
-"""A model in a process of its own, so that its work is not counted as ours: it speaks OpenAI's format at once."""
+"""A model server in a separate process, so that its CPU time is not counted. It answers in OpenAI's format at once."""
 
 import asyncio
 import json
@@ -10,18 +10,16 @@ from time import monotonic
 
 from aiohttp import web
 
-__all__ = ["CHUNKS", "CHUNKS_A_SECOND", "STEPS", "served"]
-
 STEPS = 40
-"""Calls of a tool before the answer, at `/steps`."""
+"""Tool calls before the answer, at `/steps`."""
 CHUNKS = 60
-CHUNKS_A_SECOND = 20
-"""How many there are and how fast they come, at `/paced`."""
+CHUNKS_PER_SECOND = 20
+"""The number and the rate of the chunks at `/paced`."""
 
 
 @contextmanager
 def served() -> Iterator[str]:
-    """Run it; give its address, to which the name of what it shall do is added."""
+    """Run the server. Yields its address; append the name of a script, such as `/plain`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(theirs,), daemon=True)
@@ -64,7 +62,7 @@ async def _steps(request: web.Request) -> web.StreamResponse:
 
 
 async def _clock(request: web.Request) -> web.StreamResponse:
-    """Say what time it is; a clock that all processes share."""
+    """Send the time of the monotonic clock, which all processes share."""
     await request.read()
     response = await _begun(request)
     await response.write(_said(repr(monotonic())))
@@ -78,7 +76,7 @@ async def _paced(request: web.Request) -> web.StreamResponse:
     response = await _begun(request)
     for _ in range(CHUNKS):
         await response.write(_said("word "))
-        await asyncio.sleep(1 / CHUNKS_A_SECOND)
+        await asyncio.sleep(1 / CHUNKS_PER_SECOND)
     await response.write(_ended("stop"))
     return response
 

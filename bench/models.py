@@ -1,4 +1,4 @@
-"""What we add to a model's own time: per step, before the first word, and under many streams; and what we send."""
+"""Measures what Gatehouse adds to the time of a model: per step, per first chunk and per stream, and request sizes."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from bench.model_server import CHUNKS, CHUNKS_A_SECOND, STEPS, served
+from bench.model_server import CHUNKS, CHUNKS_PER_SECOND, STEPS, served
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import ProviderSettings, Settings
@@ -32,8 +32,6 @@ from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["rows"]
-
 RUNS = 8
 STEP_LIMIT_MS = 3
 FIRST_TIMES = 40
@@ -45,7 +43,7 @@ SIZE_LIMIT = 4_000
 
 @tool
 async def count(_context: ToolContext, number: int) -> str:
-    """Say a number."""
+    """Return a number."""
     return str(number)
 
 
@@ -63,17 +61,17 @@ def rows() -> Iterator[Row]:
             target=f"< {STEP_LIMIT_MS} ms",
             is_met=ours - sdk < STEP_LIMIT_MS,
         )
-        firsts = asyncio.run(_firsts(f"{url}/clock"))
+        delays = asyncio.run(_draft_delays(f"{url}/clock"))
         yield Row(
             what="a model's first chunk, sent, to the first draft",
-            measured=f"p50 {median(firsts):.2f} ms, p95 {quantiles(firsts, n=20)[-1]:.2f} ms",
+            measured=f"p50 {median(delays):.2f} ms, p95 {quantiles(delays, n=20)[-1]:.2f} ms",
             baseline="",
             target=f"< {FIRST_LIMIT_MS} ms",
-            is_met=median(firsts) < FIRST_LIMIT_MS,
+            is_met=median(delays) < FIRST_LIMIT_MS,
         )
         idle, lag = asyncio.run(_lags(f"{url}/paced"))
         yield Row(
-            what=f"event-loop lag, {STREAMS} streams at {CHUNKS_A_SECOND} chunks/s",
+            what=f"event-loop lag, {STREAMS} streams at {CHUNKS_PER_SECOND} chunks/s",
             measured=f"p99 {lag:.1f} ms",
             baseline=f"idle: p99 {idle:.1f} ms",
             target=f"p99 < {LAG_LIMIT_MS} ms",
@@ -91,7 +89,7 @@ def rows() -> Iterator[Row]:
 
 
 def _import_row(sdk: str) -> Row:
-    """Nothing has to be met: it is done in the background, and only where it is used."""
+    """Report the import time of an SDK. It has no target, because it is imported in the background on first use."""
     program = f"import time; t = time.perf_counter(); import {sdk}; print(time.perf_counter() - t)"
     took = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return Row(
@@ -104,10 +102,7 @@ def _import_row(sdk: str) -> Row:
 
 
 async def _steps(url: str) -> tuple[float, float]:
-    """Return the milliseconds of a step: by the SDK alone, with requests of the same sizes, and in our loop.
-
-    Of the processor, since nothing is waited for but the model: others' work on the machine is not ours.
-    """
+    """Return the CPU milliseconds of a step: by the SDK alone, with requests of the same size, and by our loop."""
     settings = ProviderSettings.model_validate({"kind": "openai", "base_url": url})
     providers = ProviderRegistry({"local": settings})
     provider = providers.for_agent("local", "m", ())
@@ -117,7 +112,7 @@ async def _steps(url: str) -> tuple[float, float]:
         context = ToolContext(workspace=Path(folder), notes=Path(folder) / "notes", now=lambda: datetime.now(UTC))
         for _ in range(RUNS):
             began = process_time()
-            await _by_the_sdk(bare)
+            await _run_sdk_alone(bare)
             between = process_time()
             events = run_agent(
                 _prompt(0), provider=provider, toolbox=TOOLBOX, context=context, max_iterations=STEPS + 1
@@ -130,8 +125,8 @@ async def _steps(url: str) -> tuple[float, float]:
     return median(sdk[1:]), median(ours[1:])
 
 
-async def _by_the_sdk(bare: "AsyncOpenAI") -> None:
-    """Ask what the loop will ask, step by step, with nothing of ours in between but the making of the client."""
+async def _run_sdk_alone(bare: "AsyncOpenAI") -> None:
+    """Send the same requests as the agent loop, with the bare SDK."""
     for step in range(STEPS + 1):
         prompt = _prompt(step)
         tools = [
@@ -165,8 +160,8 @@ async def _gateway(folder: Path, provider: dict[str, object]) -> AsyncIterator[L
         daemon.stop()
 
 
-async def _firsts(url: str) -> list[float]:
-    """Return the milliseconds from the moment at which a chunk is sent to the draft that shows it."""
+async def _draft_delays(url: str) -> list[float]:
+    """Return the milliseconds from the sending of each first chunk to its first draft."""
     took = []
     with TemporaryDirectory() as folder:
         async with _gateway(Path(folder), {"kind": "openai", "base_url": url}) as chat:
@@ -195,7 +190,7 @@ async def _talk(chat: LoopbackChannel) -> None:
 
 
 async def _lag_while(work: Awaitable[None]) -> float:
-    """Return how late, at worst but one in a hundred, a timer of the loop was meanwhile, in milliseconds."""
+    """Return the p99 of the delays of an event-loop timer during `work`, in milliseconds."""
     lags: list[float] = []
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""How the cost of sessions grows: with a session's age, with the number of scopes, and at a start with very many."""
+"""Measures how the cost of sessions grows: with their length, with the number of scopes, and at a start."""
 
 import asyncio
 import logging
@@ -26,8 +26,6 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name, session_key
 from gateway.sessions.session import advance, fold
 from gateway.sessions.storage.codec import encode
-
-__all__ = ["rows"]
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
@@ -58,15 +56,15 @@ def rows() -> Iterator[Row]:
 
 
 async def _age() -> list[Row]:
-    """Append to, and load, a short and a long session by turns."""
+    """Append to, and load, a short and a long session in turns."""
     with TemporaryDirectory() as folder:
         directory = Path(folder) / "sessions"
         keys = {size: f"agent:main:web:direct:{size}" for size in (SHORT, LONG)}
         for size, key in keys.items():
             _write_session(directory / "transcripts", key, size)
         async with _opened(directory) as manager:
-            loads = await _by_turns(keys, lambda key: _load_ms(manager, key))
-            appends = await _by_turns(keys, lambda key: _append_ms(manager, key))
+            loads = await _alternate(keys, lambda key: _load_ms(manager, key))
+            appends = await _alternate(keys, lambda key: _append_ms(manager, key))
     return [
         _growth("load the window, cold", loads, f"{SHORT} entries", f"{LONG:,} entries"),
         _growth("append one entry", appends, f"{SHORT} entries", f"{LONG:,} entries"),
@@ -78,16 +76,16 @@ async def _scopes(few: Path, many: Path) -> Row:
     keys = {FEW: _scope(1), MANY: _scope(1)}
     async with _opened(few) as small, _opened(many) as large:
         managers = {FEW: small, MANY: large}
-        appends = await _by_turns(
+        appends = await _alternate(
             dict.fromkeys(managers, ""), lambda size: _append_ms(managers[size], keys[size]), is_size=True
         )
     return _growth("append one entry", appends, f"{FEW} scopes", f"{MANY:,} scopes")
 
 
-async def _by_turns(
+async def _alternate(
     keys: dict[int, str], measure: Callable[..., Awaitable[float]], *, is_size: bool = False
 ) -> dict[int, float]:
-    """Return the median for each size; measuring by turns lets noise hit both alike."""
+    """Return the median for each size. The measurements alternate, so that noise affects both equally."""
     took: dict[int, list[float]] = {size: [] for size in keys}
     for _ in range(TIMES):
         for size, key in keys.items():
@@ -107,7 +105,7 @@ def _growth(what: str, took: dict[int, float], small: str, large: str) -> Row:
 
 
 async def _load_ms(manager: SessionManager, key: str) -> float:
-    manager._store.cache.drop(key)  # noqa: SLF001 - a cold load is what is measured.
+    manager._store.cache.drop(key)  # noqa: SLF001 - it measures a cold load.
     began = perf_counter()
     await manager.history(key)
     return (perf_counter() - began) * 1000
@@ -204,7 +202,7 @@ asyncio.run(main())
 
 
 def _fresh_start(directory: Path) -> tuple[float, float]:
-    """Start in a process of its own, and end in good order; return the seconds it took, and its peak of memory."""
+    """Start and close a session manager in a new process. Returns the seconds of the start and the peak memory."""
     done = subprocess.run(
         [sys.executable, "-c", FRESH_START, str(directory)], check=True, capture_output=True, text=True
     )
@@ -213,7 +211,7 @@ def _fresh_start(directory: Path) -> tuple[float, float]:
 
 
 async def _stall(directory: Path) -> Row:
-    """Look how late the event loop comes back while the whole index is written."""
+    """Measure the longest stall of the event loop while the whole index is written."""
     async with _opened(directory) as manager:
         quiet = await _longest_pause(asyncio.sleep(0.5))
         stalls = []
@@ -224,7 +222,7 @@ async def _stall(directory: Path) -> Row:
     return Row(
         what=f"event-loop stall while the index of {MANY:,} scopes is flushed",
         measured=f"{max(stalls):.1f} ms (median of {len(stalls)}: {median(stalls):.1f} ms)",
-        baseline=f"the same while nothing happens: {quiet:.1f} ms",
+        baseline=f"idle: {quiet:.1f} ms",
         target=f"< {STALL_LIMIT_MS} ms",
         is_met=max(stalls) < STALL_LIMIT_MS,
     )
@@ -277,7 +275,7 @@ def _opening(key: str, scope: str, number: int) -> list[Entry]:
 
 
 def _fill(directory: Path, scopes: int) -> None:
-    """Write transcripts of a question and an answer each, and no index. One is made, and copied with another key."""
+    """Write transcripts with a question and an answer each, and no index. They are copies with different keys."""
     transcripts = directory / "transcripts"
     make_private_directory(transcripts)
     said = b"".join(encode(entry) for entry in _exchange(3))

@@ -1,6 +1,7 @@
-"""`make soak`: a day of a busy gateway in some minutes, and what it leaves behind: memory, files, tasks, threads.
+"""`make soak`: a day of a busy gateway in a few minutes. It checks that memory, files, tasks and threads stay flat.
 
-`python -m bench.soak [MESSAGES [SESSIONS]]`. The clock of the gateway runs ahead so that all of it takes 24 hours.
+Usage: `python -m bench.soak [MESSAGES [SESSIONS]]`. The clock of the gateway runs faster, so that the messages span 24
+hours.
 """
 
 import asyncio
@@ -30,17 +31,17 @@ from gateway.contract import Verdict
 MESSAGES = 100_000
 SESSIONS = 1_000
 DAY = timedelta(hours=24)
-TALKERS = 50
+PEOPLE = 50
 SAMPLES = 20
 FLUSH_INTERVAL = 0.5
 NEW_EVERY = 97
-"""One message in so many is `/new`, so that sessions are begun, and pruned, all the time."""
-TWICE_EVERY = 31
-"""One in so many is handed over twice, as platforms do."""
+"""One message in 97 is `/new`, so that sessions are created and pruned all the time."""
+REPEAT_EVERY = 31
+"""One message in 31 is delivered twice, as platforms may do."""
 SLOPE_LIMIT = 1.0
 SPOOL_LIMIT = 2.0
 SPREAD = 2
-"""How far a count may move, from one sample to another, and still be flat."""
+"""A count that grows by no more than this is flat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Sample:
 
 
 class Clock:
-    """Goes a little further with each message."""
+    """A clock that each message advances by the same step."""
 
     def __init__(self, messages: int) -> None:
         self._at = datetime.now(UTC)
@@ -107,30 +108,30 @@ async def _gateway(folder: Path, clock: Clock) -> AsyncIterator[LoopbackChannel]
 
 
 async def _say(chat: LoopbackChannel, numbers: range, sessions: int, clock: Clock) -> None:
-    """Say all of it, as many people at once, and hear an answer to each."""
+    """Send the messages, from 50 people at a time, and wait for all answers."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_hear(chat, len(numbers)), name="hear")
-        for talker in range(TALKERS):
-            tasks.create_task(_talk(chat, numbers[talker::TALKERS], sessions, clock), name=f"talk:{talker}")
+        tasks.create_task(_read_answers(chat, len(numbers)), name="hear")
+        for person in range(PEOPLE):
+            tasks.create_task(_talk(chat, numbers[person::PEOPLE], sessions, clock), name=f"talk:{person}")
 
 
 async def _talk(chat: LoopbackChannel, numbers: range, sessions: int, clock: Clock) -> None:
     for number in numbers:
         clock.tick()
         text = "/new" if number % NEW_EVERY == 0 else f"message {number}: " + "so it goes. " * (number % 20)
-        for _ in range(2 if number % TWICE_EVERY == 0 else 1):
+        for _ in range(2 if number % REPEAT_EVERY == 0 else 1):
             verdict = await chat.say(text, peer=f"peer{number % sessions}", event_id=f"event{number}")
             if verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
                 raise RuntimeError(f"message {number} was not accepted: {verdict}")
 
 
-async def _hear(chat: LoopbackChannel, messages: int) -> None:
+async def _read_answers(chat: LoopbackChannel, messages: int) -> None:
     for _ in range(messages):
         await chat.hear_message()
 
 
 async def _sample(messages: int, folder: Path) -> Sample:
-    """Measure when all is answered and flushed: what is on its way is no growth."""
+    """Measure once all messages are answered and flushed. Unfinished work would count as growth."""
     await asyncio.sleep(4 * FLUSH_INTERVAL)
     gc.collect()
     return Sample(
@@ -149,7 +150,7 @@ def _spool_kb(folder: Path) -> int:
 
 
 def _leftovers(folder: Path) -> Iterator[Path]:
-    """Find what is being written and has no name yet; at rest there is none."""
+    """Yield the temporary files. An idle gateway has none."""
     return (path for path in folder.rglob(".*") if path.is_file())
 
 
@@ -171,14 +172,14 @@ def _rows(samples: Sequence[Sample], sessions: int, took: float) -> Iterator[Row
     yield Row(
         what="temporary files",
         measured=str(settled[-1].leftovers),
-        baseline=f"at most {max(sample.leftovers for sample in samples)} in between",
+        baseline=f"at most {max(sample.leftovers for sample in samples)} at any sample",
         target="none",
         is_met=settled[-1].leftovers == 0,
     )
 
 
 def _spool(samples: Sequence[Sample]) -> Row:
-    """Of what is done the spool keeps the newest 20,000; beyond them, for days, which events it has seen."""
+    """Compare the size of the spool. It keeps the last 20,000 finished messages, and all event ids for days."""
     slope = _slope(samples, [sample.spool_kb / 1024 for sample in samples])
     return Row(
         what="the spool on disk",
@@ -190,7 +191,7 @@ def _spool(samples: Sequence[Sample]) -> Row:
 
 
 def _slope(samples: Sequence[Sample], values: Sequence[float]) -> float:
-    """Return by how much a value grows with 10,000 messages."""
+    """Return the growth of a value per 10,000 messages."""
     return linear_regression([sample.messages / 10_000 for sample in samples], values).slope
 
 

@@ -1,4 +1,4 @@
-"""What a commit to the spool costs, alone and in company, beside a bare write and fsync on the same disk."""
+"""Measures commits to the spool, one at a time and in parallel, compared with a write and fsync on the same disk."""
 
 import asyncio
 import os
@@ -13,8 +13,6 @@ from bench.table import Row
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.spool import AddToInbox, MarkSeen, Operation, Spool
 
-__all__ = ["rows"]
-
 ALONE = 1_000
 TASKS = 50
 EACH = 400
@@ -24,21 +22,21 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def rows() -> Iterator[Row]:
-    # Beside the source, since /tmp is often no disk at all.
+    # In the source folder, because /tmp is often not on a disk.
     with TemporaryDirectory(dir=Path(__file__).parent, prefix=".spool-") as directory:
         bare = statistics.median(_bare_ms(Path(directory) / "bare"))
         alone, rate, together = asyncio.run(_measure(Path(directory)))
     p50, p99 = statistics.median(alone), statistics.quantiles(alone, n=100)[98]
     baseline = f"write + fsync: {bare:.2f} ms"
     yield Row(
-        what="spool: one message taken at a time, p50 / p99",
+        what="spool: one message at a time, p50 / p99",
         measured=f"{p50:.2f} / {p99:.2f} ms, {p50 / bare:.1f}x",
         baseline=baseline,
         target=f"p50 < {LIMIT_MS} ms",
         is_met=p50 < LIMIT_MS,
     )
     yield Row(
-        what=f"spool: messages taken by {TASKS} tasks at once",
+        what=f"spool: messages of {TASKS} parallel tasks",
         measured=f"{rate:,.0f}/s, {together:.0f} per fsync",
         baseline=f"{baseline}, {1000 / bare:,.0f}/s",
         target=f"> {LIMIT_RATE:,}/s",
@@ -47,21 +45,21 @@ def rows() -> Iterator[Row]:
 
 
 async def _measure(directory: Path) -> tuple[list[float], float, float]:
-    """Return the milliseconds of each lone commit, then commits per second and per transaction of many together."""
+    """Return the milliseconds of each single commit, then the parallel commits per second and per transaction."""
     async with await Spool.open(directory) as spool:
-        await _take(spool, "warm", 100)
-        alone = await _take(spool, "alone", ALONE)
+        await _commit_messages(spool, "warm", 100)
+        alone = await _commit_messages(spool, "alone", ALONE)
         before, started = spool.transactions, perf_counter()
         async with asyncio.TaskGroup() as group:
             for lane in range(TASKS):
-                group.create_task(_take(spool, f"lane{lane}", EACH), name=f"lane:{lane}")
+                group.create_task(_commit_messages(spool, f"lane{lane}", EACH), name=f"lane:{lane}")
         took = perf_counter() - started
         stored = len((await spool.recover()).inbox)
     assert stored == 100 + ALONE + TASKS * EACH
     return alone, TASKS * EACH / took, TASKS * EACH / (spool.transactions - before)
 
 
-async def _take(spool: Spool, name: str, times: int) -> list[float]:
+async def _commit_messages(spool: Spool, name: str, times: int) -> list[float]:
     took = []
     for number in range(times):
         operations = _message(f"{name}-{number}")

@@ -1,4 +1,4 @@
-"""How long a start takes and how much memory an idle daemon holds, beside the smallest aiohttp server."""
+"""Measures the start and the idle memory of a daemon, compared with a minimal aiohttp server."""
 
 import subprocess
 import sys
@@ -8,8 +8,6 @@ from time import perf_counter
 
 from bench.daemon import free_port, memory_mb, started, until_answering
 from bench.table import Row, median
-
-__all__ = ["rows"]
 
 TIMES = 7
 READY_LIMIT_MS = 900

@@ -4,8 +4,6 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-__all__ = ["Row", "median", "show"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

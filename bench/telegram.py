@@ -1,4 +1,4 @@
-"""Telegram, beside a bare aiogram bot that makes the same model call with the same SDK and replies."""
+"""Measures Telegram, compared with a bare aiogram bot that makes the same model call with the same SDK."""
 
 import asyncio
 import os
@@ -16,8 +16,6 @@ from bench.bot_api import TOKEN, BotApi, served
 from bench.daemon import GATEHOUSE, free_port, memory_mb
 from bench.model_server import served as model_served
 from bench.table import Row
-
-__all__ = ["rows"]
 
 TRIPS = 200
 CHATS = 50
@@ -68,7 +66,7 @@ asyncio.run(main())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Times in milliseconds, but for the rate, which is messages a second."""
+    """Times are in milliseconds. `rate` is in messages per second."""
 
     start: float
     memory_mb: float
@@ -118,7 +116,7 @@ def _ratio(what: str, ours: float, bare: float, unit: str, limit: float) -> Row:
 
 
 def _lag() -> Row:
-    """Nothing has to be met: it is reported, since everything else goes on meanwhile."""
+    """Report how long the import of aiogram, in a thread, blocks the event loop. It has no target."""
     done = subprocess.run([sys.executable, "-c", LAG], check=True, capture_output=True, text=True)
     took, worst, high = (float(part) * 1000 for part in done.stdout.split())
     return Row(
@@ -142,7 +140,7 @@ def _gatehouse(api: str, model: str, home: Path, *, port: int) -> list[str]:
 
 
 async def _measured(model: str, home: Path) -> tuple[Measured, Measured]:
-    """Measure both, the bare bot and ours, side by side: what else the machine does hits each as it does the other."""
+    """Measure the bare bot and Gatehouse side by side, so that other load on the machine affects both equally."""
     port = free_port()
     async with (
         asyncio.timeout(600),
@@ -157,14 +155,14 @@ async def _measured(model: str, home: Path) -> tuple[Measured, Measured]:
 
 
 async def _loaded(bot: _Bot, memory: float, trip: float) -> Measured:
-    """Add what is measured under load, of one bot at a time."""
+    """Measure one bot under load, and return all its figures."""
     rate, cpu = await _load(bot.api, bot.pid)
     return Measured(start=bot.start, memory_mb=memory, trip=trip, rate=rate, cpu=cpu)
 
 
 @asynccontextmanager
 async def _started(command: Callable[[str], list[str]], home: Path) -> AsyncIterator[_Bot]:
-    """Run a bot; it has answered once when the block begins."""
+    """Run a bot. It has answered one message when the block begins."""
     async with served() as api:
         began = perf_counter()
         process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
@@ -182,7 +180,7 @@ async def _started(command: Callable[[str], list[str]], home: Path) -> AsyncIter
 
 
 async def _trips(*apis: BotApi) -> list[float]:
-    """Return the median of the round trips of each, made in turn."""
+    """Return the median round trip of each bot. The bots take turns."""
     took: list[list[float]] = [[] for _ in apis]
     for _ in range(TRIPS):
         for api, times in zip(apis, took, strict=True):
@@ -193,7 +191,7 @@ async def _trips(*apis: BotApi) -> list[float]:
 
 
 async def _load(api: BotApi, pid: int) -> tuple[float, float]:
-    """Return the messages a second, and the milliseconds of the processor for each."""
+    """Return the messages per second, and the CPU milliseconds of each."""
 
     async def talk(chat: int) -> None:
         for _ in range(EACH):
@@ -204,7 +202,7 @@ async def _load(api: BotApi, pid: int) -> tuple[float, float]:
         for chat in range(2, CHATS + 2):
             people.create_task(talk(chat), name=f"chat:{chat}")
     took = perf_counter() - began
-    await asyncio.sleep(1)  # What is written down after an answer is part of its cost.
+    await asyncio.sleep(1)  # The writes after an answer are part of its cost.
     return CHATS * EACH / took, (_cpu_ms(pid) - spent) / (CHATS * EACH)
 
 
