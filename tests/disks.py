@@ -1,14 +1,15 @@
-"""Disks of a few megabytes, mounted for one test."""
+"""Disks of a few megabytes, mounted for one test, and limits on the size of files."""
 
 import os
+import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-__all__ = ["fill", "small_disk"]
+from structlog.testing import capture_logs
 
 
 def fill(ballast: Path) -> None:
@@ -32,3 +33,18 @@ def small_disk(place: Path, size: int) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is installed
+
+
+@contextmanager
+def files_at_most(size: int) -> Iterator[list[MutableMapping[str, Any]]]:
+    """Let no file grow beyond `size`: a write across it is cut short, and the next one fails, as on a full disk.
+
+    This applies to the file that pytest writes the log to, too. So the log lines are yielded instead.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with capture_logs() as logs:
+            yield logs
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -9,7 +9,7 @@ from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import CannotStart
 
 
-def test_the_second_holder_is_told_which_process_is_the_first(tmp_path: Path) -> None:
+def test_the_error_names_the_process_that_holds_the_lock(tmp_path: Path) -> None:
     with (
         DataDirLock(tmp_path),
         pytest.raises(CannotStart, match=f"in use by process {os.getpid()}"),
@@ -18,7 +18,7 @@ def test_the_second_holder_is_told_which_process_is_the_first(tmp_path: Path) ->
         pass
 
 
-def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
+def test_the_lock_is_released_at_the_end(tmp_path: Path) -> None:
     for _ in range(2):
         with DataDirLock(tmp_path):
             pass
@@ -32,7 +32,7 @@ def test_a_symlinked_path_is_the_same_directory(tmp_path: Path) -> None:
         pass
 
 
-def test_the_kernel_frees_the_lock_of_a_killed_process(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib; from gateway.data_dir import DataDirLock\n"
         "with DataDirLock(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
@@ -51,7 +51,7 @@ def test_the_kernel_frees_the_lock_of_a_killed_process(tmp_path: Path) -> None:
         pass
 
 
-def test_the_directory_is_private_from_birth_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_directory_is_created_private_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         prepare_data_dir(tmp_path / "new")
@@ -63,7 +63,7 @@ def test_the_directory_is_private_from_birth_whatever_the_umask(tmp_path: Path) 
     assert (tmp_path / "new" / "gatehouse.lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CannotStart, match=r"gateway\.data_dir"):
         prepare_data_dir(tmp_path / "file" / "data")

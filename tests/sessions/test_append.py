@@ -57,7 +57,7 @@ async def sessions(tmp_path: Path, journal: SlowJournal) -> AsyncIterator[Sessio
     await manager.close()
 
 
-async def test_what_the_journal_refuses_leaves_no_gap(sessions: SessionManager, journal: SlowJournal) -> None:
+async def test_a_refused_append_leaves_no_gap_in_the_seq(sessions: SessionManager, journal: SlowJournal) -> None:
     first = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="refused")]))
     second = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="taken")]))
     async with asyncio.timeout(60):
@@ -71,7 +71,7 @@ async def test_what_the_journal_refuses_leaves_no_gap(sessions: SessionManager, 
     assert [entry.content for entry in session.entries if isinstance(entry, entries.User)] == ["taken"]
 
 
-async def test_what_the_journal_has_is_in_memory_though_nobody_waited(
+async def test_a_committed_append_is_applied_although_its_caller_was_cancelled(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
     asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="patience")]))
@@ -86,7 +86,7 @@ async def test_what_the_journal_has_is_in_memory_though_nobody_waited(
     assert [entry.content for entry in session.entries if isinstance(entry, entries.User)] == ["patience", "next"]
 
 
-async def test_entries_for_a_session_deleted_meanwhile_are_nobodys(
+async def test_entries_committed_while_their_session_is_deleted_are_dropped(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
     asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="too late")]))
@@ -99,7 +99,7 @@ async def test_entries_for_a_session_deleted_meanwhile_are_nobodys(
     assert sessions.list(SCOPE) == []
 
 
-async def test_what_was_changed_in_a_session_deleted_meanwhile_was_changed(
+async def test_a_setting_committed_while_its_session_is_deleted_is_not_refused(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
     """The answer to whoever asked for it is in the same commit: a refusal would come too late."""
@@ -112,7 +112,7 @@ async def test_what_was_changed_in_a_session_deleted_meanwhile_was_changed(
         assert (await clearing).key == SCOPE
 
 
-async def test_a_session_is_deleted_also_on_a_full_disk(sessions: SessionManager, journal: SlowJournal) -> None:
+async def test_a_session_can_be_deleted_on_a_full_disk(sessions: SessionManager, journal: SlowJournal) -> None:
     """It has left the list before what the others have to know of it is stored; it must not come back."""
     journal.is_slow = False
     origin = Address(channel="web", account="default", kind=PeerKind.DIRECT, peer="ann")

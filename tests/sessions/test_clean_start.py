@@ -34,7 +34,7 @@ def transcript(directory: Path, key: str = SCOPE) -> Path:
     return directory / "transcripts" / file_name(key)
 
 
-async def test_an_orderly_end_spares_the_next_start_every_transcript(directory: Path) -> None:
+async def test_after_a_clean_shutdown_the_next_start_reads_no_transcript(directory: Path) -> None:
     listed = await ended(directory)
     # A file that somebody has made unreadable would be noticed, if it were looked at.
     content = transcript(directory).read_bytes()
@@ -47,7 +47,7 @@ async def test_an_orderly_end_spares_the_next_start_every_transcript(directory: 
     await manager.close()
 
 
-async def test_a_kill_after_the_first_change_is_no_orderly_end(directory: Path) -> None:
+async def test_a_kill_after_the_first_change_is_not_a_clean_shutdown(directory: Path) -> None:
     await ended(directory)
     killed, _ = await opened(directory)
     await killed.append(SCOPE, [e.User(content="more")])
@@ -58,7 +58,7 @@ async def test_a_kill_after_the_first_change_is_no_orderly_end(directory: Path) 
     await killed.close()
 
 
-async def test_a_kill_before_any_change_is_as_good_as_an_orderly_end(directory: Path) -> None:
+async def test_a_kill_before_any_change_counts_as_a_clean_shutdown(directory: Path) -> None:
     await ended(directory)
     killed, _ = await opened(directory)
     await killed.lines(SCOPE, 1)
@@ -80,7 +80,7 @@ async def test_a_kill_before_any_change_is_as_good_as_an_orderly_end(directory: 
     ],
     ids=["transcript deleted", "transcript renamed", "no index", "other index", "bad mark", "no mark"],
 )
-async def test_whatever_changed_meanwhile_is_noticed(directory: Path, change: Callable[[Path], object]) -> None:
+async def test_every_change_between_two_runs_is_noticed(directory: Path, change: Callable[[Path], object]) -> None:
     listed = await ended(directory)
     change(directory)
     manager, _ = await opened(directory)
@@ -92,7 +92,7 @@ async def test_whatever_changed_meanwhile_is_noticed(directory: Path, change: Ca
     await again.close()
 
 
-async def test_a_transcript_changed_in_place_is_added_up_when_it_is_read(directory: Path) -> None:
+async def test_a_transcript_changed_in_place_corrects_the_state_when_it_is_loaded(directory: Path) -> None:
     await ended(directory)
     more = encode(stamp(e.User(content="by hand"), seq=4, now=Clock()())[0])
     with transcript(directory).open("ab") as file:
@@ -104,7 +104,7 @@ async def test_a_transcript_changed_in_place_is_added_up_when_it_is_read(directo
     await manager.close()
 
 
-async def test_files_that_cannot_be_deleted_are_tried_again_at_the_next_start(directory: Path) -> None:
+async def test_files_that_cannot_be_deleted_are_retried_at_the_next_start(directory: Path) -> None:
     await ended(directory)
     manager, _ = await opened(directory)
     path = transcript(directory)

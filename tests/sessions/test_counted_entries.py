@@ -27,7 +27,7 @@ def test_an_undone_turn_does_not_count() -> None:
     assert (fold(entries).messages, fold(entries).turns) == (2, 1)
 
 
-def test_undoing_goes_back_turn_by_turn_until_nothing_is_left() -> None:
+def test_undo_goes_back_turn_by_turn_to_the_start() -> None:
     entries = sealed(dialogue(2))
     for turn in ("t2", "t1"):
         undo = undo_last_turn(entries)
@@ -38,7 +38,7 @@ def test_undoing_goes_back_turn_by_turn_until_nothing_is_left() -> None:
     assert history_for_model(entries, 50) == []
 
 
-def test_a_summary_stands_in_place_of_what_it_covers() -> None:
+def test_a_summary_replaces_the_messages_it_covers() -> None:
     entries = sealed([*dialogue(3), e.Summary(content="they talked", from_seq=1, covers=12)])
     messages = history_for_model(entries, 50)
     assert texts_of(messages)[0].endswith("they talked")
@@ -46,7 +46,7 @@ def test_a_summary_stands_in_place_of_what_it_covers() -> None:
     assert isinstance(messages[0], UserMessage)
 
 
-def test_a_summary_stays_however_much_is_said_after_it() -> None:
+def test_a_summary_stays_in_front_of_any_number_of_messages() -> None:
     before = dialogue(1)
     after = [*before, e.Summary(content="they talked", from_seq=1, covers=len(before)), *dialogue(9)[7:]]
     messages = history_for_model(sealed(after), 10)
@@ -55,7 +55,7 @@ def test_a_summary_stays_however_much_is_said_after_it() -> None:
     assert texts_of(messages)[-1] == "answer of t9"
 
 
-def test_the_newest_summary_counts() -> None:
+def test_the_newest_summary_is_used() -> None:
     older = e.Summary(content="older", from_seq=1, covers=7)
     newer = e.Summary(content="newer", from_seq=1, covers=12)
     messages = history_for_model(sealed([*dialogue(2), older, newer, e.User(content="go on")]), 50)
@@ -71,13 +71,13 @@ def test_the_newest_summary_counts() -> None:
         [e.Summary(content="tells what was undone", from_seq=1, covers=12), e.Undo(undone="t2", first=8, messages=2)],
     ],
 )
-def test_a_summary_that_does_not_hold_is_passed_over(afterwards: list[Entry]) -> None:
+def test_an_invalid_summary_is_ignored(afterwards: list[Entry]) -> None:
     valid = e.Summary(content="valid", from_seq=1, covers=7)
     messages = history_for_model(sealed([*dialogue(2), valid, *afterwards, e.User(content="go on")]), 50)
     assert texts_of(messages)[0].endswith("valid")
 
 
-def test_a_summary_of_what_was_cleared_is_passed_over() -> None:
+def test_a_summary_of_cleared_messages_is_ignored() -> None:
     late = e.Summary(content="tells what was cleared", from_seq=1, covers=12)
     assert history_for_model(sealed([*dialogue(2), e.Clear(), late, e.User(content="go on")]), 50) == [
         UserMessage(text="go on")

@@ -37,7 +37,7 @@ def statements(entries: Sequence[Entry], undone: Sequence[str] = ()) -> list[tup
     return [(said.role, said.content, len(said.tool_calls)) for said in found]
 
 
-def test_json_has_exactly_the_promised_fields() -> None:
+def test_json_has_exactly_the_documented_fields() -> None:
     entries = sealed(dialogue(1))
     assert json.loads(export_text(JsonExport(meta(entries)), entries)) == {
         "session_id": "web_ann",
@@ -66,14 +66,14 @@ def test_json_without_a_known_origin_still_names_the_chat() -> None:
 
 
 @given(st.lists(conversation | marks, max_size=20))
-def test_json_is_json_whatever_was_said(said: list[Entry]) -> None:
+def test_a_json_export_is_valid_for_any_content(said: list[Entry]) -> None:
     entries = sealed([header(), *said])
     found = json.loads(export_text(JsonExport(meta(entries)), entries))
     assert {message["role"] for message in found["messages"]} <= {"user", "assistant", "tool_result"}
 
 
 @given(st.lists(conversation | marks, max_size=20))
-def test_every_message_and_every_call_is_told_once(said: list[Entry]) -> None:
+def test_every_message_and_call_is_exported_once(said: list[Entry]) -> None:
     entries = sealed([header(), *said])
     told = statements(entries)
     assert [text for role, text, _ in told if role == "user"] == [x.content for x in said if isinstance(x, e.User)]
@@ -83,7 +83,7 @@ def test_every_message_and_every_call_is_told_once(said: list[Entry]) -> None:
     ]
 
 
-def test_calls_behind_an_answer_belong_to_it() -> None:
+def test_tool_calls_after_an_answer_belong_to_it() -> None:
     said = [
         e.Assistant(content="let me see"),
         e.ToolUse(tool_use_id="a", name="time", input={}),
@@ -100,7 +100,7 @@ def test_calls_behind_an_answer_belong_to_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [MarkdownExport, JsonExport])
-async def test_what_was_taken_back_is_left_out_and_what_was_cleared_stays(
+async def test_an_export_leaves_out_undone_turns_and_keeps_cleared_ones(
     kind: Callable[[SessionMeta, set[str]], Export],
 ) -> None:
     entries = sealed([*dialogue(2), e.Undo(undone="t2", first=8, messages=2), e.Clear()])
@@ -153,19 +153,19 @@ thanks
 """
 
 
-def test_an_empty_session_is_a_document_too() -> None:
+def test_an_empty_session_can_be_exported() -> None:
     entries = sealed([header()])
     assert export_text(MarkdownExport(meta(entries)), []).startswith("# Session 1\n")
     assert json.loads(export_text(JsonExport(meta(entries)), []))["messages"] == []
 
 
-def test_a_tools_output_cannot_end_its_fence() -> None:
+def test_tool_output_cannot_close_its_code_fence() -> None:
     entries = sealed([header(), e.ToolResult(tool_use_id="a", output="```\n# forged\n````")])
     text = export_text(MarkdownExport(meta(entries)), entries)
     assert "`````\n```\n# forged\n````\n`````\n" in text
 
 
-def test_markdown_holds_nothing_that_a_terminal_obeys() -> None:
+def test_markdown_contains_no_control_characters() -> None:
     said = [
         e.User(content=HOSTILE, sender_name=HOSTILE),
         e.ToolUse(tool_use_id="a", name=HOSTILE, input={HOSTILE: HOSTILE}),

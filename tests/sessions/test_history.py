@@ -28,7 +28,7 @@ def assert_legal(messages: list[Message]) -> None:
 
 
 @given(transcripts, sizes)
-def test_any_history_is_legal_and_within_the_window(entries: list[Entry], size: int) -> None:
+def test_every_history_is_valid_and_within_the_window(entries: list[Entry], size: int) -> None:
     messages = history_for_model(entries, size)
     assert_legal(messages)
     assert len(messages) <= size
@@ -44,7 +44,7 @@ def test_the_current_turn_is_always_whole(entries: list[Entry], size: int) -> No
     assert len(messages) <= size + 3
 
 
-def test_a_dialogue_is_shown_to_the_model_in_full() -> None:
+def test_the_model_sees_the_whole_dialogue() -> None:
     assert history_for_model(sealed(dialogue(1)), 50) == [
         UserMessage(text="question of t1"),
         AssistantMessage(text="", tool_calls=history_for_model(sealed(dialogue(1)), 50)[1].tool_calls),  # type: ignore[union-attr]  # The next line says what it is.
@@ -69,7 +69,7 @@ def test_consecutive_tool_calls_are_one_message_with_the_text_before_them() -> N
     assert outcomes == ToolMessage(outcomes=(ToolOutcome(id="a", output="first"), ToolOutcome(id="b", output="second")))
 
 
-def test_a_call_cut_short_says_that_it_may_have_taken_effect() -> None:
+def test_an_interrupted_call_gets_a_result_that_says_so() -> None:
     entries: list[Entry] = [header(), e.User(content="go"), e.ToolUse(tool_use_id="a", name="x", input={})]
     after_a_crash = [*entries, e.User(content="and now?")]
     outcome = ToolOutcome(id="a", output=INTERRUPTED, is_error=True)
@@ -79,7 +79,7 @@ def test_a_call_cut_short_says_that_it_may_have_taken_effect() -> None:
     ]
 
 
-def test_a_result_whose_call_was_lost_is_left_out() -> None:
+def test_a_result_without_its_call_is_left_out() -> None:
     entries: list[Entry] = [header(), e.User(content="go"), e.ToolResult(tool_use_id="a", output="done")]
     assert history_for_model(sealed(entries), 50) == [UserMessage(text="go")]
 

@@ -20,7 +20,7 @@ def of_turn(number: int, body: list[Entry]) -> list[Entry]:
 
 
 @given(st.lists(bodies, max_size=12), sizes, st.none() | st.integers(min_value=2, max_value=20))
-def test_a_growing_session_is_remembered_as_it_would_be_folded(
+def test_the_cached_history_equals_the_computed_one_after_every_entry(
     turns: list[list[Entry]], size: int, max_chars: int | None
 ) -> None:
     entries: list[Entry] = []
@@ -34,14 +34,14 @@ def test_a_growing_session_is_remembered_as_it_would_be_folded(
         assert whole_so_far == split_history(entries, size, max_chars=max_chars)
 
 
-def test_a_window_that_is_made_larger_reaches_further_back() -> None:
+def test_a_larger_window_reaches_further_back() -> None:
     entries = [*sealed(dialogue(100)), e.User(content="now", turn="now")]
     cache = HistoryCache()
     assert cache.split(entries, 4, turn="now") == split_history(entries, 4, turn="now")
     assert cache.split(entries, 40, turn="now") == split_history(entries, 40, turn="now")
 
 
-def test_what_stands_behind_a_summary_is_remembered_too() -> None:
+def test_messages_after_a_summary_are_cached_too() -> None:
     """A long session is summed up now and then; no turn after that costs what was said before it."""
     entries: list[Entry] = []
     cache = HistoryCache()

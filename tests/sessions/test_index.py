@@ -24,13 +24,13 @@ def write(path: Path, *scopes: tuple[str, Scope]) -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", 'tw"o', "thrée")])
-def test_an_index_is_read_back_as_it_was_written(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_an_index_is_read_back_unchanged(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = tmp_path / "index.json"
     write(path, *((name, scope(3)) for name in names))
     assert index.read(path, START) == IndexContents(scopes={name: scope(3) for name in names})
 
 
-def test_an_index_has_the_fields_of_the_contract(tmp_path: Path) -> None:
+def test_an_index_has_the_documented_fields(tmp_path: Path) -> None:
     path = tmp_path / "index.json"
     write(path, (SCOPE, scope(3)))
     told = json.loads(path.read_bytes())
@@ -51,18 +51,18 @@ def test_a_bad_index_is_set_aside(tmp_path: Path, content: bytes) -> None:
     assert next(tmp_path.iterdir()).read_bytes() == content
 
 
-def test_no_index_is_no_trouble(tmp_path: Path) -> None:
+def test_a_missing_index_is_not_an_error(tmp_path: Path) -> None:
     assert index.read(tmp_path / "index.json", START) is None
 
 
-def test_a_scope_whose_active_session_is_gone_has_none_and_keeps_its_numbers() -> None:
+def test_a_scope_without_its_active_session_has_none_and_keeps_its_numbers() -> None:
     left = scope(3).without(f"{SCOPE}#3")
     assert left.active_session_key is None
     assert left.ordered_sessions == (f"{SCOPE}#2", SCOPE)
     assert (left.highest_number, left.epoch) == (3, 3)
 
 
-def test_what_changes_in_a_session_changes_no_order() -> None:
+def test_a_changed_session_keeps_its_place_in_the_order() -> None:
     busy = scope(3).with_session(SCOPE, fold(sealed(dialogue(2))))
     assert busy.ordered_sessions == scope(3).ordered_sessions
     assert busy.sessions[SCOPE].messages == 4

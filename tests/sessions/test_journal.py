@@ -53,7 +53,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("first", [1, 2, 4])
-def test_the_transcript_is_what_the_journal_says(disk: Disk, end: str, first: int) -> None:
+def test_a_replay_makes_the_transcript_equal_to_the_journal(disk: Disk, end: str, first: int) -> None:
     path = disk.path(SCOPE)
     path.write_bytes(b"".join([*LINES[:3], *ENDS[end]]))
     path.chmod(0o600)
@@ -62,25 +62,25 @@ def test_the_transcript_is_what_the_journal_says(disk: Disk, end: str, first: in
     assert replay(disk, SCOPE, noted(first)) == 0
 
 
-def test_a_transcript_that_is_lost_whole_is_made_anew(disk: Disk) -> None:
+def test_a_lost_transcript_is_rebuilt_from_the_journal(disk: Disk) -> None:
     assert replay(disk, SCOPE, noted(1)) == COUNT
     assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
 
 
-def test_what_the_file_has_beyond_the_journal_stays(disk: Disk) -> None:
+def test_a_replay_keeps_entries_that_are_newer_than_the_journal(disk: Disk) -> None:
     disk.path(SCOPE).write_bytes(b"".join(LINES))
     assert replay(disk, SCOPE, noted(4)[:2]) == 0
     assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
 
 
-def test_what_the_file_said_otherwise_is_kept_aside(disk: Disk) -> None:
+def test_a_replay_saves_the_bytes_that_it_replaces(disk: Disk) -> None:
     other = LINES[4].replace(b"number", b"numero")
     disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], other]))
     replay(disk, SCOPE, noted(4))
     assert other in disk.path(SCOPE).with_suffix(".jsonl.corrupt").read_bytes()
 
 
-def test_the_new_name_is_synced_before_the_journal_may_forget(disk: Disk) -> None:
+def test_a_replaced_file_is_fsynced_by_name_before_the_journal_is_dropped(disk: Disk) -> None:
     """Otherwise another power cut could bring the spoiled file back, and nothing to mend it with."""
     disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], bytes(99)]))
     replay(disk, SCOPE, noted(4))
@@ -89,7 +89,7 @@ def test_the_new_name_is_synced_before_the_journal_may_forget(disk: Disk) -> Non
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_has_become_of_its_end(disk: Disk, seed: int) -> None:
+def test_a_replay_repairs_any_damage_at_the_end(disk: Disk, seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - not for secrets
     whole = b"".join(LINES)
     spoiled = bytearray(whole[: dice.randrange(len(LINES[0]), len(whole))])

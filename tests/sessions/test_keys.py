@@ -13,12 +13,12 @@ keys = st.text(min_size=1) | st.sampled_from(
 
 
 @given(scopes, st.integers(min_value=1, max_value=10**17))
-def test_a_key_is_read_back_as_it_was_made(scope: str, number: int) -> None:
+def test_a_parsed_key_gives_scope_and_number(scope: str, number: int) -> None:
     assert parse_key(session_key(scope, number)) == (scope, number)
 
 
 @pytest.mark.parametrize("key", ["", "#2", "a#", "a#1", "a#02", "a#0", "a#-2", "a#2#3", "a#x", "a#²"])
-def test_what_no_session_is_called_is_no_key(key: str) -> None:
+def test_an_invalid_key_is_rejected(key: str) -> None:
     with pytest.raises(ValueError, match="not a session key"):
         parse_key(key)
 
@@ -30,7 +30,7 @@ def test_a_file_name_is_plain_short_and_lower_case(key: str) -> None:
 
 
 @given(keys, keys)
-def test_distinct_keys_have_distinct_files_even_where_case_does_not_count(one: str, other: str) -> None:
+def test_distinct_keys_have_distinct_files_even_on_a_file_system_that_ignores_case(one: str, other: str) -> None:
     assert (file_name(one).casefold() == file_name(other).casefold()) is (one == other)
 
 
@@ -38,5 +38,5 @@ def test_distinct_keys_have_distinct_files_even_where_case_does_not_count(one: s
     ("one", "other"),
     [("a:b", "a_b"), ("user", "User"), ("\u00e9", "e\u0301"), ("a", "a "), ("a", "a."), ("x", "x#2")],
 )
-def test_keys_that_look_alike_have_files_of_their_own(one: str, other: str) -> None:
+def test_similar_keys_have_different_files(one: str, other: str) -> None:
     assert file_name(one).casefold() != file_name(other).casefold()

@@ -83,7 +83,7 @@ async def everything(directory: Path) -> Told:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_told_is_lost_however_often_the_writer_is_killed(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_entries_survive_repeated_kills(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - the same kills for the same seed.
     directory = tmp_path / "sessions"
     told: Told = {}

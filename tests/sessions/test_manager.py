@@ -29,7 +29,7 @@ def said(session: Session) -> list[str]:
     return [entry.content for entry in session.entries if isinstance(entry, e.User | e.Assistant)]
 
 
-async def test_looking_creates_nothing(manager: SessionManager) -> None:
+async def test_reading_calls_create_no_session(manager: SessionManager) -> None:
     assert manager.active(SCOPE) is None
     assert manager.list(SCOPE) == []
 
@@ -49,7 +49,7 @@ async def test_new_sessions_are_numbered_and_listed_newest_first(manager: Sessio
     assert [meta.number for meta in manager.list(SCOPE)] == [3, 2, 1]
 
 
-async def test_scopes_know_nothing_of_each_other(manager: SessionManager) -> None:
+async def test_scopes_are_isolated(manager: SessionManager) -> None:
     await begin(manager)
     await begin(manager, BOB)
     await manager.start_new(BOB, agent="main", origin=ANN)
@@ -58,14 +58,14 @@ async def test_scopes_know_nothing_of_each_other(manager: SessionManager) -> Non
         await manager.resume(SCOPE, 2)
 
 
-async def test_entries_get_their_numbers_in_order(manager: SessionManager) -> None:
+async def test_entries_get_consecutive_seqs(manager: SessionManager) -> None:
     key = await begin(manager)
     appended = await manager.append(key, [e.User(content="hi", turn="t1"), e.Assistant(content="hello", turn="t1")])
     assert [entry.seq for entry in appended] == [3, 4]
     assert (await manager.load(key)).entries[-2:] == tuple(appended)
 
 
-async def test_what_is_said_shows_in_the_listing(manager: SessionManager) -> None:
+async def test_messages_change_the_listing(manager: SessionManager) -> None:
     key = await begin(manager)
     await manager.append(key, [e.User(content="Fix the\nrouter"), e.Assistant(content="Done.")])
     meta = manager.list(SCOPE)[0]
@@ -80,7 +80,7 @@ async def test_history_and_lines_come_from_the_transcript(manager: SessionManage
     assert [(line.role, line.text) for line in await manager.lines(key, 5)] == [("user", "hi"), ("assistant", "hello")]
 
 
-async def test_context_messages_narrow_the_history(directory: Path) -> None:
+async def test_context_messages_limits_the_history(directory: Path) -> None:
     manager = await SessionManager.open(directory, SessionSettings(context_messages=2), Clock())
     await manager.recover()
     key = await begin(manager)
@@ -105,7 +105,7 @@ async def test_resuming_the_active_session_writes_nothing(manager: SessionManage
 
 
 @pytest.mark.parametrize("number", [7, 0, -1])
-async def test_resuming_what_is_not_there_says_so(manager: SessionManager, number: int) -> None:
+async def test_resuming_an_unknown_session_is_refused(manager: SessionManager, number: int) -> None:
     await begin(manager)
     with pytest.raises(Refused, match=f"There is no session {number} here. Send /session list to see your sessions."):
         await manager.resume(SCOPE, number)
@@ -153,15 +153,13 @@ async def test_fifty_tasks_lose_nothing_and_keep_their_order(
             assert own == [f"{name} {number}" for number in range(10)]
 
 
-async def test_a_first_message_from_many_sides_makes_one_session(manager: SessionManager) -> None:
+async def test_concurrent_first_messages_start_one_session(manager: SessionManager) -> None:
     keys = await asyncio.gather(*(begin(manager) for _ in range(20)))
     assert set(keys) == {SCOPE}
     assert len(manager.list(SCOPE)) == 1
 
 
-async def test_what_is_appended_while_a_session_is_being_read_is_in_it(
-    manager: SessionManager, open_manager: OpenManager
-) -> None:
+async def test_entries_appended_during_a_load_are_included(manager: SessionManager, open_manager: OpenManager) -> None:
     key = await begin(manager)
     await manager.append(key, [e.User(content="before")])
     cold = await open_manager()
@@ -173,7 +171,7 @@ async def test_what_is_appended_while_a_session_is_being_read_is_in_it(
     assert said(await cold.load(key)) == ["before", "during"]
 
 
-async def test_a_cancelled_append_is_written_all_the_same(manager: SessionManager, open_manager: OpenManager) -> None:
+async def test_a_cancelled_append_is_still_written(manager: SessionManager, open_manager: OpenManager) -> None:
     key = await begin(manager)
     task = asyncio.create_task(manager.append(key, [e.User(content="hi")]))
     await asyncio.sleep(0)
@@ -195,7 +193,7 @@ async def test_a_flush_writes_the_index_and_only_when_it_has_changed(manager: Se
     assert index.stat().st_ino == written
 
 
-async def test_everything_on_disk_is_private_whatever_the_umask(directory: Path) -> None:
+async def test_all_session_files_are_private_under_any_umask(directory: Path) -> None:
     before = os.umask(0)
     try:
         manager = await SessionManager.open(directory, SessionSettings(), Clock())
@@ -220,7 +218,7 @@ async def test_a_folder_open_to_others_is_closed(directory: Path) -> None:
     assert modes(directory) == {"sessions": 0o700, "transcripts": 0o700}
 
 
-async def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotStart, match=r"Can't use .*sessions: "):
         await SessionManager.open(tmp_path / "file" / "sessions", SessionSettings(), Clock())
@@ -234,7 +232,7 @@ async def test_nothing_starts_before_recovery(directory: Path) -> None:
     assert not (directory / "index.json").exists()
 
 
-async def test_a_transcript_that_vanishes_ends_its_session_with_a_sentence(
+async def test_a_missing_transcript_ends_its_session_and_the_user_is_told(
     manager: SessionManager, directory: Path
 ) -> None:
     key = await begin(manager)
@@ -244,7 +242,7 @@ async def test_a_transcript_that_vanishes_ends_its_session_with_a_sentence(
     assert await begin(manager) == f"{SCOPE}#2"
 
 
-async def test_a_transcript_that_turns_unreadable_is_set_aside_and_the_person_told(
+async def test_an_unreadable_transcript_is_set_aside_and_the_user_is_told(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     key = await begin(manager)
@@ -258,7 +256,7 @@ async def test_a_transcript_that_turns_unreadable_is_set_aside_and_the_person_to
     assert await begin(other) == f"{SCOPE}#2"
 
 
-async def test_a_session_that_never_was_is_refused(manager: SessionManager) -> None:
+async def test_loading_an_unknown_session_is_refused(manager: SessionManager) -> None:
     with pytest.raises(Refused):
         await manager.load(SCOPE)
     with pytest.raises(Refused):

@@ -19,7 +19,7 @@ async def lines(manager: SessionManager) -> list[str]:
     return [line.text for line in await manager.lines(SCOPE, 50)]
 
 
-async def test_a_title_a_status_and_a_workspace_last(manager: SessionManager, open_manager: OpenManager) -> None:
+async def test_title_status_and_workspace_survive_a_restart(manager: SessionManager, open_manager: OpenManager) -> None:
     await talk(manager, 1)
     await manager.set_title(SCOPE, "Trip to Lisbon")
     await manager.set_workspace(SCOPE, "trip")
@@ -28,7 +28,7 @@ async def test_a_title_a_status_and_a_workspace_last(manager: SessionManager, op
     assert (await open_manager()).list(SCOPE) == [meta]
 
 
-async def test_clearing_hides_and_destroys_nothing(manager: SessionManager, directory: Path) -> None:
+async def test_clearing_hides_messages_but_destroys_nothing(manager: SessionManager, directory: Path) -> None:
     await talk(manager, 2)
     before = (directory / "transcripts" / file_name(SCOPE)).read_bytes()
     assert (await manager.clear(SCOPE)).messages == 0

@@ -84,7 +84,7 @@ def transcript(directory: Path, key: str = SCOPE) -> Path:
 
 
 @pytest.mark.usefixtures("directory")
-async def test_what_belongs_to_another_user_hurts_no_other_session(manager: SessionManager, directory: Path) -> None:
+async def test_a_file_of_another_user_affects_no_other_session(manager: SessionManager, directory: Path) -> None:
     for _ in range(2):
         session = await manager.start_new(SCOPE, agent="main", origin=ANN)
         await manager.append(session.key, [e.User(content="hi")])
@@ -101,9 +101,7 @@ async def test_what_belongs_to_another_user_hurts_no_other_session(manager: Sess
     assert transcript(directory).read_bytes() == before
 
 
-async def test_a_file_open_to_others_is_closed_at_the_start_and_counted(
-    manager: SessionManager, directory: Path
-) -> None:
+async def test_a_file_open_to_others_is_closed_at_start_and_counted(manager: SessionManager, directory: Path) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     await manager.flush()
     for path in (transcript(directory), directory / "index.json"):

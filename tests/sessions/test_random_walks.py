@@ -134,6 +134,6 @@ class Walk:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(operations, max_size=25))
-def test_whatever_happens_people_find_what_they_left(steps: list[Operation]) -> None:
+def test_random_operations_and_restarts_keep_every_message(steps: list[Operation]) -> None:
     with TemporaryDirectory() as directory:
         asyncio.run(Walk(Path(directory) / "sessions").run(steps))

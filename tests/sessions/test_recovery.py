@@ -40,12 +40,12 @@ async def reopened(directory: Path) -> tuple[SessionManager, RecoveryReport]:
     return manager, await manager.recover()
 
 
-async def test_a_kill_before_any_flush_costs_nothing(manager: SessionManager, open_manager: OpenManager) -> None:
+async def test_a_kill_before_the_first_flush_loses_nothing(manager: SessionManager, open_manager: OpenManager) -> None:
     await talk(manager)
     assert seen(await open_manager()) == seen(manager)
 
 
-async def test_a_kill_some_time_after_a_flush_costs_nothing(manager: SessionManager, directory: Path) -> None:
+async def test_a_kill_after_a_flush_loses_nothing(manager: SessionManager, directory: Path) -> None:
     await talk(manager)
     await manager.flush()
     await manager.append(SCOPE, [e.User(content="later")])
@@ -57,7 +57,7 @@ async def test_a_kill_some_time_after_a_flush_costs_nothing(manager: SessionMana
     await again.close()
 
 
-async def test_a_clean_start_has_nothing_to_repair_and_nothing_to_write(
+async def test_a_start_after_a_clean_shutdown_repairs_and_writes_nothing(
     manager: SessionManager, directory: Path
 ) -> None:
     await talk(manager)
@@ -93,7 +93,7 @@ async def test_a_clean_start_has_nothing_to_repair_and_nothing_to_write(
     ],
     ids=["deleted", "empty", "garbage", "truncated", "of nothing", "of a newer version", "a folder"],
 )
-async def test_a_spoilt_index_changes_nothing(
+async def test_a_damaged_index_changes_nothing(
     manager: SessionManager, open_manager: OpenManager, directory: Path, spoil: Callable[[Path], object]
 ) -> None:
     await talk(manager)
@@ -106,7 +106,7 @@ async def test_a_spoilt_index_changes_nothing(
     assert (directory / "index.json").is_file()
 
 
-async def test_an_old_index_changes_nothing(
+async def test_an_outdated_index_changes_nothing(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
@@ -131,7 +131,7 @@ async def test_a_session_without_a_file_is_dropped_and_its_number_not_used_again
     await again.close()
 
 
-async def test_when_the_active_file_is_missing_the_one_active_before_is(
+async def test_a_missing_active_transcript_makes_the_previous_session_active(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await talk(manager)
@@ -153,7 +153,7 @@ async def test_a_torn_tail_is_cut_off_and_counted(manager: SessionManager, direc
     await again.close()
 
 
-async def test_a_corrupted_session_hurts_no_other_and_is_told(manager: SessionManager, directory: Path) -> None:
+async def test_a_corrupted_session_is_reported_and_affects_no_other(manager: SessionManager, directory: Path) -> None:
     await talk(manager)
     await manager.flush()
     path = transcript(directory, f"{SCOPE}#2")
@@ -167,7 +167,7 @@ async def test_a_corrupted_session_hurts_no_other_and_is_told(manager: SessionMa
     await again.close()
 
 
-async def test_the_only_session_of_a_scope_does_not_leave_its_number_to_another(
+async def test_the_number_of_a_lost_only_session_is_not_reused(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await talk(manager)
@@ -178,7 +178,7 @@ async def test_the_only_session_of_a_scope_does_not_leave_its_number_to_another(
     assert (await again.resolve_active(BOB, agent="main", origin=ANN)).number == 2
 
 
-async def test_recovery_repeated_finds_the_same_and_leaves_nothing_behind(
+async def test_a_repeated_recovery_finds_the_same_and_leaves_no_files(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await talk(manager)
@@ -190,7 +190,7 @@ async def test_recovery_repeated_finds_the_same_and_leaves_nothing_behind(
         assert names(directory) == files
 
 
-async def test_a_half_written_index_of_a_killed_daemon_is_cleared_away(
+async def test_the_temporary_index_of_a_killed_daemon_is_removed(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await manager.flush()
@@ -216,7 +216,7 @@ async def test_a_newer_transcript_is_listed_refused_and_left_untouched(directory
     await manager.close()
 
 
-async def test_files_that_are_no_transcripts_are_left_alone(
+async def test_other_files_in_the_folder_are_left_alone(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await talk(manager)
@@ -226,7 +226,7 @@ async def test_files_that_are_no_transcripts_are_left_alone(
     assert note.read_text() == "hands off"
 
 
-async def test_a_flipped_number_does_not_lead_to_a_number_used_twice(
+async def test_a_damaged_number_does_not_cause_a_reused_number(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await talk(manager)

@@ -34,7 +34,7 @@ async def start(manager: SessionManager, count: int = 1) -> None:
         await manager.start_new(SCOPE, agent="main", origin=ANN)
 
 
-async def test_a_deleted_session_is_gone_from_disk_memory_and_index(
+async def test_a_deleted_session_is_removed_from_disk_memory_and_index(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await start(manager, 3)
@@ -46,7 +46,7 @@ async def test_a_deleted_session_is_gone_from_disk_memory_and_index(
     assert numbers(await open_manager()) == [3, 1]
 
 
-async def test_deleting_what_is_not_there_says_so(manager: SessionManager) -> None:
+async def test_deleting_an_unknown_session_is_refused(manager: SessionManager) -> None:
     with pytest.raises(Refused, match="no longer exists"):
         await manager.delete(SCOPE)
 
@@ -70,7 +70,7 @@ async def test_deleting_the_only_session_leaves_none_and_its_number_unused(manag
     assert (await manager.resolve_active(SCOPE, agent="main", origin=ANN)).number == 2
 
 
-async def test_a_running_turn_cannot_bring_a_deleted_session_back(manager: SessionManager, directory: Path) -> None:
+async def test_a_running_turn_cannot_restore_a_deleted_session(manager: SessionManager, directory: Path) -> None:
     await start(manager)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(manager.append(SCOPE, [e.User(content="before")]), name="before")
@@ -109,7 +109,7 @@ async def test_numbers_are_not_reused_after_a_prune(
     assert (await again.start_new(SCOPE, agent="main", origin=ANN)).number == 4
 
 
-async def test_the_least_recently_used_go_first_whatever_the_clock_says(directory: Path) -> None:
+async def test_the_least_recently_used_sessions_are_pruned_first_even_with_a_wrong_clock(directory: Path) -> None:
     clock = Clock()
     manager = await SessionManager.open(directory, SessionSettings(backlog_limit=3), clock)
     await manager.recover()
@@ -134,7 +134,7 @@ async def test_neither_the_active_session_nor_a_busy_one_is_pruned(directory: Pa
     await manager.close()
 
 
-async def test_an_archiver_sees_what_is_leaving_before_it_is_gone(directory: Path) -> None:
+async def test_the_archiver_is_told_before_a_session_is_removed(directory: Path) -> None:
     left: list[tuple[int, Leaving, bool]] = []
 
     async def archive(meta: SessionMeta, why: Leaving) -> None:
@@ -148,7 +148,7 @@ async def test_an_archiver_sees_what_is_leaving_before_it_is_gone(directory: Pat
     await manager.close()
 
 
-async def test_sessions_that_nobody_touched_for_the_ttl_are_removed(directory: Path) -> None:
+async def test_sessions_unused_for_the_ttl_are_removed(directory: Path) -> None:
     clock = Clock()
     manager = await SessionManager.open(directory, SessionSettings(ttl_days=30), clock)
     await manager.recover()
@@ -175,7 +175,7 @@ async def test_a_clock_set_back_makes_no_session_old(directory: Path) -> None:
     await manager.close()
 
 
-async def test_idle_sessions_are_completed_and_that_is_no_access(directory: Path) -> None:
+async def test_completing_an_idle_session_does_not_count_as_use(directory: Path) -> None:
     clock = Clock()
     manager = await SessionManager.open(directory, SessionSettings(idle_minutes=30), clock)
     await manager.recover()

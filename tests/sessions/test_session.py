@@ -13,14 +13,14 @@ from tests.sessions.samples import START, dialogue, header, sealed, transcripts
 
 
 @given(transcripts)
-def test_a_state_counts_within_what_was_written(entries: list[Entry]) -> None:
+def test_the_counts_of_a_state_never_exceed_the_entries(entries: list[Entry]) -> None:
     state = fold(entries)
     assert state.seq == len(entries)
     assert 0 <= state.messages <= len(entries)
     assert len(state.title) <= 80
 
 
-def test_a_state_follows_every_change() -> None:
+def test_each_entry_type_changes_the_state() -> None:
     entries = sealed(
         [
             *dialogue(2),
@@ -47,12 +47,12 @@ def test_the_first_message_gives_the_title() -> None:
     assert len(state.title) == 80
 
 
-def test_a_state_cannot_be_made_without_a_header() -> None:
+def test_a_state_needs_a_header() -> None:
     with pytest.raises(TypeError, match="header"):
         fold(sealed([e.User(content="hi")]))
 
 
-def test_what_models_used_adds_up_over_undoing_clearing_and_summing_up() -> None:
+def test_usage_includes_undone_cleared_and_summarised_turns() -> None:
     used = e.Usage(input_tokens=100, cached_tokens=40, output_tokens=10, cost_micros=7)
     state = fold(
         sealed(

@@ -5,7 +5,7 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.turn_progress import open_tool_calls
 
 
-def test_the_step_at_hand_has_its_own_calls_and_what_was_asked_about_them() -> None:
+def test_open_tool_calls_are_those_of_the_last_step_with_their_approvals() -> None:
     """A model may give the same id in two steps: what was allowed then is not allowed now."""
     use = e.ToolUse(tool_use_id="c", name="shell", input={}, turn="t")
     other = e.ToolUse(tool_use_id="d", name="shell", input={"x": 1}, turn="t")

@@ -10,7 +10,7 @@ from tests.sessions.samples import transcripts
 
 
 @given(transcripts, st.integers(min_value=0, max_value=9))
-def test_lines_are_what_people_said_and_nothing_else(entries: list[Entry], limit: int) -> None:
+def test_visible_lines_are_the_messages_and_nothing_else(entries: list[Entry], limit: int) -> None:
     said = {(type(entry), entry.content) for entry in entries if isinstance(entry, e.User | e.Assistant)}
     shown = visible_lines(entries, limit)
     assert len(shown) <= limit

@@ -19,7 +19,7 @@ def test_every_entry_is_one_line_and_comes_back_the_same(entry: Entry) -> None:
 
 
 @given(conversation | marks)
-def test_every_line_tells_type_seq_and_time(entry: Entry) -> None:
+def test_every_line_has_type_seq_and_time(entry: Entry) -> None:
     _, line = stamp(entry, seq=7, now=START)
     fields = json.loads(line)
     assert fields["seq"] == 7
@@ -27,7 +27,7 @@ def test_every_line_tells_type_seq_and_time(entry: Entry) -> None:
     assert fields["type"] == entry.__struct_config__.tag
 
 
-def test_a_header_tells_where_its_session_was_started() -> None:
+def test_a_header_has_the_origin_of_its_session() -> None:
     _, line = stamp(header(), seq=1, now=START)
     fields = json.loads(line)
     assert fields["type"] == "session"
@@ -35,7 +35,7 @@ def test_a_header_tells_where_its_session_was_started() -> None:
     assert fields["origin"] == {"channel": "web", "account": "default", "chat_id": "ann", "kind": "direct"}
 
 
-def test_a_summary_says_from_and_covers() -> None:
+def test_a_summary_is_written_with_from_and_covers() -> None:
     _, line = stamp(e.Summary(content="so far", from_seq=3, covers=9), seq=10, now=START)
     fields = json.loads(line)
     assert (fields["from"], fields["covers"]) == (3, 9)
@@ -52,7 +52,7 @@ def test_text_that_looks_like_a_line_break_stays_on_its_line(text: str) -> None:
     assert sealed.content == text
 
 
-def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
+def test_lone_surrogates_are_replaced_in_every_field() -> None:
     sealed, line = stamp(e.ToolUse(tool_use_id="1", name="\ud800", input={"\udc00": ["\ud800x"]}), seq=1, now=START)
     assert decode(line) == sealed
     assert sealed == e.ToolUse(seq=1, ts=START, tool_use_id="1", name="\ufffd", input={"\ufffd": ["\ufffdx"]})
@@ -63,7 +63,7 @@ def test_an_imported_entry_keeps_its_time() -> None:
     assert sealed.ts == START
 
 
-def test_a_type_of_a_newer_version_is_kept_apart_from_damage() -> None:
+def test_an_entry_type_of_a_newer_version_is_not_damage() -> None:
     entry = decode(b'{"type":"dream","seq":4,"ts":"2026-03-01T00:00:00Z","turn":"t1","about":["sheep"]}')
     assert entry == e.Unknown(kind="dream", seq=4, ts=START, turn="t1")
 
@@ -97,12 +97,12 @@ def test_fields_of_a_newer_version_are_skipped() -> None:
         b'{"type":7,"seq":1,"ts":"2026-03-01T00:00:00Z"}',
     ],
 )
-def test_what_is_no_entry_is_damaged(line: bytes) -> None:
+def test_an_invalid_line_is_reported_as_damaged(line: bytes) -> None:
     with pytest.raises(DamagedEntry):
         decode(line)
 
 
-def test_all_types_of_the_table_are_there() -> None:
+def test_every_entry_type_of_the_design_exists() -> None:
     table = (
         "session user assistant tool_use tool_result plan approval edit summary clear undo title workspace agent model"
         " status activated turn_end checkpoint file"

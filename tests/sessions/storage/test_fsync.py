@@ -5,7 +5,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,11 @@ from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.disk import Disk
+from gateway.spool import OnCommitted, Operation
+from tests.disks import files_at_most
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
+
+OTHER = "agent:main:web:direct:bob"
 
 
 class Faulty:
@@ -62,7 +66,7 @@ async def said(manager: SessionManager) -> list[str]:
     return [entry.content async for entry in manager.entries(SCOPE) if isinstance(entry, e.User)]
 
 
-async def test_a_file_that_could_not_be_synced_is_replaced_by_a_new_one(
+async def test_a_file_whose_fsync_failed_is_rebuilt(
     faulty: SessionManager, fsync: Faulty, directory: Path, open_manager: OpenManager
 ) -> None:
     await faulty.flush()
@@ -87,7 +91,7 @@ async def test_a_file_that_could_not_be_synced_is_replaced_by_a_new_one(
     assert stat.S_IMODE(transcript(directory).stat().st_mode) == 0o600
 
 
-async def test_what_the_kernel_dropped_is_written_again_from_memory(
+async def test_pages_dropped_by_the_kernel_are_written_again_from_memory(
     faulty: SessionManager, fsync: Faulty, directory: Path
 ) -> None:
     """After a failed fsync a page may be clean and gone at once: the file then holds less than was written to it."""
@@ -102,7 +106,7 @@ async def test_what_the_kernel_dropped_is_written_again_from_memory(
     assert await said(faulty) == ["before", "dropped"]
 
 
-async def test_a_name_that_could_not_be_synced_is_given_anew(
+async def test_a_file_is_rebuilt_when_the_fsync_of_its_folder_fails(
     faulty: SessionManager, fsync: Faulty, directory: Path, open_manager: OpenManager
 ) -> None:
     old = transcript(directory).stat().st_ino
@@ -128,7 +132,7 @@ async def test_a_session_deleted_while_it_cannot_be_synced_stays_deleted(
     assert faulty.trouble is None
 
 
-async def test_a_slow_fsync_keeps_nobody_from_writing_or_reading(faulty: SessionManager, fsync: Faulty) -> None:
+async def test_a_slow_fsync_delays_neither_appends_nor_reads(faulty: SessionManager, fsync: Faulty) -> None:
     fsync.goes_on.clear()
     fsync.has_begun.clear()
     async with asyncio.TaskGroup() as tasks:
@@ -141,3 +145,53 @@ async def test_a_slow_fsync_keeps_nobody_from_writing_or_reading(faulty: Session
         assert not flushing.done()
         fsync.goes_on.set()
     assert faulty.trouble is None
+
+
+class InstantJournal:
+    """Commits at once, and keeps the highest seq that was dropped of each session."""
+
+    def __init__(self) -> None:
+        self.dropped: dict[str, int] = {}
+
+    async def commit(self, *_operations: Operation, on_done: OnCommitted | None = None) -> None:
+        if on_done is not None:
+            on_done(None)
+
+    async def unflushed_entries(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
+        nothing: list[tuple[str, list[tuple[int, bytes]]]] = []
+        for entries in nothing:
+            yield entries
+
+    async def drop_entries(self, upto: Mapping[str, int]) -> None:
+        self.dropped.update(upto)
+
+
+async def test_lines_written_too_late_for_the_fsync_stay_in_the_journal(directory: Path, fsync: Faulty) -> None:
+    """The disk takes waiting lines again while a flush is running, which does not fsync their file any more."""
+    disk = Disk(directory, fsync=fsync)
+    await asyncio.to_thread(disk.prepare)
+    journal = InstantJournal()
+    manager = SessionManager(disk, SessionSettings(), Clock(), journal=journal)
+    await manager.recover()
+    for scope in (SCOPE, OTHER):
+        await manager.start_new(scope, agent="main", origin=ANN)
+    await manager.append(SCOPE, [e.User(content="x" * 2000)])
+    await manager.flush()
+    journal.dropped.clear()
+    with files_at_most(transcript(directory).stat().st_size + 40):
+        (waiting,) = await manager.append(SCOPE, [e.User(content="waits for the disk")])
+        await manager.append(OTHER, [e.User(content="is written")])
+        fsync.has_begun.clear()
+        fsync.goes_on.clear()
+        flushing = asyncio.create_task(manager.flush())
+        assert await asyncio.to_thread(fsync.has_begun.wait, 60)
+        assert manager.trouble is not None
+    (late,) = await manager.append(SCOPE, [e.User(content="comes with room")])
+    fsync.goes_on.set()
+    await flushing
+    assert manager.trouble is None
+    assert SCOPE not in journal.dropped
+    assert manager.flush_delay(30.0) == 1.0
+    await manager.flush()
+    assert journal.dropped[SCOPE] == late.seq == waiting.seq + 1
+    await manager.close()

@@ -1,37 +1,18 @@
 """A disk that refuses to write: entries wait in memory, in order, and nothing half-written is left."""
 
-import resource
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.disk import Disk
-from tests.disks import small_disk
+from tests.disks import files_at_most, small_disk
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
 from tests.sessions.samples import encoded, header, sealed
-
-
-@contextmanager
-def files_at_most(size: int) -> Iterator[list[MutableMapping[str, Any]]]:
-    """Let no file grow beyond `size`: a write across it is cut short, and the next one fails, as on a full disk.
-
-    That holds for the file into which pytest puts what is logged, too, so the log lines are given back instead.
-    """
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        with capture_logs() as logs:
-            yield logs
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -51,7 +32,7 @@ def texts(manager_entries: tuple[e.Entry, ...]) -> list[str]:
     return [entry.content for entry in manager_entries if isinstance(entry, e.User)]
 
 
-async def test_a_short_write_is_taken_back_and_tried_again_in_order(
+async def test_a_short_write_is_undone_and_retried_in_order(
     manager: SessionManager, open_manager: OpenManager, path: Path
 ) -> None:
     await begin(manager)
@@ -68,7 +49,7 @@ async def test_a_short_write_is_taken_back_and_tried_again_in_order(
     assert texts((await (await open_manager()).load(SCOPE)).entries) == ["first", "second", "third"]
 
 
-async def test_a_flush_writes_what_waited(manager: SessionManager, open_manager: OpenManager, path: Path) -> None:
+async def test_a_flush_writes_the_waiting_lines(manager: SessionManager, open_manager: OpenManager, path: Path) -> None:
     await begin(manager)
     with files_at_most(len(content(path)) + 40):
         await manager.append(SCOPE, [e.User(content="waits")])
@@ -77,7 +58,7 @@ async def test_a_flush_writes_what_waited(manager: SessionManager, open_manager:
     assert texts((await (await open_manager()).load(SCOPE)).entries) == ["waits"]
 
 
-async def test_a_session_begun_on_a_full_disk_is_there_once_there_is_room(
+async def test_a_session_started_on_a_full_disk_is_written_once_there_is_room(
     manager: SessionManager, open_manager: OpenManager
 ) -> None:
     with files_at_most(0):
@@ -89,7 +70,7 @@ async def test_a_session_begun_on_a_full_disk_is_there_once_there_is_room(
 
 
 @pytest.mark.parametrize("is_started", [True, False])
-def test_what_waits_is_read_with_the_rest(directory: Path, *, is_started: bool) -> None:
+def test_waiting_lines_are_read_with_the_file(directory: Path, *, is_started: bool) -> None:
     """A session whose entries wait may have left memory, and come back."""
     disk = Disk(directory)
     disk.prepare()
@@ -107,7 +88,7 @@ def test_what_waits_is_read_with_the_rest(directory: Path, *, is_started: bool) 
     assert disk.read(SCOPE).entries == sealed([header(), e.User(content="hi")])
 
 
-async def test_a_flush_that_fails_raises_nothing_and_the_next_one_mends_it(
+async def test_a_failed_flush_raises_nothing_and_the_next_one_recovers(
     manager: SessionManager, directory: Path
 ) -> None:
     await begin(manager)
@@ -121,7 +102,7 @@ async def test_a_flush_that_fails_raises_nothing_and_the_next_one_mends_it(
     assert (directory / "index.json").exists()
 
 
-async def test_what_waits_for_the_disk_is_bounded(manager: SessionManager) -> None:
+async def test_the_bytes_that_wait_for_the_disk_are_limited(manager: SessionManager) -> None:
     await begin(manager)
     with files_at_most(0):
         for _ in range(9):

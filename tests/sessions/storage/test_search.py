@@ -14,7 +14,7 @@ async def talk(manager: SessionManager, scope: str, *texts: str) -> None:
     await manager.append(session.key, [e.User(content=text) for text in texts])
 
 
-async def test_all_words_have_to_be_there_whatever_their_case(manager: SessionManager) -> None:
+async def test_a_search_needs_all_words_and_ignores_case(manager: SessionManager) -> None:
     await talk(manager, SCOPE, "A trip to LISBON", "a trip to Porto", 'Straße "x" \\ \n é')
     found = await manager.search(SCOPE, "lisbon Trip")
     assert [(hit.number, hit.role, hit.snippet) for hit in found.hits] == [(1, "user", "A trip to LISBON")]
@@ -22,7 +22,7 @@ async def test_all_words_have_to_be_there_whatever_their_case(manager: SessionMa
     assert len((await manager.search(SCOPE, "STRASSE É")).hits) == 1
 
 
-async def test_the_newest_come_first(manager: SessionManager) -> None:
+async def test_the_newest_hits_come_first(manager: SessionManager) -> None:
     await talk(manager, SCOPE, "needle one", "needle two")
     await talk(manager, SCOPE, "needle three")
     assert [hit.snippet for hit in (await manager.search(SCOPE, "needle")).hits] == [
@@ -32,12 +32,12 @@ async def test_the_newest_come_first(manager: SessionManager) -> None:
     ]
 
 
-async def test_other_scopes_are_not_looked_into(manager: SessionManager) -> None:
+async def test_a_search_stays_within_its_scope(manager: SessionManager) -> None:
     await talk(manager, BOB, "needle")
     assert (await manager.search(SCOPE, "needle")).hits == ()
 
 
-async def test_a_snippet_shows_the_surroundings(manager: SessionManager) -> None:
+async def test_a_snippet_shows_the_text_around_the_hit(manager: SessionManager) -> None:
     await talk(manager, SCOPE, "x " * 500 + "needle" + " y" * 500)
     hit = (await manager.search(SCOPE, "needle")).hits[0]
     assert "needle" in hit.snippet
@@ -46,19 +46,19 @@ async def test_a_snippet_shows_the_surroundings(manager: SessionManager) -> None
 
 
 @pytest.mark.parametrize("bounds", [{"limit": 3}, {"max_bytes": 200}, {"max_seconds": 0.0}])
-async def test_a_search_stops_at_its_bounds_and_says_so(manager: SessionManager, bounds: dict[str, int]) -> None:
+async def test_a_search_reports_that_it_stopped_at_a_limit(manager: SessionManager, bounds: dict[str, int]) -> None:
     await talk(manager, SCOPE, *["needle"] * 50)
     found = await manager.search(SCOPE, "needle", **bounds)
     assert found.stopped_early
     assert len(found.hits) <= 3
 
 
-async def test_no_words_find_nothing(manager: SessionManager) -> None:
+async def test_a_search_without_words_finds_nothing(manager: SessionManager) -> None:
     await talk(manager, SCOPE, "needle")
     assert (await manager.search(SCOPE, "  ")).hits == ()
 
 
-async def test_a_cancelled_search_leaves_room_for_the_next(manager: SessionManager) -> None:
+async def test_a_cancelled_search_does_not_delay_the_next_one(manager: SessionManager) -> None:
     await talk(manager, SCOPE, *["needle in a haystack"] * 2000)
     task = asyncio.create_task(manager.search(SCOPE, "absent", max_seconds=600))
     await asyncio.sleep(0)

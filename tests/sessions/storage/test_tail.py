@@ -120,7 +120,7 @@ def tail(entries: Sequence[Entry], enough: StopCondition) -> list[Entry]:
 
 
 @given(steps)
-def test_history_is_what_a_naive_model_tells(made: list[Step]) -> None:
+def test_history_matches_a_naive_model(made: list[Step]) -> None:
     telling = told(made)
     messages = history_for_model(telling.entries, 10_000)
     texts = [message.text for message in messages if not isinstance(message, ToolMessage)]
@@ -133,7 +133,7 @@ def test_history_is_what_a_naive_model_tells(made: list[Step]) -> None:
 @given(steps, st.integers(min_value=1, max_value=12))
 @example([("turn", 0), ("summary", 0), ("checkpoint", 0), ("turn", 0), ("undo", 0), ("undo", 0)], 2)
 @example([("turn", 0), ("turn", 0), ("summary", 1), ("turn", 0), ("wrong summary", 1), ("turn", 0)], 2)
-def test_the_end_is_enough_for_the_history(made: list[Step], size: int) -> None:
+def test_a_tail_is_enough_for_the_history(made: list[Step], size: int) -> None:
     entries = told(made).entries
     end = tail(entries, EnoughForHistory(size, fold(entries)))
     assert history_for_model(end, size) == history_for_model(entries, size)
@@ -143,13 +143,13 @@ def test_the_end_is_enough_for_the_history(made: list[Step], size: int) -> None:
 
 
 @given(steps, st.integers(min_value=1, max_value=20))
-def test_the_end_is_enough_for_the_lines(made: list[Step], limit: int) -> None:
+def test_a_tail_is_enough_for_the_visible_lines(made: list[Step], limit: int) -> None:
     entries = told(made).entries
     assert visible_lines(tail(entries, EnoughForLines(limit)), limit) == visible_lines(entries, limit)
 
 
 @given(steps)
-def test_the_end_is_enough_for_the_state(made: list[Step]) -> None:
+def test_a_tail_is_enough_for_the_state(made: list[Step]) -> None:
     telling = told(made)
     with TemporaryDirectory() as folder:
         path = Path(folder) / file_name(SCOPE)
@@ -159,12 +159,12 @@ def test_the_end_is_enough_for_the_state(made: list[Step]) -> None:
         assert state_from(reading) == msgspec.structs.replace(fold(telling.entries), size=path.stat().st_size)
 
 
-def test_little_is_read_of_a_long_session() -> None:
+def test_only_the_end_of_a_long_session_is_read() -> None:
     entries = told([("tools", 3), ("turn", 0)] * 500).entries
     assert len(tail(entries, EnoughForHistory(50, fold(entries)))) < 120
 
 
-def test_a_summary_of_everything_spares_reading_what_it_covers() -> None:
+def test_the_part_covered_by_a_summary_is_not_read() -> None:
     entries = told([*[("turn", 0)] * 100, ("checkpoint", 0)]).entries
     first, last = entries[2].seq, entries[-2].seq
     more: list[Entry] = [e.Summary(content="all", from_seq=first, covers=last), e.User(content="next", turn="n")]

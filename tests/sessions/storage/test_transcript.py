@@ -39,7 +39,7 @@ def lines_of(data: bytes) -> list[bytes]:
     return data.splitlines(keepends=True)
 
 
-def test_what_was_appended_is_read_back(path: Path) -> None:
+def test_appended_entries_are_read_back(path: Path) -> None:
     append(path, encoded([header(), HI]), is_new=True)
     assert read(path).entries == sealed([header(), HI])
     assert read(path).size == path.stat().st_size
@@ -53,7 +53,7 @@ SAID: list[Entry] = [
 ]
 
 
-def test_a_tail_cut_anywhere_costs_only_the_torn_line(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_loses_only_the_torn_line(tmp_path: Path) -> None:
     whole = encoded(SAID)
     ends = list(accumulate(map(len, lines_of(whole))))
     for cut in range(whole.index(b"\n") + 1, len(whole) + 1):
@@ -69,7 +69,7 @@ def test_a_tail_cut_anywhere_costs_only_the_torn_line(tmp_path: Path) -> None:
         assert torn_half(path).removesuffix(b"\n") == whole[len(lines) : cut]
 
 
-def test_the_next_append_after_a_torn_tail_is_on_a_line_of_its_own(path: Path) -> None:
+def test_an_append_after_a_torn_line_starts_a_new_line(path: Path) -> None:
     whole = encoded([*SAID, HI])
     path.write_bytes(whole[:-9])
     append(path, lines_of(whole)[-1], is_new=False)
@@ -112,7 +112,7 @@ def test_a_damaged_header_does_not_cost_the_session(path: Path, damage: bytes) -
     assert reading.entries[1:] == sealed(SAID)[1:]
 
 
-def test_an_entry_of_a_newer_version_is_kept_and_passed_over(path: Path) -> None:
+def test_an_entry_of_a_newer_version_is_kept_and_skipped(path: Path) -> None:
     dream = b'{"type":"dream","seq":5,"ts":"2026-03-01T00:00:00Z"}\n'
     path.write_bytes(encoded(SAID) + dream)
     assert [entry.seq for entry in read(path).entries] == [1, 2, 3, 4, 5]
@@ -136,7 +136,7 @@ def test_two_lines_that_claim_one_seq_are_both_kept(path: Path) -> None:
     [b"", b"\n", b"nonsense\n", b"\xff" * 100, encoded([header(key=f"{SCOPE}#2", number=2), HI]), encoded([HI])],
     ids=["empty", "blank", "text", "binary", "another session", "no header"],
 )
-def test_a_file_that_does_not_hold_its_session_is_unreadable(path: Path, content: bytes) -> None:
+def test_a_file_without_its_session_is_unreadable(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UnreadableTranscript):
         read(path)
@@ -157,7 +157,7 @@ def test_a_newer_format_is_refused_and_left_untouched(path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_what_is_set_aside_covers_nothing_up(path: Path) -> None:
+def test_setting_a_file_aside_overwrites_no_other(path: Path) -> None:
     for content in (b"one", b"two", b"three"):
         path.write_bytes(content)
         set_aside(path)
@@ -172,7 +172,7 @@ def test_a_new_transcript_does_not_overwrite_another_file(path: Path) -> None:
     assert path.with_name(f"{path.name}.corrupted").read_bytes() == b"something"
 
 
-def test_a_transcript_that_has_vanished_is_not_made_anew_without_its_header(path: Path) -> None:
+def test_a_missing_transcript_is_not_created_again_by_an_append(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         append(path, encoded([HI]), is_new=False)
     assert not path.exists()
@@ -187,7 +187,7 @@ def test_a_link_in_place_of_a_transcript_is_not_followed(path: Path, tmp_path: P
     assert target.read_bytes() == b""
 
 
-def test_files_are_private_whatever_the_umask(path: Path) -> None:
+def test_files_are_private_under_any_umask(path: Path) -> None:
     before = os.umask(0)
     try:
         append(path, encoded(SAID) + b'{"torn', is_new=True)

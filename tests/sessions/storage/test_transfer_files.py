@@ -31,7 +31,7 @@ async def elsewhere(tmp_path: Path) -> AsyncIterator[SessionManager]:
     await manager.close()
 
 
-async def test_what_is_exported_and_imported_is_the_same_to_the_byte(
+async def test_export_and_import_preserve_every_byte(
     manager: SessionManager, elsewhere: SessionManager, directory: Path
 ) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
@@ -49,16 +49,14 @@ async def test_what_is_exported_and_imported_is_the_same_to_the_byte(
     assert not list((directory.parent / "elsewhere").rglob(".arriving*"))
 
 
-async def test_a_session_whose_file_is_gone_cannot_be_exported_and_the_person_is_told(
-    manager: SessionManager, directory: Path
-) -> None:
+async def test_exporting_a_session_without_its_file_is_refused(manager: SessionManager, directory: Path) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     (directory / "transcripts" / file_name(SCOPE)).unlink()
     with pytest.raises(Refused, match="The record of session 1 is missing on the disk"):
         await exported(manager)
 
 
-async def test_a_session_that_is_deleted_while_it_is_exported_is_told_as_such(manager: SessionManager) -> None:
+async def test_a_session_deleted_during_its_export_is_reported_as_deleted(manager: SessionManager) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     exporting = asyncio.create_task(exported(manager), name="exporting")
     deleting = asyncio.create_task(manager.delete(SCOPE), name="deleting")
@@ -67,7 +65,7 @@ async def test_a_session_that_is_deleted_while_it_is_exported_is_told_as_such(ma
         assert b'"session"' in await exporting
 
 
-async def test_a_session_that_is_there_already_is_refused(manager: SessionManager) -> None:
+async def test_importing_an_existing_session_is_refused(manager: SessionManager) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     before = await exported(manager)
     with pytest.raises(Refused, match="Session 1 already exists"):
@@ -86,7 +84,7 @@ async def test_a_session_that_is_there_already_is_refused(manager: SessionManage
         (encoded([header(key="agent:main:web:direct:bob")]), "another chat"),
     ],
 )
-async def test_what_is_no_session_of_this_chat_is_refused(
+async def test_importing_an_invalid_or_foreign_session_is_refused(
     manager: SessionManager, directory: Path, data: bytes, sentence: str
 ) -> None:
     with pytest.raises(Refused, match=sentence):
@@ -94,7 +92,7 @@ async def test_what_is_no_session_of_this_chat_is_refused(
     assert list((directory / "transcripts").iterdir()) == []
 
 
-async def test_an_import_does_not_take_the_place_of_the_active_session(
+async def test_an_import_does_not_replace_the_active_session(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
@@ -107,12 +105,12 @@ async def test_an_import_does_not_take_the_place_of_the_active_session(
     assert (await found.start_new(SCOPE, agent="main", origin=ANN)).number == 8
 
 
-async def test_entries_are_read_one_after_the_other(manager: SessionManager) -> None:
+async def test_entries_are_yielded_in_order(manager: SessionManager) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     await manager.append(SCOPE, [e.User(content="hi")])
     assert [entry.seq async for entry in manager.entries(SCOPE)] == [1, 2, 3]
 
 
-async def test_a_session_that_never_was_cannot_be_exported(manager: SessionManager) -> None:
+async def test_exporting_an_unknown_session_is_refused(manager: SessionManager) -> None:
     with pytest.raises(Refused):
         await exported(manager)

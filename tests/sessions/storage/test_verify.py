@@ -24,14 +24,14 @@ async def begun(manager: SessionManager, directory: Path) -> Path:
     return directory / "transcripts" / file_name(SCOPE)
 
 
-async def test_what_we_wrote_is_sound(manager: SessionManager, directory: Path) -> None:
+async def test_our_own_files_pass_the_check(manager: SessionManager, directory: Path) -> None:
     await begun(manager, directory)
     report = await manager.verify()
     assert report.is_sound, report.problems
     assert (report.scopes, report.transcripts, report.entries) == (1, 1, 5)
 
 
-async def test_each_kind_of_damage_is_told_and_nothing_changed(manager: SessionManager, directory: Path) -> None:
+async def test_each_kind_of_damage_is_reported_and_nothing_is_changed(manager: SessionManager, directory: Path) -> None:
     path = await begun(manager, directory)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"\0\0\n", lines[4], b'{"torn']))
@@ -55,12 +55,12 @@ async def test_each_kind_of_damage_is_told_and_nothing_changed(manager: SessionM
     assert content(directory) == before
 
 
-async def test_an_index_without_its_files_is_told(manager: SessionManager, directory: Path) -> None:
+async def test_listed_sessions_without_files_are_reported(manager: SessionManager, directory: Path) -> None:
     (await begun(manager, directory)).unlink()
     assert await kinds(manager) == {"missing_transcript"}
 
 
-def test_nothing_is_wrong_where_there_is_nothing(tmp_path: Path) -> None:
+def test_an_empty_folder_passes_the_check(tmp_path: Path) -> None:
     (tmp_path / "transcripts").mkdir()
     tmp_path.chmod(0o700)
     (tmp_path / "transcripts").chmod(0o700)
@@ -68,13 +68,13 @@ def test_nothing_is_wrong_where_there_is_nothing(tmp_path: Path) -> None:
     assert report.is_sound, report.problems
 
 
-async def test_a_lost_index_is_told_where_there_are_transcripts(manager: SessionManager, directory: Path) -> None:
+async def test_a_missing_index_is_reported_if_there_are_transcripts(manager: SessionManager, directory: Path) -> None:
     await begun(manager, directory)
     (directory / "index.json").unlink()
     assert await kinds(manager) == {"no_index", "orphan"}
 
 
-async def test_a_folder_in_place_of_the_index_is_told(manager: SessionManager, directory: Path) -> None:
+async def test_a_folder_in_place_of_the_index_is_reported(manager: SessionManager, directory: Path) -> None:
     await begun(manager, directory)
     (directory / "index.json").unlink()
     (directory / "index.json").mkdir(mode=0o700)
