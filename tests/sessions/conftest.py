@@ -15,7 +15,7 @@ OpenManager = Callable[[], Awaitable[SessionManager]]
 
 
 class Clock:
-    """Every look at it takes a second."""
+    """A clock that advances one second per call."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def open_manager(directory: Path) -> AsyncIterator[OpenManager]:
-    """Open managers on the same folder, as a restart without any goodbye does; they are closed at the end."""
+    """Open managers on the same folder without closing the one before, as after a kill. All are closed at the end."""
     opened: list[SessionManager] = []
     clock = Clock()
 

@@ -1,4 +1,4 @@
-"""Entries for tests, numbered as `SessionManager` would."""
+"""Entries for tests, stamped as the session store does it."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -83,7 +83,7 @@ def encoded(entries: Sequence[Entry]) -> bytes:
 
 
 def dialogue(turns: int) -> list[Entry]:
-    """Make so many turns of question, tool call and answer, behind a header."""
+    """Return a header and `turns` turns of question, tool call and answer."""
     said: list[Entry] = [header(), e.Activated(key=SCOPE, epoch=1, highest_number=1)]
     for turn in (f"t{number}" for number in range(1, turns + 1)):
         said += [

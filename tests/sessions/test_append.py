@@ -1,4 +1,4 @@
-"""Entries on their way to the journal: what it refuses leaves no gap, and what it has is in memory whoever waits."""
+"""Appends and the journal: a refused append leaves no gap, and a committed one is applied even if it was cancelled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -15,7 +15,7 @@ from tests.sessions.conftest import SCOPE
 
 
 class SlowJournal:
-    """Ends a commit only when told to, and how."""
+    """A journal whose commits end when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
@@ -102,7 +102,7 @@ async def test_entries_committed_while_their_session_is_deleted_are_dropped(
 async def test_a_setting_committed_while_its_session_is_deleted_is_not_refused(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
-    """The answer to whoever asked for it is in the same commit: a refusal would come too late."""
+    """The answer to the user is in the same commit, so a refusal would come too late."""
     clearing = asyncio.create_task(sessions.clear(SCOPE))
     async with asyncio.timeout(60):
         committing = await journal.waiting.get()
@@ -113,7 +113,7 @@ async def test_a_setting_committed_while_its_session_is_deleted_is_not_refused(
 
 
 async def test_a_session_can_be_deleted_on_a_full_disk(sessions: SessionManager, journal: SlowJournal) -> None:
-    """It has left the list before what the others have to know of it is stored; it must not come back."""
+    """The session has left the list already when its successor cannot be written. It must not come back."""
     journal.is_slow = False
     origin = Address(channel="web", account="default", kind=PeerKind.DIRECT, peer="ann")
     active = await sessions.start_new(SCOPE, agent="main", origin=origin)

@@ -1,4 +1,4 @@
-"""After an orderly end the index is believed without a look at the transcripts; after anything else it is not."""
+"""After a clean shutdown the index is trusted without reading transcripts; otherwise it is not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ async def opened(directory: Path) -> tuple[SessionManager, RecoveryReport]:
 
 
 async def ended(directory: Path) -> list[SessionMeta]:
-    """Leave two scopes behind in good order; return what Ann has."""
+    """Write two scopes and shut down cleanly. Return Ann's sessions."""
     manager, _ = await opened(directory)
     for scope in (SCOPE, SCOPE, BOB):
         session = await manager.start_new(scope, agent="main", origin=ANN)

@@ -1,4 +1,4 @@
-"""The model is shown a legal conversation, whatever the transcript holds."""
+"""The model gets a valid conversation from any transcript."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ sizes = st.integers(min_value=1, max_value=12)
 
 
 def assert_legal(messages: list[Message]) -> None:
-    """Check what every provider insists on."""
+    """Check the rules that every provider enforces."""
     if messages:
         assert isinstance(messages[0], UserMessage)
     for at, message in enumerate(messages):
@@ -36,7 +36,7 @@ def test_every_history_is_valid_and_within_the_window(entries: list[Entry], size
 
 @given(transcripts, sizes)
 def test_the_current_turn_is_always_whole(entries: list[Entry], size: int) -> None:
-    """It cannot start with anything but its user message, as long as its entries were written in order."""
+    """It starts with its user message if its entries were written in order."""
     current = [e.User(content="now", turn="now"), e.ToolUse(tool_use_id="z", name="x", input={}, turn="now")]
     messages = history_for_model([*entries, *current], size, turn="now")
     assert_legal(messages)

@@ -1,4 +1,4 @@
-"""What is remembered of a history is what folding all of it anew would give, at every point of any session."""
+"""The cached history equals the computed one at every point of a session."""
 
 import msgspec
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_a_larger_window_reaches_further_back() -> None:
 
 
 def test_messages_after_a_summary_are_cached_too() -> None:
-    """A long session is summed up now and then; no turn after that costs what was said before it."""
+    """After a summary, a turn costs no more than before it."""
     entries: list[Entry] = []
     cache = HistoryCache()
     spoken = dialogue(60)

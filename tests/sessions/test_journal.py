@@ -1,4 +1,4 @@
-"""Putting back from the journal what a power cut has kept from a transcript, or spoiled in it."""
+"""The replay of the journal after a power cut has lost or damaged the end of a transcript."""
 
 import random
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def noted(first: int) -> list[tuple[int, bytes]]:
 
 
 def damaged(line: bytes) -> bytes:
-    """Return a line whose middle has not arrived."""
+    """Return a line with zeros in its middle."""
     third = len(line) // 3
     return line[:third] + bytes(third) + line[2 * third :]
 
@@ -81,7 +81,7 @@ def test_a_replay_saves_the_bytes_that_it_replaces(disk: Disk) -> None:
 
 
 def test_a_replaced_file_is_fsynced_by_name_before_the_journal_is_dropped(disk: Disk) -> None:
-    """Otherwise another power cut could bring the spoiled file back, and nothing to mend it with."""
+    """Otherwise another power cut could bring back the damaged file, and the journal would be empty."""
     disk.path(SCOPE).write_bytes(b"".join([*LINES[:4], bytes(99)]))
     replay(disk, SCOPE, noted(4))
     disk.begin_sync()

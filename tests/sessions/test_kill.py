@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment, again and again, loses nothing that it was told is written."""
+"""A writer that is killed again and again loses nothing that was acknowledged to it."""
 
 import asyncio
 import random
@@ -54,7 +54,7 @@ Told = dict[tuple[str, int], list[str]]
 
 
 def killed_writer(directory: Path, run: int, lines: int) -> list[str]:
-    """Let a writer write until it has told of so many lines, kill it, and return all that it has told of."""
+    """Kill a writer after so many acknowledged lines, and return these lines."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(directory), str(run)], stdout=subprocess.PIPE, text=True
     )
@@ -67,7 +67,7 @@ def killed_writer(directory: Path, run: int, lines: int) -> list[str]:
 
 
 async def everything(directory: Path) -> Told:
-    """Read all sessions after a kill; what is left has to be sound."""
+    """Read all sessions after a kill, and check that the files are sound."""
     manager = await SessionManager.open(directory, SessionSettings(), Clock())
     await manager.recover()
     found: Told = {}

@@ -1,4 +1,4 @@
-"""Files that belong to somebody else, or are open to everybody."""
+"""Files that belong to another user, or are readable by others."""
 
 import os
 import stat
@@ -68,7 +68,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 @pytest.fixture
 def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Lie where nobody can get at it, for a test that asks for that."""
+    """Use a folder that other users can reach, if the test needs one."""
     if request.node.get_closest_marker("usefixtures") is None:
         yield tmp_path / "sessions"
         return
@@ -123,7 +123,7 @@ async def test_a_file_that_others_can_read_is_closed_when_it_is_used(manager: Se
 async def test_a_disk_that_fails_to_read_leaves_the_file_as_it_is(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
-    """A folder in place of the file gives the error that a broken disk gives: on reading, not on opening."""
+    """A folder in place of the file fails like a broken disk: on reading, not on opening."""
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     await manager.flush()
     other = await open_manager()

@@ -1,4 +1,4 @@
-"""Random operations, kills and damage to the index, against a model that simply keeps everything in memory."""
+"""Random operations, kills and damage to the index, compared with a simple model in memory."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ operations = st.tuples(
 
 @dataclass
 class Model:
-    """What people would remember: who said what where, and which session they are in."""
+    """The model: the messages of each session, and the active session of each scope."""
 
     sessions: dict[str, dict[int, list[str]]] = field(default_factory=lambda: {scope: {} for scope in SCOPES})
     active: dict[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Walk:
         return self._opened[-1]
 
     async def _start(self) -> None:
-        """Start on the same files without a word to the one before, as after a kill."""
+        """Start on the same files without closing the manager before, as after a kill."""
         manager = await SessionManager.open(self._directory, SessionSettings(), self._clock)
         await manager.recover()
         if self._opened:

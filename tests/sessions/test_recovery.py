@@ -19,7 +19,7 @@ def transcript(directory: Path, key: str) -> Path:
 
 
 async def talk(manager: SessionManager) -> None:
-    """Leave three sessions of Ann, the second being the active one, and one of Bob."""
+    """Write three sessions of Ann, with the second one active, and one of Bob."""
     for number in range(1, 4):
         key = (await manager.start_new(SCOPE, agent="main", origin=ANN)).key
         await manager.append(key, [e.User(content=f"question {number}"), e.Assistant(content="answer")])

@@ -1,4 +1,4 @@
-"""Deleting, pruning and sweeping: what has to go is gone everywhere, and nothing else is."""
+"""Deleting, pruning and sweeping remove the right sessions from everywhere, and no others."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The state of a session follows its entries."""
+"""The state of a session, folded from its entries."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Random operations, crashes and reloads against a model that simply keeps everything."""
+"""Random operations, crashes and restarts, compared with a simple model in memory."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -30,7 +30,7 @@ texts = st.text(alphabet="aé\u2028\n\x85👋\x00", max_size=8)
 
 @dataclass
 class Told:
-    """A session as people remember it."""
+    """A session of the model."""
 
     turns: list[list[str]] = field(default_factory=list)
     title: str = ""
@@ -40,7 +40,7 @@ class Told:
 
 @dataclass
 class Known:
-    """A scope as people remember it."""
+    """A scope of the model."""
 
     sessions: dict[int, Told] = field(default_factory=dict)
     active: int | None = None
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(scope=scopes, text=texts, steps=st.integers(min_value=1, max_value=60))
     def talk(self, scope: str, text: str, steps: int) -> None:
-        """Say something; a hundred such turns are many checkpoints."""
+        """Add turns. A hundred of them make many checkpoints."""
         session = self.run(self.manager.resolve_active(scope, agent="main", origin=ANN))
         known = self.known[scope]
         if known.active is None or known.sessions[known.active].status is not SessionStatus.ACTIVE:
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: all(known.sessions or not known.highest for known in self.known.values()))
     @rule(harm=st.sampled_from(["none", "no index", "bad index", "torn"]))
     def crash(self, harm: str) -> None:
-        """Start anew on what the disk has, with neither flush nor goodbye.
+        """Start again from the disk, with neither flush nor close.
 
         A scope without sessions may forget its numbers in a crash; the precondition keeps that apart.
         """

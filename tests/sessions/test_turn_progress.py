@@ -1,4 +1,4 @@
-"""A turn that was cut short knows how far it had come."""
+"""The progress of an interrupted turn."""
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
@@ -6,7 +6,7 @@ from gateway.sessions.turn_progress import open_tool_calls
 
 
 def test_open_tool_calls_are_those_of_the_last_step_with_their_approvals() -> None:
-    """A model may give the same id in two steps: what was allowed then is not allowed now."""
+    """A model may use the same id in two steps. An approval of the first does not count for the second."""
     use = e.ToolUse(tool_use_id="c", name="shell", input={}, turn="t")
     other = e.ToolUse(tool_use_id="d", name="shell", input={"x": 1}, turn="t")
     asked = e.Approval(approval_id="q", tool_use_id="c", question="May I?", turn="t")

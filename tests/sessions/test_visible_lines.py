@@ -1,4 +1,4 @@
-"""A person is shown what was said, and nothing else."""
+"""A person sees the messages and nothing else."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""An fsync that fails: the file is not believed again, but built anew from what is known."""
+"""A failed fsync: the file is not trusted again, but rebuilt."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ OTHER = "agent:main:web:direct:bob"
 
 
 class Faulty:
-    """An fsync that fails, or takes its time, for as long as a test wants it to."""
+    """An fsync that fails or blocks for as long as a test wants."""
 
     def __init__(self) -> None:
         self.fails_on_files = False
@@ -94,7 +94,7 @@ async def test_a_file_whose_fsync_failed_is_rebuilt(
 async def test_pages_dropped_by_the_kernel_are_written_again_from_memory(
     faulty: SessionManager, fsync: Faulty, directory: Path
 ) -> None:
-    """After a failed fsync a page may be clean and gone at once: the file then holds less than was written to it."""
+    """After a failed fsync the kernel may drop a page. Then the file has less than was written to it."""
     await faulty.flush()
     durable = transcript(directory).stat().st_size
     await faulty.append(SCOPE, [e.User(content="dropped")])

@@ -1,4 +1,4 @@
-"""A disk that refuses to write: entries wait in memory, in order, and nothing half-written is left."""
+"""A full disk: entries wait in memory, in order, and no line is left half-written."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +71,7 @@ async def test_a_session_started_on_a_full_disk_is_written_once_there_is_room(
 
 @pytest.mark.parametrize("is_started", [True, False])
 def test_waiting_lines_are_read_with_the_file(directory: Path, *, is_started: bool) -> None:
-    """A session whose entries wait may have left memory, and come back."""
+    """A session with waiting entries may be evicted from the cache and loaded again."""
     disk = Disk(directory)
     disk.prepare()
     opening, hi = encoded([header()]), encoded([header(), e.User(content="hi")])[len(encoded([header()])) :]
@@ -117,7 +117,7 @@ async def test_the_bytes_that_wait_for_the_disk_are_limited(manager: SessionMana
 
 @pytest.fixture
 def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Lie on a disk of 64 KiB where a test asks for one; that takes the right to mount."""
+    """Use a disk of 64 KiB if the test asks for one. This needs the right to mount."""
     if request.node.get_closest_marker("usefixtures") is None:
         yield tmp_path / "sessions"
         return

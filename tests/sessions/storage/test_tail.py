@@ -1,4 +1,4 @@
-"""Reading the end of a session gives what reading all of it gives, and both give what a naive model gives."""
+"""Reading the end of a session gives the same as reading all of it, and the same as a naive model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ steps = st.lists(
 
 @dataclass
 class Telling:
-    """Makes a transcript as the gateway does, and keeps naively what still counts of it."""
+    """Builds a transcript as the gateway does, and keeps the effective entries in the simplest way."""
 
     entries: list[Entry] = field(default_factory=list)
     counting: list[tuple[str, list[Entry]]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Telling:
         return [entry for entry in said if isinstance(entry, e.User | e.Assistant)]
 
     def texts(self) -> list[str]:
-        """Tell everything that counts, in the order in which the model sees it."""
+        """Return the effective entries in the order in which the model sees them."""
         spoken = self.spoken()
         if not self.summaries:
             return [entry.content for entry in spoken]

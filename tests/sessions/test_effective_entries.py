@@ -1,4 +1,4 @@
-"""What was cleared or undone does not count, and a summary stands for what it covers while it holds."""
+"""Cleared and undone entries do not count, and a valid summary replaces the entries it covers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Titles, status, clearing and undoing: all of them entries, so nothing is destroyed."""
+"""Titles, status, clear and undo are entries, so they destroy nothing."""
 
 from pathlib import Path
 
