@@ -18,7 +18,6 @@ from gateway.aio import ShutdownRequest
 from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
 from gateway.commands.agents import AgentCommands
-from gateway.commands.history import HistoryCommands
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands
 from gateway.commands.reminders import ReminderCommands
@@ -209,7 +208,6 @@ def build_daemon(
     commands = CommandRunner(
         {
             **SessionCommands(sessions, lanes, spool, now=now).handlers(),
-            **HistoryCommands(sessions).handlers(),
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **TurnCommands(sessions, lanes, readings, approvals, spool).handlers(),

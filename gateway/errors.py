@@ -1,18 +1,18 @@
-"""The error tree; classes differ only where the reaction differs.
+"""The error tree. Classes differ only where the reaction differs.
 
 ConfigError                 exit 78, naming file and key (lives in `config`)
 GatehouseError
-├── CannotStart             exit 78: what a restart cannot mend (directory taken, port in use)
-├── Refused                 tell the person this sentence; nothing else happens
+├── CannotStart             exit 78: a restart cannot fix it (directory in use, port in use)
+├── Refused                 tell the person this sentence; nothing else has happened
 ├── ChannelError
 │   ├── Transient           the platform failed: try again, after `retry_after` if it asked for that
 │   │   └── NotAccepted     the core cannot take this now: do not acknowledge it, offer it again later
-│   ├── AuthRejected        retire this channel, keep the others
-│   └── Undeliverable       drop this message, tell the sender
+│   ├── AuthRejected        retire this channel and keep the others
+│   └── Undeliverable       drop this message and tell the sender
 └── ProviderFailed          end the turn with this sentence as its visible answer
-    ├── ContextTooLong      shorten the conversation, and ask once more
-    ├── ProviderBusy        wait, `retry_after` if it asked, and ask again; then as below
-    └── ModelUnavailable    ask the next model that the agent has, if any
+    ├── ContextTooLong      shorten the conversation and retry once
+    ├── ProviderBusy        retry, after `retry_after` if it asked for that; then as below
+    └── ModelUnavailable    try the next fallback model, if the agent has one
 """
 
 from config import ConfigError
@@ -35,12 +35,12 @@ __all__ = [
 ]
 
 
-OUR_FAULT = "Something went wrong inside Gatehouse. Its log says what."
-"""What a person is told of a bug."""
+OUR_FAULT = "Something went wrong inside Gatehouse. The operator can find the details in the log."
+"""The answer to a message that hit a bug."""
 
 
 class GatehouseError(Exception):
-    """Its text is a sentence for a person: what failed, and what to do."""
+    """Its text is a sentence for a person, with what failed and what to do."""
 
 
 class CannotStart(GatehouseError):
@@ -56,7 +56,7 @@ class ChannelError(GatehouseError):
 
 
 class Transient(ChannelError):
-    """`may_have_arrived`: a send whose outcome nobody knows (the answer was lost, not the request)."""
+    """`may_have_arrived` marks a send with an unknown outcome: the response was lost, not the request."""
 
     def __init__(self, message: str, *, retry_after: float | None = None, may_have_arrived: bool = False) -> None:
         super().__init__(message)
@@ -85,11 +85,11 @@ class ProviderFailed(GatehouseError):
 
 
 class ContextTooLong(ProviderFailed):
-    """The conversation does not fit into the model's context window. Nothing of the step has been shown."""
+    """The conversation does not fit into the model's context window. No text of the step was shown yet."""
 
 
 class ProviderBusy(ProviderFailed):
-    """Overloaded, out of reach, or cut off: likely to work later."""
+    """The provider is overloaded, unreachable, or cut the answer off. It is likely to work later."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -97,4 +97,4 @@ class ProviderBusy(ProviderFailed):
 
 
 class ModelUnavailable(ProviderFailed):
-    """This model will not answer until a person changes something: its key, its name, what was paid for."""
+    """The model will not answer until a person fixes its key, its name or its billing."""

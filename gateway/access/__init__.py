@@ -1,1 +1,1 @@
-"""Access: who may talk to the gateway, how fast, and how strangers get in."""
+"""Access: who may talk to the gateway, how fast, and how unknown senders get access."""

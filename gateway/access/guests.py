@@ -78,7 +78,7 @@ _Entry = TypeVar("_Entry", Applicant, Guest)
 
 
 class GuestBook:
-    """Whoever changes the book also commits the fact: `save_fact` or `delete_fact`."""
+    """Each change of the book is committed as a fact, with `save_fact` or `delete_fact`."""
 
     def __init__(self) -> None:
         self.guests: dict[Person, Guest] = {}

@@ -63,6 +63,7 @@ class Pairing:
     async def request(self, inbound: Inbound, reply: Reply) -> bool:
         """Send a stranger a code, once. Returns False if too many others are waiting."""
         person, now = Person.of(inbound.address, inbound.sender), self._now()
+        # A person with a valid code is not sent it again, and a denied person is sent nothing.
         known = self.book.applicants.get(person)
         if known is not None and not known.is_expired(now):
             return True
@@ -105,6 +106,7 @@ class Pairing:
                 found = applicant
         if found is not None:
             return found
+        # A guess does not say whose code it was meant to be, so it counts against all of them.
         missed = [replace(each, tries=each.tries + 1) for each in self.waiting()]
         for each in missed:
             self.book.applicants[each.person] = each
@@ -118,6 +120,7 @@ class Pairing:
 
     async def approve(self, applicant: Applicant, *, is_owner: bool = False, also: Sequence[Operation] = ()) -> Guest:
         """Give `applicant` access, and tell them. Raises `Refused` if their code was used in the meantime."""
+        # Chat, command line and admin API can use the same code at the same time.
         if self.book.applicants.get(applicant.person) != applicant:
             raise Refused(UNKNOWN_CODE)
         now = self._now()
@@ -206,6 +209,7 @@ class UnknownSenders:
                 return
             full = " Too many people are waiting for approval right now. Try again in an hour."
         person, now = Person.of(inbound.address, inbound.sender), self._now()
+        # A crowd gets no answers: each would cost a request to the platform.
         recent = [
             at
             for other, at in self._answered.items()

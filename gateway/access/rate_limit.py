@@ -50,10 +50,13 @@ class RateLimiter:
         written_at = now - age
         bucket = self._buckets.setdefault(person, _Bucket(tokens=per_minute, filled_at=now, written_at=written_at))
         self._buckets.move_to_end(person)
+        # The bucket fills by the time that has passed here or between the writing of two messages, whichever is more.
+        # `written_at` moves by the same amount, so no span of time counts twice.
         passed = max(now - bucket.filled_at, written_at - bucket.written_at)
         bucket.tokens = min(per_minute, bucket.tokens + passed * per_minute / MINUTE)
         bucket.filled_at = now
         bucket.written_at += passed
+        # A /stop may overdraw the bucket.
         if bucket.tokens >= (1 - STOP_RESERVE if is_stop else 1):
             bucket.tokens -= 1
             return RateCheck.ALLOWED

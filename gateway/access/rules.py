@@ -40,6 +40,7 @@ class Live:
         """Return the first address of the chat of `address`. A chat that has moved keeps its conversation."""
         if not self.homes:
             return address
+        # Threads move together with their chat.
         before = self.homes.get(replace(address, thread=None))
         return address if before is None else replace(before, thread=address.thread)
 
@@ -72,6 +73,7 @@ class ChatMigrations:
     async def record(self, old: Address, new: Address) -> None:
         """Remember that the platform has replaced the address `old` by `new`."""
         old, new = replace(old, thread=None), replace(new, thread=None)
+        # After a second move, the new address still leads to the first one, which the session keys contain.
         home = self._live.home(old)
         if new in self._live.homes or new == home or len(self._live.homes) >= MAX_MIGRATIONS:
             return
@@ -91,7 +93,7 @@ NO_ACCESS = "You no longer have access to this chat, so your message wasn't answ
 
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
     """Return whether `sender` is an owner: proven by the channel, named in the settings, or approved as one."""
-    if sender.is_owner:
+    if sender.is_owner:  # The channel has proof, such as a token.
         return True
     named = f"{address.channel}:{sender.id}" in live.settings.gateway.owners
     return bool(sender.id) and (named or live.book.is_owner(address, sender))
@@ -110,6 +112,7 @@ def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) 
     if not sender.id:
         return False
     rules = live.rules(address)
+    # A group may be listed under its current id, under its first id, or by its server.
     peers = {address.peer, live.home(address).peer, *filter(None, [guild])}
     if address.kind is PeerKind.DIRECT:
         is_known = rules.dm_policy is DmPolicy.PAIRING and live.book.is_guest(address, sender)
@@ -129,5 +132,6 @@ def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) ->
     """Return whether two ids, each with its channel, belong to one person: equal, or linked by `identity_links`."""
     if one == other:
         return True
+    # Identity links are written as `channel:id`.
     ids = {":".join(one), ":".join(other)}
     return any(ids <= set(linked) for linked in live.settings.session.identity_links.values())

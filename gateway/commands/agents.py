@@ -85,6 +85,7 @@ class AgentCommands:
                 raise Refused(f"You can choose one of: {choices}. An owner can choose any other model.")
             if len(wanted.split()) != 1 or len(wanted) > MAX_NAME:
                 raise Refused("The name of a model is one word, like /model gpt-5 or /model local/llama3.3.")
+            # An agent that answers by rules has no provider for a bare model name.
             if not agent.about(wanted).sums_up:
                 raise Refused(f"The agent {agent.name} has no provider of its own. Name the model as provider/model.")
         named = wanted or f"its default model, {self._agents[agent.name].model or 'none'},"

@@ -43,7 +43,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A command that somebody sent, and the scope that it may touch."""
+    """A command as it was sent, and the scope that it may touch."""
 
     inbound: Inbound
     routed: Routed

@@ -104,6 +104,7 @@ class InfoCommands:
             raise Refused("Only an owner may restart the gateway.")
 
         async def commit(operations: Sequence[Operation]) -> None:
+            # The fact must be committed before the shutdown begins, or the next start would greet no one.
             await self._spool.commit(*operations)
             self._restart()
 

@@ -39,6 +39,7 @@ def parse_command(text: str) -> ParsedCommand | UnknownCommand | None:
     has_subcommands = bool(first) and any(known.startswith(f"{name} ") for known in BY_NAME)
     if (command := BY_NAME.get(name)) is not None and not has_subcommands:
         return ParsedCommand(command, rest)
+    # Many people write `!important`. `/` at the start is rarely anything but a command.
     if match["mark"] == "!":
         return None
     wrong = f"{name} {first}" if has_subcommands else name

@@ -37,6 +37,7 @@ class CommandRunner:
         metrics: Metrics,
         now: Callable[[], datetime],
     ) -> None:
+        # A forgotten handler fails at start, not when a person sends the command.
         missing = {command.name for command in COMMANDS} - handlers.keys()
         if missing:
             raise ValueError(f"commands without a handler: {sorted(missing)}")
@@ -80,6 +81,8 @@ class CommandRunner:
             argument=job.argument,
             is_owner=is_owner(self._live, job.inbound.address, job.inbound.sender),
         )
+        # A cancellation before the commit means that nothing has happened, and is answered. A cancellation during the
+        # commit comes too late: `finish_before_cancel` finishes it first.
         is_committing = False
         failure = ""
         try:
@@ -137,6 +140,7 @@ class CommandRunner:
             await self._spool.commit(*operations)
         else:
             await answer.commit(operations)
+        # Only committed parts are sent: a crash before this line sends them after the next start.
         self._delivery.post(parts)
 
     def _report(self, command: Command, inbound: Inbound) -> None:

@@ -1,4 +1,4 @@
-"""Commands about the sessions of a chat."""
+"""Commands about the sessions of a chat and their messages. Clearing and undoing append entries and delete nothing."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from gateway.contract import Button, PeerKind
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.sessions import SessionManager, SessionMeta, SessionStatus
+from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries, undo_last_turn
 from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
 from gateway.spool import Operation, Spool
 from gateway.text import excerpt
@@ -17,6 +17,9 @@ from gateway.text.plain import ago, count
 
 TITLE_WIDTH = 60
 MAX_EXPORT_CHARS = 20_000
+DEFAULT_LINES = 10
+MAX_LINES = 100
+QUOTE_WIDTH = 60
 
 
 class SessionCommands:
@@ -39,6 +42,10 @@ class SessionCommands:
             "session search": self.search,
             "session info": self.info,
             "session export": self.export,
+            "history": self.history,
+            "clear": self.clear,
+            "undo": self.undo,
+            "retry": self.retry,
         }
 
     async def new(self, call: Call) -> Answer:
@@ -83,6 +90,7 @@ class SessionCommands:
 
     async def resume(self, call: Call) -> Answer:
         number = parse_number(call.argument, "/session resume 2")
+        # Load the session first: a damaged file is refused before anything changes.
         session = await self._sessions.load_meta(self._find(call, str(number)).key)
 
         async def commit(operations: Sequence[Operation]) -> None:
@@ -94,6 +102,7 @@ class SessionCommands:
     async def rename(self, call: Call) -> Answer:
         first, _, rest = call.argument.partition(" ")
         numbers = {session.number for session in self._sessions.list(call.routed.scope)}
+        # `2 Lisbon` is a number and a title, but `2 days in Lisbon` is a title if there is no session 2.
         has_number = bool(rest.strip()) and is_number(first) and int(first) in numbers
         session = self._find(call, first if has_number else "")
         title = excerpt(rest if has_number else call.argument, TITLE_WIDTH)
@@ -177,6 +186,39 @@ class SessionCommands:
                     "On the server, `gatehouse sessions export` writes it to a file."
                 )
         return Answer(text=text)
+
+    async def history(self, call: Call) -> Answer:
+        wanted = call.argument or str(DEFAULT_LINES)
+        if not is_number(wanted) or int(wanted) == 0:
+            raise Refused("How many lines? Send a number, like /history 20.")
+        lines = await self._sessions.lines(call.session, min(int(wanted), MAX_LINES)) if call.session else []
+        if not lines:
+            return Answer(text="This session has no messages yet.")
+        return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
+
+    async def clear(self, call: Call) -> Answer:
+        text = "Cleared. The agent has forgotten this session so far; the transcript keeps it."
+        if (session := call.session) is None:
+            return Answer(text=text)
+        return Answer(text=text, commit=lambda operations: self._sessions.clear(session, also=operations))
+
+    async def undo(self, call: Call) -> Answer:
+        loaded = (await self._sessions.load(call.session)).entries if call.session else []
+        undo = undo_last_turn(loaded)
+        if call.session is None or undo is None:
+            return Answer(text="There is nothing to undo here.")
+        session = call.session
+        said = "\n\n".join(
+            each.content for each in loaded if isinstance(each, entries.User) and each.turn == undo.undone
+        )
+        return Answer(
+            text=f"Undone: “{excerpt(said, QUOTE_WIDTH)}” and its answer no longer count.",
+            commit=lambda operations: self._sessions.append(session, [undo], also=operations),
+        )
+
+    async def retry(self, _call: Call) -> Answer:
+        """Answer a `/retry` that the dispatcher did not turn into a turn, because no message can be answered again."""
+        return Answer(text="There is no answer to regenerate here.")
 
     def _find(self, call: Call, argument: str) -> SessionMeta:
         """Return the session whose number is `argument`; without one, the session that the command is about."""

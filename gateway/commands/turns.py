@@ -82,6 +82,7 @@ class TurnCommands:
         scope = call.routed.scope
         # All sessions of the chat: a turn in a session that was left by /new still answers into this chat.
         lanes = [*((self._lanes, session.key) for session in self._sessions.list(scope)), (self._readings, scope)]
+        # Empty the lanes first. Otherwise the end of a stopped turn would start the next message.
         dropped = DroppedJobs(self._spool, lanes)
         stopped = [key for each, key in lanes if each.stop(key)]
         if not stopped and not dropped:

@@ -1,4 +1,4 @@
-"""What a channel and the core say to each other; a new channel needs nothing else of ours but `errors` and `text`."""
+"""The contract between a channel and the core. A channel needs only this, `gateway.errors` and `gateway.text`."""
 
 from gateway.contract.abilities import (
     Drafts,

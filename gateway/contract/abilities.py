@@ -1,4 +1,4 @@
-"""What a channel may be able to do besides: each ability is a protocol of its own, which a channel has or has not."""
+"""Optional abilities of a channel. Each is a separate protocol that a channel may implement."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from gateway.contract.messages import Address, Attachment, Outbound, Receipt
 
 @runtime_checkable
 class Edits(Protocol):
-    """Can change a message that was sent."""
+    """Can edit a message that was sent."""
 
     @property
     def edit_pace(self) -> float:
-        """Seconds to leave between two edits of one message."""
+        """Minimum number of seconds between two edits of one message."""
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None: ...
 
 
 @runtime_checkable
 class Drafts(Protocol):
-    """Can show an answer while it is being written. `send` with the same key then puts the whole in its place."""
+    """Can show an answer while it is being written. `send` with the same key then replaces the draft by the answer."""
 
     @property
     def draft_pace(self) -> float:
-        """Seconds to leave between two drafts of one answer."""
+        """Minimum number of seconds between two drafts of one answer."""
 
     def can_draft(self, address: Address) -> bool:
-        """Tell whether a draft can be shown in this chat.
+        """Return whether a draft can be shown in this chat.
 
-        Where not, and the channel can edit, a message is edited instead.
+        If not, and the channel implements `Edits`, the core edits a message instead.
         """
 
     async def draft(self, message: Outbound, *, key: str) -> None:
-        """Show `message.text`, which is all of the answer so far. May be dropped; never raises for a lost peer."""
+        """Show `message.text`, the whole answer so far. A draft may be dropped. Never raises for a lost connection."""
 
 
 @runtime_checkable
 class DropsRepeats(Protocol):
     """Shows a message once, however often it is sent with the same key.
 
-    One that can also edit then shows the text that was sent last: a draft and its whole answer have the same key.
+    A channel that also implements `Edits` then shows the last text, since a draft and its answer have the same key.
     """
 
     @property
     def repeats_dropped_for(self) -> float:
-        """Seconds after the first send for which that holds."""
+        """Seconds after the first send in which a repeat is recognised."""
 
 
 @runtime_checkable
 class LooksBack(Protocol):
-    """Can find out from the chat itself what became of a send whose outcome nobody knows."""
+    """Can look into the chat to find out whether a message with unknown outcome has arrived."""
 
     async def look_back(self, message: Outbound, *, since: datetime, known: Collection[str]) -> Receipt | None:
         """Return the receipt of `message` if it is there, None if it certainly is not. `Undeliverable`: who can tell.
@@ -67,14 +67,14 @@ class LooksBack(Protocol):
 
 @runtime_checkable
 class ShowsTyping(Protocol):
-    """Can show that an answer is being worked on."""
+    """Can show a typing indicator."""
 
     async def show_typing(self, address: Address) -> None: ...
 
 
 @runtime_checkable
 class OffersButtons(Protocol):
-    """Renders `Outbound.buttons`; elsewhere the text has to say the same."""
+    """Can render `Outbound.buttons`. On other channels the text says the same."""
 
     @property
     def max_buttons(self) -> int: ...
@@ -82,33 +82,33 @@ class OffersButtons(Protocol):
 
 @runtime_checkable
 class FetchesFiles(Protocol):
-    """Can read the files that its messages came with; elsewhere a `ref` names an upload to the gateway itself."""
+    """Can download the attachments of its messages. On other channels a `ref` names an upload to the gateway."""
 
     def fetch(self, attachment: Attachment, address: Address) -> AsyncGenerator[bytes, None]:
-        """Stream the file as the platform sends it, as an async generator that can be closed at any time.
+        """Stream the file in an async generator that can be closed at any time.
 
-        The core reads soon after it has accepted the message, again after a crash, and no further than its own limit.
-        `Transient` means: try again; `Undeliverable`: the file is gone, or the platform does not give it away.
+        The core reads soon after it has accepted the message, again after a crash, and only up to its own limit. Raise
+        `Transient` to be retried, and `Undeliverable` if the file is gone or the platform does not release it.
         """
 
 
 @runtime_checkable
 class SendsFiles(Protocol):
-    """Can send files; elsewhere the person is told in words that there is one."""
+    """Can send files. On other channels a text names the file."""
 
     @property
     def max_file_bytes(self) -> int: ...
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
-        """Send `message.file`, whose bytes are at `path`. The promises of `send` hold.
+        """Send `message.file`, whose content is at `path`, with the same promises as `send`.
 
-        After `Undeliverable` the person is told in words that the file could not be sent.
+        After `Undeliverable` the core sends a text that says so.
         """
 
 
 @runtime_checkable
 class Reacts(Protocol):
-    """Can put an emoji on somebody's message, and take it off again."""
+    """Can add an emoji to a message, and remove it."""
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None: ...
 
@@ -117,13 +117,13 @@ class Reacts(Protocol):
 
 @runtime_checkable
 class ProvesAccess(Protocol):
-    """Can ask its platform whether it is let in, for people who look for what is wrong."""
+    """Can check with its platform whether the bot has access, for `gatehouse doctor`."""
 
     async def prove_access(self, deadline: float) -> str:
-        """Name the bot as the platform knows it; raise `ChannelError` where that does not let it in.
+        """Return the bot's name on the platform. Raises `ChannelError` if the platform rejects the bot.
 
-        It works whether the channel runs or not, and neither takes nor sends a message. `TimeoutError` when the
-        platform has not answered within `deadline` seconds, among which loading an SDK does not count.
+        Works whether or not the channel runs, and neither receives nor sends a message. Raises `TimeoutError` if the
+        platform does not answer within `deadline` seconds. The time to load an SDK does not count.
         """
 
 

@@ -1,4 +1,4 @@
-"""What a channel can show of the sessions of a chat."""
+"""Lets a channel show the sessions of a chat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """What a person sees of a session."""
+    """A session as a person sees it."""
 
     number: int
     title: str
@@ -30,18 +30,18 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One visible line of a conversation: a person's or the agent's."""
+    """One visible line of a conversation, by a person or by the agent."""
 
     role: str
     text: str
     at: datetime
     file: Enclosure | None = None
-    """What the agent has sent; the text names it."""
+    """A file that the agent sent. The text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandInfo:
-    """A command as a person may type it; `aliases` are shorter names for the same."""
+    """A command as a person may type it. `aliases` are other names for it."""
 
     name: str
     arguments: str
@@ -51,22 +51,22 @@ class CommandInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """Something that was asked and not answered yet, with the key under which it was sent."""
+    """A question that waits for an answer, with the key of its message."""
 
     key: str
     message: Outbound
 
 
 class Browser(Protocol):
-    """Lets a channel show the sessions of the chat it is talking to, and of no other."""
+    """Gives a channel access to the sessions of one chat, and of no other."""
 
     def sessions(self, address: Address, sender: Sender, guild: str | None = None) -> list[SessionInfo]:
-        """Newest first; empty when the chat has none yet."""
+        """Return the sessions, newest first. Empty if the chat has none yet."""
 
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
         """Return the last `limit` lines of the active session, oldest first."""
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
-        """Return what waits for an answer in this chat, for a client that shows it again when it comes back."""
+        """Return the open questions of this chat, for a client that reconnects and shows them again."""
 
     def commands(self) -> list[CommandInfo]: ...

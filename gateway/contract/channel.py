@@ -1,4 +1,4 @@
-"""What a channel is, what it is given and what it calls."""
+"""The protocol of a channel, and the parts of the core that it can use."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
 
 
 class Verdict(StrEnum):
-    """What became of an inbound message. Whatever the verdict, the platform may now forget the message."""
+    """The outcome of an inbound message. With any verdict, the message may be acknowledged."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     REFUSED = "refused"
-    """Not taken, and its sender is told why by a message."""
+    """Not accepted. The sender gets a message with the reason."""
     IGNORED = "ignored"
-    """Not taken, and nobody is told: a stranger in a group, or words that were not for the bot."""
+    """Not accepted, without an answer: an unknown sender in a group, or a message that was not for the bot."""
 
 
 Deliver = Callable[[Inbound], Awaitable[Verdict]]
@@ -45,7 +45,7 @@ the message, offer it again later, and do not report the channel as down.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLimit:
-    """The longest text the platform takes in one message, in the unit in which the platform counts."""
+    """The longest text of one message, in the platform's own unit."""
 
     size: int
     measure: Callable[[str], int] = len
@@ -73,7 +73,7 @@ class Channel(Protocol):
 
 
 class Pulse(Protocol):
-    """How a channel tells whether it can receive, so that readiness tells the truth."""
+    """Reports whether the channel can receive messages. `/readyz` and the status show it."""
 
     def up(self) -> None: ...
 
@@ -81,26 +81,26 @@ class Pulse(Protocol):
 
 
 class Notebook(Protocol):
-    """Small facts that a channel keeps across restarts, like how far it has read. They are nobody else's."""
+    """Small facts that a channel keeps across restarts, such as its read position. Each bot identity has its own."""
 
     async def read(self) -> dict[str, str]:
-        """Return all of them, by name."""
+        """Return all facts by name. Raises `NotAccepted` if the disk is full."""
 
     async def write(self, facts: Mapping[str, str | None]) -> None:
-        """Return once they will survive a power cut; None removes one. `NotAccepted` when the disk is full."""
+        """Return once the facts survive a power cut. None deletes a fact. Raises `NotAccepted` if the disk is full."""
 
 
 Relocate = Callable[[Address, Address], Awaitable[None]]
-"""Tells the core that the platform has given the first chat another id, the second: its conversation goes on there."""
+"""Tells the core that the platform has replaced the first address of a chat by the second."""
 
 
 async def _stay(_old: Address, _new: Address) -> None:
-    """Do nothing: for channels whose chats keep their ids."""
+    """Do nothing, for channels whose chats keep their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
-    """All that the core gives to a channel when it is opened."""
+    """Everything that the core gives to a channel when it is opened."""
 
     name: str
     account: str
@@ -112,4 +112,4 @@ class ChannelContext:
 
 
 OpenChannel = Callable[[ChannelContext], Channel]
-"""The entry point of the group `gatehouse.channels`. It does no I/O: `run` does."""
+"""An entry point of the group `gatehouse.channels`. It must not do I/O; `run` does."""

@@ -1,4 +1,4 @@
-"""What is said: messages that come in and go out, who said them and where."""
+"""Incoming and outgoing messages, their senders and addresses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PeerKind(StrEnum):
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """Where a message came from: all that a reply needs to get back there."""
+    """Where a message came from, with everything that a reply needs to get there."""
 
     channel: str
     kind: PeerKind
@@ -40,7 +40,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 class Sender(Struct, frozen=True, kw_only=True):
-    """Who wrote. `is_owner` is set only by a channel that has proven it itself (a token, a Unix socket)."""
+    """The author of a message. A channel sets `is_owner` only if it has proof, such as a token or a Unix socket."""
 
     id: str
     name: str = ""
@@ -56,10 +56,10 @@ class AttachmentKind(StrEnum):
 
 
 class Attachment(Struct, frozen=True, kw_only=True):
-    """A file that came with a message, offered but not read yet. `ref` is the platform's own handle on it.
+    """A file that came with a message and is not downloaded yet. `ref` is the platform's own handle for it.
 
-    Name, type and size are claims, of which the core believes none; size 0 is an unknown one. The core names the file
-    to the model, so the text of the message need not.
+    Name, type and size are claims that the core does not trust; 0 means an unknown size. The core names the file to
+    the model, so the text of the message need not.
     """
 
     kind: AttachmentKind
@@ -70,20 +70,20 @@ class Attachment(Struct, frozen=True, kw_only=True):
 
 
 class Quote(Struct, frozen=True, kw_only=True):
-    """What an earlier message says that another answers to. Its author is "" when nobody can tell."""
+    """The earlier message that a message replies to. `author` is "" if unknown."""
 
     author: str
     text: str
     is_ours: bool = False
-    """Whether the bot itself has said it."""
+    """Whether the bot wrote it."""
 
 
 class Inbound(Struct, frozen=True, kw_only=True):
-    """One thing somebody said. `event_id` is unique within the account, and the same when the platform repeats it.
+    """One incoming message. `event_id` is unique within the account, and the same when the platform repeats the event.
 
-    `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is then still that of
-    the earlier. `forwarded_from` names whose words these are, if not the sender's own: "" when nobody can tell.
-    `quotes` is what it was said in reply to, where people can point at that.
+    `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is still the time of
+    the earlier message then. `forwarded_from` names the author of a forwarded message, "" if unknown. `quotes` is the
+    message that this one replies to.
     """
 
     address: Address
@@ -102,20 +102,20 @@ class Inbound(Struct, frozen=True, kw_only=True):
 
 class OutboundKind(StrEnum):
     REPLY = "reply"
-    """What the agent said; it is in the transcript too."""
+    """An answer of the agent. It is in the transcript too."""
     NOTICE = "notice"
-    """What the gateway itself says: a command's answer, a refusal. It is in no transcript."""
+    """A message of the gateway itself, such as the answer to a command. It is in no transcript."""
 
 
 class Button(Struct, frozen=True, kw_only=True):
-    """Pressing it is the same as sending `command`."""
+    """A button that sends `command`."""
 
     label: str
     command: str
 
 
 class Enclosure(Struct, frozen=True, kw_only=True):
-    """A file to send. `ref` is the core's own handle on it; `name` is a plain label, safe in any header."""
+    """A file to send. `ref` is the core's own handle for it; `name` is a plain label that is safe in any header."""
 
     name: str
     media_type: str
@@ -124,11 +124,11 @@ class Enclosure(Struct, frozen=True, kw_only=True):
 
 
 class Outbound(Struct, frozen=True, kw_only=True):
-    """One thing to say. `session` is the number of the session it belongs to, for channels that show several.
+    """One outgoing message. `session` is the number of its session, for channels that show several.
 
-    With a `file` it goes to `send_file`, and the text, which may be empty, stands beside the file. A reply with
-    `is_failure` tells why there is no answer; the first one of a session after a start says how many of its turns
-    were `restored`. With `is_question` its buttons are answers, of which one counts; saying yes or no does the same.
+    A message with a `file` goes to `send_file`; its text may be empty. A reply with `is_failure` says why there is no
+    answer. The first reply of a session after a start says how many of its turns were `restored`. The buttons of a
+    message with `is_question` are answers, of which one counts; a plain yes or no does the same.
     """
 
     address: Address

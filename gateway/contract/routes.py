@@ -1,4 +1,4 @@
-"""What a channel serves on the gateway's own HTTP server, and to whom."""
+"""HTTP routes of a channel on the gateway's own server, and who may call them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Access(StrEnum):
     """Who may call a route."""
 
     PUBLIC = "public"
-    """Anybody who can reach the port: liveness, the page without its data, the exchange of a code."""
+    """Every caller who can reach the port: liveness, the page without its data, the exchange of a code."""
     OWNER = "owner"
-    """Who has the token, a browser's cookie made from it, or the control socket."""
+    """Callers with the token, a cookie made from it, or the control socket."""
     CONTROL = "control"
-    """Who can open the control socket, and nobody over TCP."""
+    """Callers on the control socket, and none over TCP."""
     CHANNEL = "channel"
-    """Whom the channel itself knows by a header: a platform that calls us. `Route.knows` is asked before any of the
-    body is read. Guesses are not counted, or a stranger could shut the platform out: the secret must be a long one."""
+    """A platform that the channel recognises by a header. `Route.knows` is called before any of the body is read. Wrong
+    guesses are not counted, or an attacker could lock the platform out. So the secret must be long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who is calling a route, as the server has found out by itself. Empty `name`: a stranger."""
+    """The caller of a route, as the server has identified it. An empty `name` means an unknown caller."""
 
     name: str = ""
     is_owner: bool = False
@@ -45,8 +45,8 @@ class Caller:
 class Route:
     """One HTTP route of a channel. Host, Origin, credential and size have been checked before `handle` runs.
 
-    With `takes_file` the body is no JSON but a file, of which nothing has been read: `handle` reads it, and has to
-    stop where it is too long.
+    With `takes_file` the body is a file instead of JSON, and has not been read: `handle` reads it, and must stop if it
+    is too long.
     """
 
     method: str
@@ -54,14 +54,14 @@ class Route:
     access: Access
     handle: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
     knows: Callable[[Mapping[str, str]], bool] | None = None
-    """For `Access.CHANNEL`: tells by the headers whether it is who it should be. Without it, nobody is."""
+    """For `Access.CHANNEL`: checks the headers. Without it, every caller is refused."""
     takes_file: bool = False
     deadline: float | None = None
-    """Seconds that `handle` may take, where the usual ones are too few."""
+    """Seconds that `handle` may take, if it needs more than usual."""
 
 
 @runtime_checkable
 class HasRoutes(Protocol):
-    """Lives on the gateway's own HTTP server."""
+    """Has routes on the gateway's own HTTP server."""
 
     def routes(self) -> Sequence[Route]: ...

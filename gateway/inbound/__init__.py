@@ -1,1 +1,1 @@
-"""The way in: messages are checked, committed to the spool and queued."""
+"""The way in: messages are checked, committed to the spool and put into lanes."""

@@ -62,44 +62,51 @@ class Inbox:
     async def accept(self, inbound: Inbound, routed: Routed, parsed: ParsedCommand | None = None) -> None:
         """Commit a message, or a command that is not run at intake, and put it into its lane; or do neither.
 
-        Raises `Refused` if too many messages are waiting. The caller holds the lock of the scope. It may be cancelled
-        at any time:
-
-        1. The spool calls `enqueue` as soon as the commit has succeeded, before it wakes anyone who waits for it.
-        2. It does so even if this call was cancelled: a commit that is under way cannot be taken back.
-        3. A cancelled call leaves only after the spool has settled its commit. So the caller's lock is still held when
-           the job goes into the lane, and a later message of the same chat comes behind it.
+        Raises `Refused` if too many messages are waiting. The caller holds the lock of the scope.
         """
-        scope, channel = routed.scope, inbound.address.channel
+        scope = routed.scope
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
         # A reading command is about the active session, even a closed one. Anything else starts a new session then.
         session = self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
-        has_slot = self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
         # If nothing is before it, a message starts its turn in the commit that accepts it. That saves a commit.
-        is_started = (
-            parsed is None and session is not None and not inbound.attachments and has_slot and lanes.reserve(lane)
-        )
-        # The id begins with the time, because neighbours in the spool's indexes are cheap. Random numbers of the system
-        # would cost more than the rest of this function.
-        turn = f"{time_ns() >> 10:014x}{self._random.getrandbits(72):018x}"
-        job = Job(
-            turn=turn,
-            inbound=inbound,
-            agent=routed.agent,
-            scope=scope,
-            session=key,
-            number=number,
-            command=parsed.command.name if parsed else None,
-            argument=parsed.argument if parsed else "",
-            has_begun=is_started,
-        )
-        rules = self._live.rules(inbound.address)
+        is_plain = parsed is None and session is not None and not inbound.attachments
+        is_started = is_plain and self._has_slot() and lanes.reserve(lane)
+        # This call may be cancelled at any time:
+        # 1. The spool calls `enqueue` as soon as the commit has succeeded, before it wakes anyone who waits for it.
+        # 2. It does so even if this call was cancelled: a commit that is under way cannot be taken back.
+        # 3. A cancelled call leaves only after the spool has settled its commit. So the scope is still locked when the
+        #    job goes into the lane, and the next message of the chat comes behind it.
+        try:
+            job = Job(
+                # The id begins with the time, because neighbours in the spool's indexes are cheap. Random numbers of
+                # the operating system would cost more than the rest of this function.
+                turn=f"{time_ns() >> 10:014x}{self._random.getrandbits(72):018x}",
+                inbound=inbound,
+                agent=routed.agent,
+                scope=scope,
+                session=key,
+                number=number,
+                command=parsed.command.name if parsed else None,
+                argument=parsed.argument if parsed else "",
+                has_begun=is_started,
+            )
+            await self._commit_and_enqueue(job, lanes, lane, is_new_session=session is None)
+        except asyncio.CancelledError:
+            await self._spool.drain()
+            raise
+        finally:
+            if is_started:
+                lanes.release(lane)
+
+    async def _commit_and_enqueue(self, job: Job, lanes: Lanes[Job], lane: str, *, is_new_session: bool) -> None:
+        inbound, rules = job.inbound, self._live.rules(job.inbound.address)
+        is_reading = lanes is self._readings
+        note: list[AddToOutbox] = []
         why_waiting = None
-        notes: list[AddToOutbox] = []
-        if not is_started:
+        if not job.has_begun:
             try:
                 lanes.check_room(lane)
             except LaneFull as full:
@@ -107,65 +114,56 @@ class Inbox:
                     f"{full.waiting} messages are already waiting for an answer. "
                     "Wait for some of them, or send /stop to drop those of this chat."
                 ) from full
-            if lanes.is_busy(lane):
-                why_waiting = None if is_reading or rules.busy is BusyMode.INTERRUPT else WAITS
-            elif not is_reading and not has_slot:
+            if not is_reading and lanes.is_busy(lane):
+                why_waiting = None if rules.busy is BusyMode.INTERRUPT else WAITS
+            elif not is_reading and not self._has_slot():
                 why_waiting = OTHERS_FIRST
             if why_waiting and rules.waiting_sign is WaitingSign.NOTE:
-                note = Outbound(address=inbound.address, text=why_waiting, reply_to=inbound.message_id)
-                notes = self._delivery.compose(note, key=f"notice-{uuid4().hex}")
-        at = self._now()
-        operations: list[Operation] = [
-            MarkSeen.of(inbound, at),
-            AddToInbox(
-                turn=turn,
-                inbound=inbound,
-                scope=scope,
-                session=key,
-                number=number,
-                agent=routed.agent,
-                at=at,
-                is_started=is_started,
-            ),
-            *notes,
-        ]
+                text = Outbound(address=inbound.address, text=why_waiting, reply_to=inbound.message_id)
+                note = self._delivery.compose(text, key=f"notice-{uuid4().hex}")
 
         def enqueue(failure: BaseException | None = None) -> None:
             if failure is not None:
                 return
-            if is_started:
+            if job.has_begun:
                 lanes.put_reserved(lane, job)
                 return
             if not is_reading:
                 if why_waiting and rules.waiting_sign is WaitingSign.REACTION:
-                    self._reactions.add(turn, inbound)
-                if self._live.settings.channels[channel].busy is BusyMode.INTERRUPT:
+                    self._reactions.add(job.turn, inbound)
+                if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
                     lanes.stop(lane, INTERRUPTED)
                 if inbound.attachments:
                     self._downloads.start(job)
             lanes.put(lane, job)
-            self._delivery.post(notes)
+            self._delivery.post(note)
 
-        try:
-            if is_started:
-                await self._sessions.append(key, [user_entry(inbound, turn=turn)], also=operations, then=enqueue)
-            elif session is None:
-                await self._sessions.start_new(
-                    scope,
-                    agent=routed.agent,
-                    origin=inbound.address,
-                    is_busy=self._lanes.is_busy,
-                    also=operations,
-                    then=enqueue,
-                )
-            else:
-                await self._spool.commit(*operations, on_done=enqueue)
-        except asyncio.CancelledError:
-            await self._spool.drain()
-            raise
-        finally:
-            if is_started:
-                lanes.release(lane)
+        now = self._now()
+        accepted = AddToInbox(
+            turn=job.turn,
+            inbound=inbound,
+            scope=job.scope,
+            session=job.session,
+            number=job.number,
+            agent=job.agent,
+            at=now,
+            is_started=job.has_begun,
+        )
+        operations: list[Operation] = [MarkSeen.of(inbound, now), accepted, *note]
+        if job.has_begun:
+            said = user_entry(inbound, turn=job.turn)
+            await self._sessions.append(job.session, [said], also=operations, then=enqueue)
+        elif is_new_session:
+            is_busy = self._lanes.is_busy
+            await self._sessions.start_new(
+                job.scope, agent=job.agent, origin=inbound.address, is_busy=is_busy, also=operations, then=enqueue
+            )
+        else:
+            await self._spool.commit(*operations, on_done=enqueue)
+
+    def _has_slot(self) -> bool:
+        """Return whether a turn that starts now need not wait for other turns."""
+        return self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
 
 
 class Dispatcher:
@@ -190,6 +188,7 @@ class Dispatcher:
             except asyncio.CancelledError as stop:
                 await self._commands.stopped(job, str(stop))
                 raise
+            # After a restart the transcript already has the entries of the retry.
             if entries or job.is_resumed:
                 return await self._turns.run(job, entries)
         await self._commands.run_queued(job)

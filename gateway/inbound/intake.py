@@ -79,7 +79,7 @@ class Intake:
     async def deliver(self, inbound: Inbound) -> Verdict:
         if self._is_closed:
             raise NotAccepted("Gatehouse is shutting down. Send it again in a moment.")
-        if not inbound.event_id:
+        if not inbound.event_id:  # It could not be recognised if the platform repeats it.
             return Verdict.REFUSED
         address = inbound.address
         try:
@@ -121,6 +121,7 @@ class Intake:
             return Verdict.IGNORED
         # `sent_at` of an edit is the time of the first version, so its age means nothing.
         age = 0.0 if is_edit else max(0.0, (self._now() - inbound.sent_at).total_seconds())
+        # Owners have no rate limit.
         if not owner:
             limit = self._live.rules(address).rate_limit
             is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
@@ -209,4 +210,4 @@ def _cleaned(inbound: Inbound) -> Inbound:
 
 
 def _name(name: str) -> str:
-    return excerpt(clean(name), NAME_WIDTH) or "somebody"
+    return excerpt(clean(name), NAME_WIDTH) or "someone"

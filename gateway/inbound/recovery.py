@@ -50,6 +50,7 @@ class WorkRecovery:
 
     async def run(self) -> None:
         found = await self.spool.recover()
+        # Drafts before replies: a reply replaces the draft that its turn has left in the chat.
         self.delivery.restore_drafts(found.drafts)
         for reply in found.outbox:
             self.delivery.recover(reply)
@@ -83,10 +84,12 @@ class WorkRecovery:
         first = rows[0]
         if first.state is InboxState.RECEIVED:
             self.reactions.restore(first.turn, first.inbound)
+        # Each start of a turn counts as an attempt, and an orderly shutdown takes it back. So this turn has crashed.
         if first.attempts >= MAX_ATTEMPTS:
             return await self._abandon(rows, InboxState.DEAD, CRASHED.format(times=first.attempts))
         if first.state is InboxState.RECEIVED and first.accepted_at < self.now - self.max_age:
             return await self._abandon(rows, InboxState.ABANDONED, TOO_OLD)
+        # The inbox keeps the message, not the parsed command.
         parsed = parse_command(first.inbound.text)
         if isinstance(parsed, ParsedCommand):
             job = Job.from_row(first, rows[1:], command=parsed.command.name, argument=parsed.argument)

@@ -117,7 +117,7 @@ async def test_the_agent_sees_the_quoted_message(tmp_path: Path) -> None:
         await replies(chat, 4)
     first, second, third, fourth = parrot.heard[-1]
     assert first == 'why?\n\n[in reply to "The boss"]\n> Do this.\n> And that.'
-    assert second.startswith('[in reply to "somebody"]\n> xxx')
+    assert second.startswith('[in reply to "someone"]\n> xxx')
     assert len(second) < 4_100
     assert third == "and now?\n\n[in reply to you]\n> Done."
     assert fourth == "so?"
@@ -152,7 +152,7 @@ async def test_forwarded_text_is_marked_and_is_never_a_command(tmp_path: Path) -
         await chat.submit(message("/new", "1", forwarded_from="The\nboss"))
         await chat.submit(message("hello", "2", forwarded_from=""))
         await replies(chat, 2)
-    assert parrot.heard[-1] == ["[forwarded from The boss] /new", "[forwarded from somebody] hello"]
+    assert parrot.heard[-1] == ["[forwarded from The boss] /new", "[forwarded from someone] hello"]
 
 
 async def signs(chat: LoopbackChannel, until: str) -> list[Heard]:

@@ -59,7 +59,7 @@ async def test_a_model_failure_is_reported_and_the_next_message_is_answered(
 @pytest.mark.parametrize(
     ("failure", "sentence"),
     [
-        (ZeroDivisionError(), "Something went wrong inside Gatehouse. Its log says what."),
+        (ZeroDivisionError(), "Something went wrong inside Gatehouse. The operator can find the details in the log."),
         (SpoolFull("The disk is full."), "main now answers with other in session 1."),
     ],
 )
