@@ -21,7 +21,7 @@ from gateway.agent.protocol import Chunk, Prompt
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.files.store import FileStore
 from gateway.job import Job
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Spool
 from gateway.turns.agents import Agent, AgentRegistry

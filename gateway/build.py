@@ -15,7 +15,6 @@ from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
-from gateway.backup.create import Backup
 from gateway.backup.restore import require_complete_restore
 from gateway.commands.agents import AgentCommands
 from gateway.commands.info import InfoCommands
@@ -37,7 +36,7 @@ from gateway.inbound.inbox import Dispatcher, Inbox
 from gateway.inbound.intake import Intake
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
@@ -280,9 +279,7 @@ def build_daemon(
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),
             *session_routes(sessions),
-            *backup_routes(
-                Backup(settings.gateway.data_dir, spool=spool, sessions=sessions, now=now, config=config_path)
-            ),
+            *backup_routes(settings.gateway.data_dir, spool, sessions, now=now, config=config_path),
             *uploads.routes(),
             *channels.routes(),
         ],

@@ -24,7 +24,7 @@ from gateway.inbound.intake import Intake
 from gateway.inbound.recovery import WorkRecovery
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics, watch_lag
 from gateway.observability.housekeeping import Housekeeping, SessionFlusher
 from gateway.observability.status import Status

@@ -8,8 +8,19 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from config.errors import InvalidValue
 from config.secrets import Secret, context_of, is_reference
-from config.time_zones import TimeZoneName, get_time_zone
-from config.types import DAY, FilePath, Integer, LogFormat, LogLevel, PlatformId, Seconds, Table, Text
+from config.types import (
+    DAY,
+    FilePath,
+    Integer,
+    LogFormat,
+    LogLevel,
+    PlatformId,
+    Seconds,
+    Table,
+    Text,
+    TimeZoneName,
+    get_time_zone,
+)
 
 _MIN_TOKEN_LENGTH = 16
 

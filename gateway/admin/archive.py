@@ -5,9 +5,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
@@ -17,82 +16,15 @@ from aiohttp import ClientWebSocketResponse, WSMsgType
 
 from config import Settings
 from gateway.admin.client import ControlClient, is_running
+from gateway.admin.session_routes import FRAME_TIMEOUT, ListedSession, LocalArchive
 from gateway.backup.restore import require_complete_restore
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
-from gateway.sessions.keys import parse_key
 from gateway.spool import Spool
-
-FRAME_TIMEOUT = 60.0
-"""Seconds that the client and the daemon each wait for the other's next WebSocket frame."""
-
-_SCOPES_AT_ONCE = 50
-"""Scopes that `LocalArchive.sessions` lists before it lets other tasks run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSession:
-    meta: SessionMeta
-    is_active: bool
-
 
 _LISTED_DECODER = msgspec.json.Decoder(ListedSession)
 _LINE_DECODER = msgspec.json.Decoder(VisibleLine)
-
-
-class LocalArchive:
-    """The sessions in the files, for the process that holds the data directory's lock.
-
-    All methods raise `Refused`, with a message for the operator, if they cannot do their work.
-    """
-
-    def __init__(self, manager: SessionManager) -> None:
-        self._manager = manager
-
-    async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
-        """Yield the sessions of one scope, or of all. The sessions of a scope come together, newest first."""
-        names = self._manager.scopes() if scope is None else iter([scope])
-        for number, name in enumerate(names):
-            if number % _SCOPES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            active = self._manager.active(name)
-            for meta in self._manager.list(name):
-                yield ListedSession(meta=meta, is_active=active is not None and meta.key == active.key)
-
-    async def lines(self, key: str, limit: int) -> list[VisibleLine]:
-        """Return the last `limit` messages that a person sees, oldest first."""
-        self._require_session(key)
-        return await self._manager.lines(key, limit)
-
-    async def export(self, key: str) -> AsyncGenerator[bytes, None]:
-        """Yield the transcript byte for byte, in pieces that end anywhere."""
-        self._require_session(key)
-        with _refuse_os_errors("Can't read the transcript"):
-            async with aclosing(self._manager.export_lines(key)) as lines:
-                async for line in lines:
-                    yield line
-
-    async def import_session(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
-        """Store a transcript that `export` has written, byte for byte."""
-        with _refuse_os_errors("Can't store the session"):
-            return await self._manager.import_lines(None, blocks)
-
-    async def delete(self, key: str) -> None:
-        self._require_session(key)
-        await self._manager.delete(key)
-
-    async def verify(self) -> VerifyReport:
-        with _refuse_os_errors("Can't read the sessions folder"):
-            return await self._manager.verify()
-
-    def _require_session(self, key: str) -> None:
-        try:
-            scope, _ = parse_key(key)
-        except ValueError as error:
-            raise Refused("This is not a session key. `gatehouse sessions list` shows the keys.") from error
-        if not any(meta.key == key for meta in self._manager.list(scope)):
-            raise Refused("This session doesn't exist. `gatehouse sessions list` shows all sessions.")
 
 
 class RemoteArchive:
@@ -226,11 +158,3 @@ async def split_lines(blocks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             unfinished = [piece]
     if last := b"".join(unfinished):
         yield last
-
-
-@contextmanager
-def _refuse_os_errors(failure: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Refused(f"{failure}: {error.strerror or error}.") from error

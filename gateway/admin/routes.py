@@ -2,6 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -11,15 +15,16 @@ from config import LogLevel, Settings
 from gateway.access.guests import Applicant, Guest
 from gateway.access.pairing import Pairing
 from gateway.admin.session_routes import required_text, stream_route
-from gateway.backup.create import Backup
 from gateway.contract import Access, Caller, Channel, Route
 from gateway.conversation import Json
-from gateway.doctor.finding import as_json
-from gateway.doctor.peers import DEADLINE, check_peers
 from gateway.errors import Refused
 from gateway.outbound.delivery import Delivery
+from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, OutboxState, RetryDead, Spool
 from gateway.text import excerpt
+
+if TYPE_CHECKING:
+    from gateway.backup.create import Backup
 
 log = structlog.get_logger()
 
@@ -182,11 +187,24 @@ def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str,
     """Return the route for checks that only the daemon can make: it has the secrets, and runs in its sandbox."""
 
     async def examine(_request: web.Request, _: Caller) -> web.StreamResponse:
+        # Rarely used, so the daemon's start does not wait for it.
+        from gateway.doctor.finding import as_json  # noqa: PLC0415
+        from gateway.doctor.peers import DEADLINE, check_peers  # noqa: PLC0415
+
         findings = await check_peers(settings(), channels, DEADLINE)
         return web.json_response({"findings": [as_json(finding) for finding in findings]})
 
     return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=DOCTOR_TIMEOUT)]
 
 
-def backup_routes(backup: Backup) -> list[Route]:
-    return [stream_route("/backup", lambda query: backup.blocks(has_secrets=query.get("secrets") == "yes"))]
+def backup_routes(
+    data_dir: Path, spool: Spool, sessions: SessionManager, *, now: Callable[[], datetime], config: Path | None
+) -> list[Route]:
+    @cache  # One object, because it allows one backup at a time.
+    def backup() -> "Backup":
+        # Rarely used, so the daemon's start does not wait for it.
+        from gateway.backup.create import Backup  # noqa: PLC0415
+
+        return Backup(data_dir, spool=spool, sessions=sessions, now=now, config=config)
+
+    return [stream_route("/backup", lambda query: backup().blocks(has_secrets=query.get("secrets") == "yes"))]

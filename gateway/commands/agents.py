@@ -6,7 +6,7 @@ from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
 from gateway.contract import PeerKind
 from gateway.errors import Refused
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager, SessionMeta
 from gateway.spool import Operation
 from gateway.text import excerpt

@@ -18,7 +18,7 @@ from gateway.files.identify import in_bytes
 from gateway.http.routes import Health
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, SessionFlusher
 from gateway.sessions import SessionManager

@@ -13,8 +13,7 @@ from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.errors import CannotStart, Refused
-from gateway.mcp.registry import McpServers
-from gateway.mcp.server import server_of
+from gateway.mcp.server import McpServers, server_of
 from gateway.sessions import SessionMeta
 
 MoreTools = Callable[[], Iterable[Tool]]

@@ -22,7 +22,7 @@ from gateway.conversation import Message
 from gateway.files.pictures import with_pictures
 from gateway.files.store import FileStore
 from gateway.job import Job
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
 from gateway.turns.agents import Agent, AgentRegistry

@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from channels.loopback import LoopbackChannel
+from gateway.admin.archive import receive_stream
+from gateway.admin.client import ControlClient
 from gateway.agent.providers.offline import OfflineProvider
 from gateway.backup.create import Backup
 from gateway.backup.restore import Restored, restore_backup
@@ -215,3 +218,17 @@ async def test_damaged_backup_changes_nothing(archive: Path, tmp_path: Path) -> 
             restored(bad, tmp_path / "new")
         assert not list((tmp_path / "new/data").iterdir())
     assert not (tmp_path / "climbed").exists()
+
+
+async def test_the_daemon_makes_one_backup_at_a_time(tmp_path: Path) -> None:
+    configured = settings(tmp_path)
+    folder = configured.gateway.data_dir / "memory"
+    folder.mkdir(parents=True, mode=0o700)
+    with (folder / "large").open("wb") as file:
+        file.truncate(64 * 1024 * 1024)  # More than the connection buffers, so the first backup cannot finish.
+    async with gateway(configured), ControlClient(configured.gateway.data_dir) as control, AsyncExitStack() as first:
+        blocks = await first.enter_async_context(aclosing(receive_stream(control, "/backup")))
+        assert await anext(blocks)
+        with pytest.raises(Refused, match="Another backup"):
+            async for _ in receive_stream(control, "/backup"):
+                pass

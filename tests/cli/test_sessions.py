@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from config import SessionSettings
-from gateway.admin.archive import LocalArchive
+from gateway.admin.session_routes import LocalArchive
 from gateway.cli import main
 from gateway.cli.sessions.names import find_session
 from gateway.cli.sessions.show import Tail, format_size, format_table

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from config import ConfigError, GatewaySettings, load
-from config.time_zones import system_time_zone
+from config.types import system_time_zone
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -14,7 +14,7 @@ import pytest
 from config import McpSettings
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.conversation import Json, ToolCall, ToolOutcome
-from gateway.mcp.registry import McpServers
+from gateway.mcp.server import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, settings
 from tests.polling import until

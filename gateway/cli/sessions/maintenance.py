@@ -9,7 +9,8 @@ from collections import defaultdict
 import msgspec
 
 from config import Settings
-from gateway.admin.archive import ListedSession, open_archive
+from gateway.admin.archive import open_archive
+from gateway.admin.session_routes import ListedSession
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, fail
 from gateway.cli.sessions.names import find_session
 from gateway.doctor.stores import ADVICE

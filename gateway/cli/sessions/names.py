@@ -2,7 +2,8 @@
 
 from difflib import get_close_matches
 
-from gateway.admin.archive import Archive, ListedSession
+from gateway.admin.archive import Archive
+from gateway.admin.session_routes import ListedSession
 from gateway.errors import Refused
 from gateway.sessions.keys import parse_key
 from gateway.text import clean, printable

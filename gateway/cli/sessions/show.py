@@ -16,7 +16,8 @@ from typing import BinaryIO
 import msgspec
 
 from config import Settings
-from gateway.admin.archive import ListedSession, open_archive
+from gateway.admin.archive import open_archive
+from gateway.admin.session_routes import ListedSession
 from gateway.cli.common import EXIT_OK
 from gateway.cli.sessions.names import find_session, unknown_scope
 from gateway.conversation import Json
