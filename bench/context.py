@@ -24,7 +24,7 @@ from gateway.job import Job
 from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager, entries
 from gateway.spool import Spool
-from gateway.turns.agents import Agent, AgentRegistry
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.compaction import Compactor
 from gateway.turns.context import TurnContext
 from gateway.turns.usage import Meter
@@ -69,7 +69,7 @@ async def _measured() -> tuple[float, float]:
     return median(times), times[0]
 
 
-async def _took_ms(context: TurnContext, meter: Meter, agent: Agent, job: Job) -> float:
+async def _took_ms(context: TurnContext, meter: Meter, agent: ConfiguredAgent, job: Job) -> float:
     model = SilentModel()
     began = perf_counter()
     provider = meter.open_provider(replace(agent, provider=model), "ann")
@@ -80,7 +80,7 @@ async def _took_ms(context: TurnContext, meter: Meter, agent: Agent, job: Job) -
 
 
 @asynccontextmanager
-async def _session(folder: Path) -> AsyncIterator[tuple[TurnContext, Meter, Agent, Job]]:
+async def _session(folder: Path) -> AsyncIterator[tuple[TurnContext, Meter, ConfiguredAgent, Job]]:
     settings = Settings.model_validate({"gateway": {"data_dir": folder}})
     live, registry = Live(settings), AgentRegistry(settings)
     agent = replace(registry["main"], info=ModelInfo(name="house/model"))

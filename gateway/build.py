@@ -31,7 +31,7 @@ from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.routes import core_routes
 from gateway.http.server import HttpServer
-from gateway.inbound.edits import Edits
+from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Dispatcher, Inbox
 from gateway.inbound.intake import Intake
 from gateway.job import Job
@@ -41,7 +41,7 @@ from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
-from gateway.observability.status import Status
+from gateway.observability.status import GatewayStatus
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import Reminders, ReminderScheduler
@@ -156,7 +156,7 @@ def build_daemon(
     # Status, metrics and periodic work.
     flusher = SessionFlusher(sessions, metrics.flushes.observe)
     disk = DiskSpace(settings.gateway.data_dir)
-    status = Status(
+    status = GatewayStatus(
         channels=channels,
         sessions=sessions,
         spool=spool,
@@ -247,7 +247,7 @@ def build_daemon(
         spool=spool,
         sessions=sessions,
         inbox=inbox,
-        edits=Edits(spool, sessions, lanes, now=now),
+        edits=MessageEdits(spool, sessions, lanes, now=now),
         commands=commands,
         approvals=approvals,
         unknown_senders=UnknownSenders(live, pairing, now=now),

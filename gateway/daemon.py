@@ -27,7 +27,7 @@ from gateway.lanes import Lanes
 from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics, watch_lag
 from gateway.observability.housekeeping import Housekeeping, SessionFlusher
-from gateway.observability.status import Status
+from gateway.observability.status import GatewayStatus
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import ReminderScheduler
@@ -79,7 +79,7 @@ class Daemon:
     lanes: Lanes[Job]
     readings: Lanes[Job]
     flusher: SessionFlusher
-    status: Status
+    status: GatewayStatus
     housekeeping: Housekeeping
     turns: TurnRunner
     commands: CommandRunner

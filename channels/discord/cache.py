@@ -14,7 +14,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class BoundedDict(dict[Key, Value]):
+class RecentDict(dict[Key, Value]):
     """A dict that drops its oldest key when it has more than `limit`. Only assignment is limited, not `update`."""
 
     def __init__(self, limit: int) -> None:
@@ -33,9 +33,9 @@ class GuildCache:
     def __init__(self, api: DiscordApi) -> None:
         self._api = api
         # By channel id; 0 for a channel that is not a thread.
-        self._parents = BoundedDict[int, int](MAX_CACHED)
+        self._parents = RecentDict[int, int](MAX_CACHED)
         # By server id; empty if the server has no role for the bot.
-        self._roles = BoundedDict[str, str](MAX_CACHED)
+        self._roles = RecentDict[str, str](MAX_CACHED)
 
     def update(self, event: str, data: Json) -> None:
         """Learn from a gateway event. Ignores events of no use here."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from channels.discord.api import HISTORY_PAGE, DiscordApi, MessagePayload
-from channels.discord.cache import BoundedDict
+from channels.discord.cache import RecentDict
 from channels.discord.errors import FormRefused, ReplyRefused
 from channels.discord.markup import escape, render
 from channels.discord.wire import Json, button_rows, first_snowflake
@@ -30,8 +30,8 @@ class DiscordSender:
     def __init__(self, api: DiscordApi, limit: TextLimit) -> None:
         self._api = api
         self._limit = limit
-        self._direct_channels = BoundedDict[str, int](MAX_CACHED)  # By the id of the person.
-        self._shown = BoundedDict[str, MessagePayload](MAX_CACHED)  # Current content, by the receipt's message id.
+        self._direct_channels = RecentDict[str, int](MAX_CACHED)  # By the id of the person.
+        self._shown = RecentDict[str, MessagePayload](MAX_CACHED)  # Current content, by the receipt's message id.
 
     def learn_direct_channel(self, user: str, channel: str) -> None:
         """Remember the direct channel of a person, which saves asking for it."""

@@ -11,7 +11,7 @@ from gateway.sessions import SessionManager, SessionMeta
 from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import count
-from gateway.turns.agents import Agent, AgentRegistry
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.compaction import ON_REQUEST, CompactionRequest, Compactor
 from gateway.turns.usage import person_of
 
@@ -152,7 +152,7 @@ class AgentCommands:
         return (await self._sessions.load(call.session)).meta
 
 
-def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> Agent:
+def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> ConfiguredAgent:
     """Return the agent that answers in `session` now, with its model."""
     return agents[call.routed.agent] if session is None else agents.chosen(call.routed.agent, session)
 

@@ -8,14 +8,6 @@ from typing import Protocol
 
 from gateway.contract.messages import Address, Enclosure, Outbound, Sender
 
-__all__ = [
-    "Browser",
-    "CommandInfo",
-    "Line",
-    "OpenQuestion",
-    "SessionInfo",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:

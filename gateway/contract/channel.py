@@ -11,18 +11,6 @@ from config import ChannelSettings
 from gateway.contract.browsing import Browser
 from gateway.contract.messages import Address, Inbound, Outbound, Receipt
 
-__all__ = [
-    "Channel",
-    "ChannelContext",
-    "Deliver",
-    "Notebook",
-    "OpenChannel",
-    "Pulse",
-    "Relocate",
-    "TextLimit",
-    "Verdict",
-]
-
 
 class Verdict(StrEnum):
     """The outcome of an inbound message. With any verdict, the message may be acknowledged."""

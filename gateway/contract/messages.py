@@ -7,21 +7,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = [
-    "Address",
-    "Attachment",
-    "AttachmentKind",
-    "Button",
-    "Enclosure",
-    "Inbound",
-    "Outbound",
-    "OutboundKind",
-    "PeerKind",
-    "Quote",
-    "Receipt",
-    "Sender",
-]
-
 
 class PeerKind(StrEnum):
     DIRECT = "direct"

@@ -11,13 +11,6 @@ if TYPE_CHECKING:
     # Only channels that live on HTTP pay for the import.
     from aiohttp import web
 
-__all__ = [
-    "Access",
-    "Caller",
-    "HasRoutes",
-    "Route",
-]
-
 
 class Access(StrEnum):
     """Who may call a route."""

@@ -17,7 +17,7 @@ MAX_AGE = timedelta(hours=48)
 """The spool may have dropped older messages."""
 
 
-class Edits:
+class MessageEdits:
     def __init__(
         self, spool: Spool, sessions: SessionManager, lanes: Lanes[Job], *, now: Callable[[], datetime]
     ) -> None:

@@ -19,7 +19,7 @@ from gateway.commands.registry import APPROVE, DENY
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound, PeerKind, Verdict
 from gateway.errors import ChannelError, NotAccepted, Refused
-from gateway.inbound.edits import Edits
+from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
 from gateway.metrics import Metrics
@@ -48,7 +48,7 @@ class Intake:
         spool: Spool,
         sessions: SessionManager,
         inbox: Inbox,
-        edits: Edits,
+        edits: MessageEdits,
         commands: CommandRunner,
         approvals: Approvals,
         unknown_senders: UnknownSenders,

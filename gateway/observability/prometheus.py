@@ -13,7 +13,7 @@ from gateway.contract import Access, Caller, Route, Verdict
 from gateway.http.guard import IS_PROXIED
 from gateway.http.responses import HttpError
 from gateway.metrics import DEAD, DELIVERED, Histogram, Metrics
-from gateway.observability.status import Status, StatusReport
+from gateway.observability.status import GatewayStatus, StatusReport
 from gateway.sessions import TurnOutcome
 from gateway.spool import InboxState, OutboxState
 
@@ -183,7 +183,7 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
     yield counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", report.cpu_seconds)
 
 
-def metrics_routes(status: Status, metrics: Metrics, *, is_open: bool) -> list[Route]:
+def metrics_routes(status: GatewayStatus, metrics: Metrics, *, is_open: bool) -> list[Route]:
     """Return the route of `/metrics`. If `is_open`, it needs no token, except through a proxy."""
 
     async def answer(request: web.Request, caller: Caller) -> web.StreamResponse:

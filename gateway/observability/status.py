@@ -123,7 +123,7 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Status:
+class GatewayStatus:
     channels: ChannelRegistry
     sessions: SessionManager
     spool: Spool

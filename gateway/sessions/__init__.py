@@ -12,7 +12,7 @@ from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, SweepReport
 from gateway.sessions.session import Session, SessionMeta
 from gateway.sessions.state import SessionStatus
 from gateway.sessions.storage.search import Hit, SearchResult
-from gateway.sessions.storage.verify import Problem, VerifyReport
+from gateway.sessions.storage.verify import SessionProblem, VerifyReport
 from gateway.sessions.turn_progress import (
     assistant_texts,
     current_plan,
@@ -27,12 +27,12 @@ __all__ = [
     "IsBusy",
     "Leaving",
     "OnLeaving",
-    "Problem",
     "RecoveryReport",
     "SearchResult",
     "Session",
     "SessionManager",
     "SessionMeta",
+    "SessionProblem",
     "SessionStatus",
     "SweepReport",
     "TurnOutcome",

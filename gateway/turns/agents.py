@@ -76,7 +76,7 @@ Answer in the language you are written to, plainly and briefly. Use your tools w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class ConfiguredAgent:
     name: str
     provider: Provider
     model: str | None
@@ -106,7 +106,7 @@ class AgentRegistry:
         self._providers = ProviderRegistry(settings.providers)
         self._repos = {repo.name: repo.path for repo in settings.repos}
         self._used_providers: set[str] = set()
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, ConfiguredAgent] = {}
         for name, agent in settings.agents.items():
             if agent.backend is Backend.LLM:
                 self._used_providers |= {agent.provider, *(each.partition("/")[0] for each in agent.fallbacks)}
@@ -114,7 +114,7 @@ class AgentRegistry:
             # Each once, the agent's own model first: `/model` lists them in this order.
             own_model = (agent.model,) if agent.model else ()
             models = dict.fromkeys((*own_model, *settings.providers[agent.provider].models, *agent.fallbacks))
-            self._agents[name] = Agent(
+            self._agents[name] = ConfiguredAgent(
                 name=name,
                 provider=lineup,
                 model=agent.model,
@@ -128,13 +128,13 @@ class AgentRegistry:
                 max_iterations=agent.max_iterations,
             )
 
-    def __getitem__(self, name: str) -> Agent:
+    def __getitem__(self, name: str) -> ConfiguredAgent:
         return self._agents[name]
 
-    def __iter__(self) -> Iterator[Agent]:
+    def __iter__(self) -> Iterator[ConfiguredAgent]:
         return iter(self._agents.values())
 
-    def chosen(self, bound: str, session: SessionMeta) -> Agent:
+    def chosen(self, bound: str, session: SessionMeta) -> ConfiguredAgent:
         """Return the agent of a session, with the model and workspace that were chosen for it.
 
         A choice that has been removed from the settings is ignored. `bound` is the agent without any choice.
@@ -149,7 +149,7 @@ class AgentRegistry:
             return agent
         return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
 
-    def replace(self, name: str, change: Callable[[Agent], Agent]) -> None:
+    def replace(self, name: str, change: Callable[[ConfiguredAgent], ConfiguredAgent]) -> None:
         """Replace the agent `name` from its next turn on, for programs that embed the gateway."""
         self._agents[name] = change(self._agents[name])
 

@@ -26,7 +26,7 @@ from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import current_summary, effective_entries, is_conversation, to_messages
 from gateway.spool import Spool, SpoolFull
-from gateway.turns.agents import Agent
+from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.usage import Meter
 
 log = structlog.get_logger()
@@ -191,7 +191,7 @@ class CompactionRequest(Struct, frozen=True, kw_only=True):
     """The session to summarise, the agent whose model does it, and the person who is charged."""
 
     session: str
-    agent: Agent
+    agent: ConfiguredAgent
     person: str
     keep: KeepRule
 

@@ -25,7 +25,7 @@ from gateway.job import Job
 from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
-from gateway.turns.agents import Agent, AgentRegistry
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.compaction import OVERFLOW, CompactionRequest, Compactor
 from gateway.turns.usage import Meter, MeteredProvider, person_of
 
@@ -147,7 +147,7 @@ class TurnContext:
         """Return the notes file of the conversation that `job` belongs to."""
         return self._notes_folder / file_name(job.scope)
 
-    async def choose_agent(self, job: Job) -> tuple[Agent, MeteredProvider]:
+    async def choose_agent(self, job: Job) -> tuple[ConfiguredAgent, MeteredProvider]:
         """Return the agent that answers, and its provider, charged to the sender."""
         # Waits briefly for MCP servers that have just been started: a resumed turn may need one of their tools.
         if self._mcp.servers:
@@ -162,7 +162,7 @@ class TurnContext:
         )
         return agent, provider
 
-    async def build_prompt(self, job: Job, agent: Agent) -> tuple[Prompt, int]:
+    async def build_prompt(self, job: Job, agent: ConfiguredAgent) -> tuple[Prompt, int]:
         """Return the prompt, and how many of its messages are older than the turn.
 
         The messages of the turn are read from the transcript, so they must have been committed.
@@ -191,7 +191,7 @@ class TurnContext:
         )
         return prompt, len(before)
 
-    async def _summarize(self, job: Job, agent: Agent) -> Sequence[Message]:
+    async def _summarize(self, job: Job, agent: ConfiguredAgent) -> Sequence[Message]:
         person = person_of(self._live.settings, job.inbound)
         request = CompactionRequest(session=job.session, agent=agent, person=person, keep=OVERFLOW)
         await self._compactor.compact(request)

@@ -13,7 +13,7 @@ from gateway.files.to_text import unavailable
 from gateway.job import Job
 from gateway.outbound.draft_stream import join_paragraphs
 from gateway.sessions import Entry, TurnOutcome, entries
-from gateway.turns.agents import Agent
+from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.usage import TurnUsage
 
 
@@ -25,7 +25,7 @@ class TurnState(Struct, kw_only=True):
     has_begun: bool = False
     """Whether the transcript has the messages of the turn."""
     started: float = field(default_factory=monotonic)
-    agent: Agent | None = None
+    agent: ConfiguredAgent | None = None
     """None until the turn has its slot."""
     usage: TurnUsage | None = None
     outcome: TurnOutcome | None = None

@@ -25,7 +25,7 @@ from gateway.metrics import Metrics
 from gateway.sessions import entries
 from gateway.spool import AddUsage, Operation, SetFact, Spool, UsageTotal
 from gateway.spool.spool import retry_while_full
-from gateway.turns.agents import Agent
+from gateway.turns.agents import ConfiguredAgent
 
 log = structlog.get_logger()
 
@@ -384,7 +384,7 @@ class Meter:
         self.calibrations = Calibrations(facts.get(_CALIBRATION_FACT))
 
     def open_provider(
-        self, agent: Agent, person: str, *, names_senders: bool = False, summarize: Summarize | None = None
+        self, agent: ConfiguredAgent, person: str, *, names_senders: bool = False, summarize: Summarize | None = None
     ) -> MeteredProvider:
         """Return the agent's provider for one turn, charged to `person`."""
         limits = self._live.settings.limits
@@ -398,11 +398,11 @@ class Meter:
             metrics=self._metrics,
         )
 
-    def budget(self, agent: Agent) -> int:
+    def budget(self, agent: ConfiguredAgent) -> int:
         """Return how many tokens a request to the agent's model may have."""
         return token_budget(agent.info, self.calibrations[agent.info.name])
 
-    def size(self, agent: Agent, messages: Iterable[Message]) -> int:
+    def size(self, agent: ConfiguredAgent, messages: Iterable[Message]) -> int:
         """Return the estimated tokens of a request with only these messages."""
         measured = measure_frame(agent.system, agent.toolbox.specs()) + sum(map(measure_message, messages))
         return self.calibrations[agent.info.name].estimate(measured)

@@ -10,8 +10,6 @@ from channels.terminal.client.piped import PipedChat, read_all, read_lines
 from gateway.errors import GatehouseError
 from gateway.text import printable
 
-__all__ = ["chat"]
-
 EXIT_FAILED = 1
 HINT = "Type /help for commands. Ctrl-C stops an answer; Ctrl-D or /quit leaves."
 

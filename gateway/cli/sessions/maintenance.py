@@ -14,7 +14,7 @@ from gateway.admin.session_routes import ListedSession
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, fail
 from gateway.cli.sessions.names import find_session
 from gateway.doctor.stores import ADVICE
-from gateway.sessions import Problem
+from gateway.sessions import SessionProblem
 from gateway.text import excerpt, printable
 from gateway.text.plain import count
 
@@ -67,7 +67,7 @@ async def verify(settings: Settings, options: argparse.Namespace) -> int:
         print("No problems found.")
         return EXIT_OK
     print(f"{count(report.problem_count, 'problem')} found.")
-    problems_by_kind: dict[str, list[Problem]] = defaultdict(list)
+    problems_by_kind: dict[str, list[SessionProblem]] = defaultdict(list)
     for problem in report.problems:
         problems_by_kind[problem.kind].append(problem)
     for kind, problems in problems_by_kind.items():

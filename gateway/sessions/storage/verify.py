@@ -20,7 +20,7 @@ MAX_LISTED_PROBLEMS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SessionProblem:
     """`kind` is a constant word, `where` a file name or a session key, `detail` a sentence for the operator."""
 
     kind: str
@@ -37,7 +37,7 @@ class VerifyReport:
     entries: int
     unknown_entries: int
     problem_count: int
-    problems: tuple[Problem, ...]
+    problems: tuple[SessionProblem, ...]
 
     @property
     def is_sound(self) -> bool:
@@ -56,12 +56,12 @@ class _Check:
         self.entries = 0
         self.unknown = 0
         self.problem_count = 0
-        self.problems: list[Problem] = []
+        self.problems: list[SessionProblem] = []
 
     def add(self, kind: str, where: str, detail: str) -> None:
         self.problem_count += 1
         if len(self.problems) < MAX_LISTED_PROBLEMS:
-            self.problems.append(Problem(kind=kind, where=where, detail=detail))
+            self.problems.append(SessionProblem(kind=kind, where=where, detail=detail))
 
     def check_mode(self, path: Path) -> None:
         try:
