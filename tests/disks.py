@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 
 def fill(ballast: Path) -> None:
-    """Take all the room there is, also what was freed since."""
+    """Append to the file `ballast` until the disk is full."""
     with ballast.open("ab", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4_096)):
             pass
@@ -21,14 +21,14 @@ def fill(ballast: Path) -> None:
 
 @contextmanager
 def small_disk(place: Path, size: int) -> Iterator[Path]:
-    """Mount an empty disk of `size` bytes at `place`; skips the test where that cannot be."""
+    """Mount an empty disk of `size` bytes at `place`. Skips the test if that is impossible."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small disk")
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(place)]
     mounted = subprocess.run(command, check=False, capture_output=True, text=True)
     if mounted.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
     try:
         yield place
     finally:

@@ -1,4 +1,4 @@
-"""tests/install_tools.sh, with a made-up `apt-get` and `id` in a PATH that has nothing else."""
+"""Tests tests/install_tools.sh with a fake `apt-get` and `id`, in a PATH that contains nothing else."""
 
 import shutil
 import subprocess
@@ -36,26 +36,26 @@ def installed(programs: Path) -> list[str]:
     return [line.split()[-1] for line in calls.read_text().splitlines() if " install " in line]
 
 
-def test_everything_that_is_missing_is_installed(programs: Path) -> None:
+def test_missing_programs_are_installed(programs: Path) -> None:
     assert install(programs).startswith("Installing programs for the tests: chromium bubblewrap strace.")
     assert installed(programs) == ["chromium", "bubblewrap", "strace"]
 
 
-def test_a_program_that_is_there_is_not_installed_again(programs: Path) -> None:
+def test_present_programs_are_not_installed_again(programs: Path) -> None:
     for name in ("google-chrome", "strace"):
         add(programs, name)
     install(programs)
     assert installed(programs) == ["bubblewrap"]
 
 
-def test_nothing_is_done_or_said_if_nothing_is_missing(programs: Path) -> None:
+def test_without_missing_programs_the_script_does_nothing(programs: Path) -> None:
     for name in ("chromium", "bwrap", "strace"):
         add(programs, name)
     assert install(programs) == ""
     assert not (programs.parent / "calls").exists()
 
 
-def test_a_package_that_cannot_be_installed_does_not_hold_up_the_others(programs: Path) -> None:
+def test_a_package_that_fails_does_not_stop_the_others(programs: Path) -> None:
     add(
         programs,
         "apt-get",

@@ -6,8 +6,8 @@ import pytest
 from gateway.lanes import LaneFull, Lanes
 
 
-class Stage:
-    """Runs jobs that end when told to, and remembers who ran beside whom."""
+class ControlledJobs:
+    """Runs items that end when the test opens their gate, and records their order."""
 
     def __init__(self) -> None:
         self.started: asyncio.Queue[str] = asyncio.Queue()
@@ -26,38 +26,38 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def jobs() -> ControlledJobs:
+    return ControlledJobs()
 
 
 @pytest.fixture
-def lanes(stage: Stage) -> Lanes[str]:
-    return Lanes(stage.run, name="lane", max_waiting=3, max_total=5)
+def lanes(jobs: ControlledJobs) -> Lanes[str]:
+    return Lanes(jobs.run, name="lane", max_waiting=3, max_total=5)
 
 
-async def test_turns_of_a_session_run_one_at_a_time_and_in_order(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_turns_of_a_session_run_one_at_a_time_and_in_order(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for turn in ("a", "b", "c"):
-            stage.gates[turn].set()
+            jobs.gates[turn].set()
             lanes.put("s", turn)
         await lanes.drained()
-    assert stage.ended == ["a", "b", "c"]
+    assert jobs.ended == ["a", "b", "c"]
 
 
-async def test_sessions_run_side_by_side(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_sessions_run_side_by_side(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         lanes.put("t", "b")
-        assert {await stage.started.get(), await stage.started.get()} == {"a", "b"}
+        assert {await jobs.started.get(), await jobs.started.get()} == {"a", "b"}
         assert lanes.running == 2
         for turn in ("a", "b"):
-            stage.gates[turn].set()
+            jobs.gates[turn].set()
         await lanes.drained()
 
 
-async def test_a_full_lane_says_so(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_full_lane_raises_lane_full(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for item in ("a", "b", "c"):
@@ -69,7 +69,7 @@ async def test_a_full_lane_says_so(stage: Stage, lanes: Lanes[str]) -> None:
         lanes.check_room("t")
         lanes.stop_all("")
         await lanes.drained()
-    assert stage.ended == []
+    assert jobs.ended == []
 
 
 async def test_all_lanes_together_can_be_full_too(lanes: Lanes[str]) -> None:
@@ -86,66 +86,68 @@ async def test_all_lanes_together_can_be_full_too(lanes: Lanes[str]) -> None:
 
 @pytest.mark.parametrize("is_running", [True, False])
 async def test_items_put_back_run_before_those_that_came_since(
-    stage: Stage, lanes: Lanes[str], *, is_running: bool
+    jobs: ControlledJobs, lanes: Lanes[str], *, is_running: bool
 ) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
-        await stage.started.get()
+        await jobs.started.get()
         lanes.put("s", "b")
         lanes.put("s", "c")
         taken = lanes.take_waiting("s")
         if is_running:
             lanes.put("s", "d")
         else:
-            stage.gates["a"].set()
+            jobs.gates["a"].set()
             await lanes.drained()
         lanes.put_back("s", taken)
         assert lanes.waiting == 2 + is_running
         for item in "abcd":
-            stage.gates[item].set()
+            jobs.gates[item].set()
         await lanes.drained()
-    assert stage.ended == ["a", "b", "c", *(["d"] if is_running else [])]
+    assert jobs.ended == ["a", "b", "c", *(["d"] if is_running else [])]
     assert lanes.waiting == 0
 
 
-async def test_stop_cancels_the_running_item_and_waiting_ones_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_stop_cancels_the_running_item_and_waiting_ones_can_be_taken(
+    jobs: ControlledJobs, lanes: Lanes[str]
+) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
-        await stage.started.get()
+        await jobs.started.get()
         lanes.put("s", "b")
         assert lanes.is_busy("s")
         assert lanes.take_waiting("s") == ["b"]
         assert lanes.stop("s", "enough")
         await lanes.drained()
-    assert stage.reasons == ["enough"]
+    assert jobs.reasons == ["enough"]
     assert not lanes.is_busy("s")
 
 
-async def test_a_lane_goes_on_after_a_cancelled_turn(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_lane_continues_after_a_cancelled_turn(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
-        await stage.started.get()
+        await jobs.started.get()
         lanes.stop("s")
-        stage.gates["b"].set()
+        jobs.gates["b"].set()
         lanes.put("s", "b")
         await lanes.drained()
-    assert stage.ended == ["b"]
+    assert jobs.ended == ["b"]
 
 
-async def test_an_idle_session_costs_nothing(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_an_idle_session_costs_nothing(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
-        stage.gates["a"].set()
+        jobs.gates["a"].set()
         lanes.put("s", "a")
         await lanes.drained()
         assert (lanes.running, lanes.waiting) == (0, 0)
         assert not lanes.stop("s")
 
 
-async def test_a_stopped_turn_may_say_how_it_ended() -> None:
+async def test_a_stopped_turn_may_report_its_outcome() -> None:
     """A second stop must not cut that short; only the end of the daemon does."""
     telling, told = asyncio.Event(), asyncio.Event()
 
@@ -171,7 +173,9 @@ async def test_a_stopped_turn_may_say_how_it_ended() -> None:
     assert not told.is_set()
 
 
-async def test_an_item_that_has_not_started_is_not_stopped_but_can_be_taken(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_an_item_that_has_not_started_is_not_stopped_but_can_be_taken(
+    jobs: ControlledJobs, lanes: Lanes[str]
+) -> None:
     """A task that is cancelled before its first step would never run, and its message never be answered."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
@@ -180,18 +184,18 @@ async def test_an_item_that_has_not_started_is_not_stopped_but_can_be_taken(stag
         assert lanes.take_waiting("s") == ["a"]
         lanes.put("t", "b")
         assert not lanes.stop("t", "enough")
-        stage.gates["b"].set()
+        jobs.gates["b"].set()
         await lanes.drained()
-    assert stage.ended == ["b"]
+    assert jobs.ended == ["b"]
 
 
-async def test_nothing_starts_after_stop_all(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_nothing_starts_after_stop_all(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.stop_all("")
         lanes.put("s", "a")
         await lanes.drained()
-    assert stage.started.empty()
+    assert jobs.started.empty()
 
 
 async def test_a_parked_item_is_not_waited_for_until_it_continues_or_is_stopped() -> None:
@@ -216,7 +220,7 @@ async def test_a_parked_item_is_not_waited_for_until_it_continues_or_is_stopped(
         assert not house.is_busy("key")
 
 
-async def test_a_reserved_lane_runs_the_item_it_was_reserved_for_first(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_reserved_lane_runs_the_item_it_was_reserved_for_first(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         assert lanes.reserve("s")
@@ -224,38 +228,38 @@ async def test_a_reserved_lane_runs_the_item_it_was_reserved_for_first(stage: St
         lanes.put("s", "b")
         lanes.put_reserved("s", "a")
         for turn in ("a", "b"):
-            stage.gates[turn].set()
+            jobs.gates[turn].set()
         await lanes.drained()
-    assert stage.ended == ["a", "b"]
+    assert jobs.ended == ["a", "b"]
 
 
-async def test_a_released_lane_runs_the_items_that_came_since(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_released_lane_runs_the_items_that_came_since(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.reserve("s")
         lanes.reserve("idle")
         lanes.put("s", "b")
-        stage.gates["b"].set()
+        jobs.gates["b"].set()
         lanes.release("idle")
         lanes.release("s")
         await lanes.drained()
-    assert stage.ended == ["b"]
+    assert jobs.ended == ["b"]
     assert not lanes.is_busy("idle")
 
 
-async def test_an_item_that_comes_after_the_release_still_runs(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_an_item_that_comes_after_the_release_still_runs(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.reserve("s")
         lanes.release("s")
-        stage.gates["a"].set()
+        jobs.gates["a"].set()
         lanes.put_reserved("s", "a")
         await lanes.drained()
-    assert stage.ended == ["a"]
+    assert jobs.ended == ["a"]
 
 
 async def test_a_reserved_lane_is_not_drained_until_it_is_released_after_stop_all(
-    stage: Stage, lanes: Lanes[str]
+    jobs: ControlledJobs, lanes: Lanes[str]
 ) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
@@ -264,10 +268,10 @@ async def test_a_reserved_lane_is_not_drained_until_it_is_released_after_stop_al
         lanes.put_reserved("s", "a")
         lanes.release("s")
         await lanes.drained()
-    assert stage.started.empty()
+    assert jobs.started.empty()
 
 
-async def test_a_reserved_item_can_be_stopped_but_not_taken_out(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_reserved_item_can_be_stopped_but_not_taken_out(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     """It is durable as begun, so it has to say how it ended, also when it could not run yet."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
@@ -279,51 +283,53 @@ async def test_a_reserved_item_can_be_stopped_but_not_taken_out(stage: Stage, la
         assert lanes.stop("s", "enough")
         assert not lanes.stop("s", "more than enough")
         lanes.put("s", "c")
-        stage.gates["c"].set()
+        jobs.gates["c"].set()
         await lanes.drained()
-    assert stage.reasons == ["enough"]
-    assert stage.ended == ["c"]
+    assert jobs.reasons == ["enough"]
+    assert jobs.ended == ["c"]
 
 
-async def test_a_detached_item_ends_beside_the_next(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_detached_item_ends_beside_the_next(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
-        assert await stage.started.get() == "a"
+        assert await jobs.started.get() == "a"
         lanes.detach("s")
         assert not lanes.is_busy("s")
         lanes.put("s", "b")
-        assert await stage.started.get() == "b", "though the first has not ended"
-        stage.gates["a"].set()
-        stage.gates["b"].set()
+        assert await jobs.started.get() == "b", "though the first has not ended"
+        jobs.gates["a"].set()
+        jobs.gates["b"].set()
         await lanes.drained()
-    assert sorted(stage.ended) == ["a", "b"]
+    assert sorted(jobs.ended) == ["a", "b"]
     assert not lanes.is_busy("s")
 
 
-async def test_a_lane_is_not_detached_while_others_wait_in_it(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_a_lane_is_not_detached_while_others_wait_in_it(jobs: ControlledJobs, lanes: Lanes[str]) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         lanes.put("s", "a")
         lanes.put("s", "b")
-        assert await stage.started.get() == "a"
+        assert await jobs.started.get() == "a"
         lanes.detach("s")
         assert lanes.is_busy("s")
-        stage.gates["b"].set()
-        stage.gates["a"].set()
+        jobs.gates["b"].set()
+        jobs.gates["a"].set()
         await lanes.drained()
-    assert stage.ended == ["a", "b"]
+    assert jobs.ended == ["a", "b"]
 
 
-async def test_the_running_item_can_continue_with_the_next_one_that_suits(stage: Stage, lanes: Lanes[str]) -> None:
+async def test_the_running_item_can_continue_with_the_next_one_that_suits(
+    jobs: ControlledJobs, lanes: Lanes[str]
+) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         lanes.open(tasks)
         for turn in ("a", "b", "c"):
-            stage.gates[turn].set()
+            jobs.gates[turn].set()
             lanes.put("s", turn)
         assert lanes.take_next("s", lambda item: item == "b") is None
         assert lanes.take_next("s", lambda item: item == "a") == "a"
         assert lanes.take_next("t", lambda _: True) is None
         assert lanes.waiting == 2
         await lanes.drained()
-    assert stage.ended == ["b", "c"]
+    assert jobs.ended == ["b", "c"]

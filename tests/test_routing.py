@@ -72,7 +72,7 @@ def test_each_dm_scope_gives_its_key(dm_scope: DmScope, key: str) -> None:
 
 @pytest.mark.parametrize("dm_scope", DmScope)
 @pytest.mark.parametrize("kind", [PeerKind.GROUP, PeerKind.CHANNEL])
-def test_groups_are_isolated_whatever_the_dm_scope(dm_scope: DmScope, kind: PeerKind) -> None:
+def test_groups_are_isolated_with_every_dm_scope(dm_scope: DmScope, kind: PeerKind) -> None:
     address = Address(channel="discord", kind=kind, peer="77")
     assert scope(address, settings(dm_scope)) == f"agent:main:discord:{kind}:77"
 

@@ -1,11 +1,9 @@
-"""The umask of this process."""
+"""Reads the umask of this process."""
 
 import os
 
-__all__ = ["umask"]
-
 
 def umask() -> int:
-    now = os.umask(0o077)  # There is no other way to ask.
+    now = os.umask(0o077)  # It can only be read by setting it.
     os.umask(now)
     return now

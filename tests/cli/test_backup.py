@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.running import Running, gatehouse, write_config
+from tests.daemon_process import DaemonProcess, gatehouse, write_config
 
 
 def ask(home: Path, *words: str) -> str:
@@ -17,7 +17,7 @@ def test_backup_is_restored_on_another_machine(tmp_path: Path) -> None:
         home.mkdir()
         write_config(home)
     archive = tmp_path / "backup.tar.gz"
-    with Running(old).ready() as daemon:
+    with DaemonProcess(old).ready() as daemon:
         ask(old, "my name is Ada")
         made = gatehouse("backup", str(archive), home=old)
         assert made.returncode == 0, made.stderr
@@ -37,7 +37,7 @@ def test_backup_is_restored_on_another_machine(tmp_path: Path) -> None:
     assert moved.returncode == 0, moved.stderr
     assert moved.stdout.startswith("Restored 1 session into")
     assert "gatehouse.toml" in moved.stdout
-    with Running(new).ready():
+    with DaemonProcess(new).ready():
         assert "Ada" in ask(new, "what is my name?")
     full = gatehouse("restore", str(archive), home=new)
     assert full.returncode == 1

@@ -12,7 +12,16 @@ import pytest
 
 from gateway.data_dir import DataDirLock
 from tests.channels.terminal.pseudo_terminal import in_terminal
-from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, environment, gatehouse, running, write_config
+from tests.daemon_process import (
+    COMMAND,
+    DEFAULTS,
+    TIMEOUT,
+    DaemonProcess,
+    environment,
+    gatehouse,
+    running,
+    write_config,
+)
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 LONG = " ".join(f"word{number}" for number in range(250))
@@ -68,7 +77,7 @@ def test_connects_to_the_running_gateway(tmp_path: Path) -> None:
 
 
 def test_waits_for_a_gateway_that_is_just_starting(home: Path) -> None:
-    with Running(home) as daemon, ThreadPoolExecutor() as pool:
+    with DaemonProcess(home) as daemon, ThreadPoolExecutor() as pool:
         until(lambda: has_words(daemon.data / "gatehouse.lock"))
         daemon.signal(signal.SIGSTOP)
         chat = pool.submit(gatehouse, "chat", "--once", "what time is it", home=home)
@@ -104,7 +113,7 @@ def test_bytes_that_are_not_utf8_are_replaced(home: Path) -> None:
         env=environment(home),
         input=b"say caf\xe9 \xff\n",
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
@@ -117,7 +126,7 @@ def test_terminal_without_utf8_gets_question_marks(home: Path) -> None:
         cwd=home,
         env={**environment(home), "PYTHONIOENCODING": "latin-1"},
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
@@ -212,7 +221,7 @@ def test_broken_pipe_prints_nothing(home: Path) -> None:
         chat.stdout.close()
         chat.stdin.write(b"/whoami\n")
         chat.stdin.flush()
-        assert chat.wait(PATIENCE) == 1
+        assert chat.wait(TIMEOUT) == 1
         assert chat.stderr.read() == b""
 
 
@@ -223,7 +232,7 @@ def _in_shell(home: Path, line: str) -> subprocess.CompletedProcess[str]:
         env={**environment(home), "GATEHOUSE": str(COMMAND)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
@@ -254,7 +263,7 @@ def test_signal_shuts_down_in_order(home: Path, number: signal.Signals, code: in
         chat.stdin.flush()
         chat.stdout.readline()
         chat.send_signal(number)
-        assert chat.wait(PATIENCE) == code
+        assert chat.wait(TIMEOUT) == code
         assert chat.stderr.read() == b""
     assert "shutdown_finished" in (home / "data" / "chat.log").read_text()
     assert not (home / "data" / "control.sock").exists()

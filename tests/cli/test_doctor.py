@@ -18,7 +18,7 @@ from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, bot_api
 from tests.daemon.harness import gateway, settings
-from tests.running import DEFAULTS, gatehouse, write_config
+from tests.daemon_process import DEFAULTS, gatehouse, write_config
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 

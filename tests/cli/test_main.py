@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import COMMANDS
-from tests.running import COMMAND, environment, gatehouse, write_config
+from tests.daemon_process import COMMAND, environment, gatehouse, write_config
 
 
 def in_a_shell(line: str, home: Path) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.access.guests import Applicant, Person, save_fact
 from gateway.spool import OutboxState, Spool
-from tests.running import gatehouse, running, write_config
+from tests.daemon_process import gatehouse, running, write_config
 
 
 def applicant(number: int) -> Applicant:

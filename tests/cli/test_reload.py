@@ -10,7 +10,7 @@ from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.http.auth import Auth
 from gateway.http.server import HttpServer
-from tests.running import gatehouse, write_config
+from tests.daemon_process import gatehouse, write_config
 
 Reload = Callable[[], Awaitable[list[str]]]
 

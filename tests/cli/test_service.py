@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.install.units import ServiceScope, program_of, service_paths
-from tests.running import COMMAND, environment
+from tests.daemon_process import COMMAND, environment
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from gateway.text import printable
 from tests.channels.terminal.pseudo_terminal import in_terminal
-from tests.running import COMMAND, DEFAULTS, PATIENCE, environment, gatehouse, running, write_config
+from tests.daemon_process import COMMAND, DEFAULTS, TIMEOUT, environment, gatehouse, running, write_config
 from tests.sessions.conftest import ANN, SCOPE
 
 OTHER = "agent:main:web:direct:bob"
@@ -331,13 +331,13 @@ async def test_broken_pipe_prints_nothing(home: Path) -> None:
         assert process.stderr is not None
         process.stdout.read(10)
         process.stdout.close()
-        assert (process.wait(PATIENCE), process.stderr.read()) == (1, b"")
+        assert (process.wait(TIMEOUT), process.stderr.read()) == (1, b"")
 
 
 def test_full_disk_is_reported(home: Path) -> None:
     with Path("/dev/full").open("wb") as full, piped(home, "list", stdout=full.fileno()) as process:
         assert process.stderr is not None
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(TIMEOUT) == 1
         message = process.stderr.read()
         assert message.startswith(b"gatehouse: System error: No space left on device (")
         assert message.count(b"\n") == 1
@@ -345,7 +345,7 @@ def test_full_disk_is_reported(home: Path) -> None:
 
 def test_closed_outputs_do_no_harm(home: Path) -> None:
     line = f'"{COMMAND}" sessions list >&- 2>&-'
-    done = subprocess.run(["/bin/sh", "-c", line], cwd=home, env=environment(home), timeout=PATIENCE, check=False)
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=home, env=environment(home), timeout=TIMEOUT, check=False)
     assert done.returncode == 0
 
 
@@ -354,7 +354,7 @@ def test_sigterm_leaves_the_files_sound(home: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     assert fine("verify", home=home).endswith("No problems found.\n")
 
 

@@ -18,7 +18,7 @@ from gateway.cli.setup import main as setup
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api
-from tests.running import DEFAULTS, Running, gatehouse, running, write_config
+from tests.daemon_process import DEFAULTS, DaemonProcess, gatehouse, running, write_config
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
@@ -216,7 +216,7 @@ async def test_person_with_the_pairing_code_becomes_the_owner(tmp_path: Path) ->
     async with bot_api() as telegram:
         table = f'[channels.telegram]\napi_base = "{telegram.url}"\nenabled = false\n'
         path = write_config(tmp_path, DEFAULTS + table)
-        with Running(tmp_path) as daemon:
+        with DaemonProcess(tmp_path) as daemon:
             await asyncio.to_thread(daemon.ready)
             person = Newcomer(telegram, asyncio.get_running_loop(), "", "", TOKEN, "")
             assert await asyncio.to_thread(setup, [], config=path, prompter=person) == 0

@@ -8,7 +8,7 @@ from time import monotonic
 
 from gateway.contract import Address, Outbound, PeerKind
 from gateway.spool import AddToOutbox, MarkDead, Spool
-from tests.running import gatehouse, running, write_config
+from tests.daemon_process import gatehouse, running, write_config
 
 REPLY = Outbound(address=Address(channel="web", kind=PeerKind.DIRECT, peer="owner"), text="hello\x1b[31m there")
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.cli.status import render
 from gateway.observability.status import ChannelReport, FlushReport, ModelReport, SpoolReport, StatusReport, TurnReport
-from tests.running import COMMAND, environment, gatehouse, running, write_config
+from tests.daemon_process import COMMAND, environment, gatehouse, running, write_config
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TELEGRAM = ChannelReport(

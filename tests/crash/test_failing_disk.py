@@ -16,7 +16,7 @@ from tests.crash.daemon_spec import CHANNEL
 from tests.crash.daemons import daemons
 from tests.crash.harness import CrashHarness, open_harness
 from tests.crash.scenarios import messages
-from tests.running import Running, by_shell, gatehouse, write_config
+from tests.daemon_process import DaemonProcess, by_shell, gatehouse, write_config
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
@@ -90,7 +90,7 @@ async def test_a_slow_transcript_delays_no_answers(tmp_path: Path) -> None:
 def test_a_slow_spool_keeps_the_event_loop_free_and_loses_nothing(tmp_path: Path) -> None:
     write_config(tmp_path)
     slow = failing(tmp_path / "data" / "spool.db-wal", f"delay_enter={SLOW_COMMIT * 1e6:.0f}")
-    with Running(tmp_path, start=by_shell(*slow)) as daemon, ThreadPoolExecutor(max_workers=1) as pool:
+    with DaemonProcess(tmp_path, start=by_shell(*slow)) as daemon, ThreadPoolExecutor(max_workers=1) as pool:
         url = f"{daemon.ready().url}/healthz"
         began = monotonic()
         chat = pool.submit(gatehouse, "chat", "--once", "hello", home=tmp_path)

@@ -15,7 +15,7 @@ from tests.agent.wire import ANTHROPIC, CUT, OPENAI, Call, Dialect, Reply, servi
 from tests.agent.wire.server import KEY
 from tests.daemon.harness import gateway, hear_draft, say_and_hear, settings, transcript_text
 from tests.daemon.models import configured
-from tests.observability.scraping import scraped
+from tests.observability.scrape import scrape
 
 both = pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)
 
@@ -79,7 +79,7 @@ async def test_the_transcript_and_the_metrics_name_the_model_that_answered(tmp_p
         providers = {"first": gone.table(), "second": there.table()}
         async with gateway(settings(tmp_path, providers=providers, agents=agents)) as (daemon, chat):
             assert (await say_and_hear(chat, "hello")).text == "Here I am."
-            seen = await scraped(tmp_path / "data")
+            seen = await scrape(tmp_path / "data")
             health = daemon.status.health()
     assert '"second/claude"' in transcript_text(tmp_path)
     assert seen.value("gatehouse_model_requests_total", model="second/claude", outcome="answered") == 1

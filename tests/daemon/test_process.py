@@ -14,7 +14,17 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.running import COMMAND, DEFAULTS, PATIENCE, Running, by_shell, environment, gatehouse, running, write_config
+from tests.daemon_process import (
+    COMMAND,
+    DEFAULTS,
+    TIMEOUT,
+    DaemonProcess,
+    by_shell,
+    environment,
+    gatehouse,
+    running,
+    write_config,
+)
 
 CANNOT_START = 78
 
@@ -252,7 +262,7 @@ api_base = "http://127.0.0.1:9"
 options = { webhook_url = "https://canary-hook.example.org/canary-path" }
 """
     write_config(tmp_path, config)
-    with Running(tmp_path) as daemon:
+    with DaemonProcess(tmp_path) as daemon:
         daemon.ready()
         told = [gatehouse(*words, home=tmp_path) for words in (("status", "--json"), ("log-level", "info"))]
         lost = {"discord", "telegram"}
@@ -307,7 +317,7 @@ def test_readiness_is_reported_to_the_service_manager(tmp_path: Path) -> None:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
         write_config(tmp_path)
-        with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as daemon:
+        with DaemonProcess(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as daemon:
             assert manager.recv(1000) == b"READY=1"
             assert manager.recv(1000).startswith(b"STATUS=Gatehouse ")
             daemon.ready()
@@ -334,7 +344,7 @@ def test_the_event_loop_pings_the_watchdog_twice_as_often_as_needed(tmp_path: Pa
         manager.settimeout(60)
         write_config(tmp_path)
         extra = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
-        with Running(tmp_path, extra) as daemon:
+        with DaemonProcess(tmp_path, extra) as daemon:
             daemon.ready()
             assert manager.recv(1000) == b"READY=1"
             for _ in range(3):
@@ -344,7 +354,7 @@ def test_the_event_loop_pings_the_watchdog_twice_as_often_as_needed(tmp_path: Pa
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "nothing", "x" * 200])
 def test_it_runs_without_a_reachable_service_manager(tmp_path: Path, address: str) -> None:
     write_config(tmp_path)
-    with Running(tmp_path, {"NOTIFY_SOCKET": address}) as daemon:
+    with DaemonProcess(tmp_path, {"NOTIFY_SOCKET": address}) as daemon:
         assert daemon.wait_for("sd_notify_failed")["state"] == "READY=1"
         daemon.ready()
         assert daemon.stop() == 0
@@ -354,7 +364,7 @@ def test_the_link_is_not_written_to_the_journal(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "stderr").touch()
     journal = (tmp_path / "stderr").stat()
-    with Running(tmp_path, {"JOURNAL_STREAM": f"{journal.st_dev}:{journal.st_ino}"}) as daemon:
+    with DaemonProcess(tmp_path, {"JOURNAL_STREAM": f"{journal.st_dev}:{journal.st_ino}"}) as daemon:
         daemon.ready().wait_for("channel_up")
         daemon.stop()
     assert "#code=" not in daemon.errors() + json.dumps(daemon.log)
@@ -363,7 +373,7 @@ def test_the_link_is_not_written_to_the_journal(tmp_path: Path) -> None:
 def test_the_link_is_printed_where_the_journal_is_only_inherited(tmp_path: Path) -> None:
     """As in a terminal of a desktop that systemd has started."""
     write_config(tmp_path)
-    with Running(tmp_path, {"JOURNAL_STREAM": "8:1"}) as daemon:
+    with DaemonProcess(tmp_path, {"JOURNAL_STREAM": "8:1"}) as daemon:
         assert daemon.ready().link.startswith(f"{daemon.url}/#code=")
 
 
@@ -377,12 +387,12 @@ def test_it_runs_without_a_log(tmp_path: Path, redirection: str) -> None:
     with subprocess.Popen(["sh", "-c", shell], cwd=tmp_path, env=environment(tmp_path)) as process:  # noqa: S607 - any sh
         assert _once_up(f"http://127.0.0.1:{port}")["status"] == "ready"
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     assert (tmp_path / "code").read_text() == "0\n"
 
 
 def _once_up(url: str) -> dict[str, object]:
-    deadline = monotonic() + PATIENCE
+    deadline = monotonic() + TIMEOUT
     while True:
         try:
             return readiness(url)
@@ -403,12 +413,12 @@ def test_a_signal_during_the_start_shuts_it_down_in_order(tmp_path: Path, config
     (tmp_path / "data").mkdir()
     os.mkfifo(tmp_path / pipe)
     write_config(tmp_path, config)
-    with Running(tmp_path) as daemon, (tmp_path / pipe).open("w") as waiting:  # Opened once the daemon reads.
+    with DaemonProcess(tmp_path) as daemon, (tmp_path / pipe).open("w") as waiting:  # Opened once the daemon reads.
         daemon.signal(signal.SIGHUP)
         daemon.signal(signal.SIGTERM)
         waiting.write("token-from-a-pipe-0123456789")
         waiting.close()
-        assert daemon.process.wait(PATIENCE) == 0
+        assert daemon.process.wait(TIMEOUT) == 0
     assert "gateway_ready" not in [line["event"] for line in daemon.log]
 
 
@@ -416,7 +426,7 @@ def test_a_hangup_during_the_start_reloads_afterwards(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     os.mkfifo(tmp_path / "data/http.token")
     write_config(tmp_path)
-    with Running(tmp_path) as daemon, (tmp_path / "data/http.token").open("w") as waiting:
+    with DaemonProcess(tmp_path) as daemon, (tmp_path / "data/http.token").open("w") as waiting:
         daemon.signal(signal.SIGHUP)
         waiting.write("token-from-a-pipe-0123456789")
         waiting.close()
@@ -427,7 +437,7 @@ def test_a_hangup_during_the_start_reloads_afterwards(tmp_path: Path) -> None:
 def test_many_hangups_lead_to_one_more_reload(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     write_config(tmp_path, SLOW)
-    with Running(tmp_path) as daemon:
+    with DaemonProcess(tmp_path) as daemon:
         feed(tmp_path / "pipe")
         daemon.ready()
         daemon.signal(signal.SIGHUP)
@@ -448,7 +458,7 @@ def test_a_restart_keeps_the_process_and_starts_the_gateway_again(tmp_path: Path
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
         write_config(tmp_path)
-        with Running(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}, by_shell()) as daemon:
+        with DaemonProcess(tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")}, by_shell()) as daemon:
             daemon.ready()
             assert gatehouse("chat", "--once", "/restart", home=tmp_path).returncode == 0
             daemon.wait_for("shutdown_finished")
@@ -461,6 +471,6 @@ def test_a_restart_keeps_the_process_and_starts_the_gateway_again(tmp_path: Path
 def test_commands_reach_the_daemon_without_its_secrets(tmp_path: Path) -> None:
     """The daemon has another environment and other systemd credentials than the shell."""
     write_config(tmp_path, DEFAULTS + 'token = "env:ONLY_THE_DAEMON_HAS_IT"\n')
-    with Running(tmp_path, {"ONLY_THE_DAEMON_HAS_IT": "canary-http-0123456789"}) as daemon:
+    with DaemonProcess(tmp_path, {"ONLY_THE_DAEMON_HAS_IT": "canary-http-0123456789"}) as daemon:
         daemon.ready()
         assert gatehouse("link", home=tmp_path).stdout.startswith(f"{daemon.url}/#code=")

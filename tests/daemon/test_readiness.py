@@ -10,7 +10,7 @@ from gateway.build import open_daemon
 from gateway.contract import Verdict
 from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings
 from tests.disks import fill, small_disk
-from tests.observability.scraping import scraped
+from tests.observability.scrape import scrape
 from tests.polling import until
 
 SIZE = 24 * 1024 * 1024
@@ -18,7 +18,7 @@ SIZE = 24 * 1024 * 1024
 
 async def test_not_ready_before_its_channels_are_up(tmp_path: Path) -> None:
     async with open_daemon(settings(tmp_path), listen=False) as daemon:
-        seen = await scraped(tmp_path / "data")
+        seen = await scrape(tmp_path / "data")
         assert not daemon.status.health().ready
     assert seen.value("gatehouse_ready") == 0
     assert seen.value("gatehouse_channel_up", channel="loopback", account="default") == 0
@@ -58,7 +58,7 @@ async def test_a_full_disk_is_reported_everywhere_and_so_is_its_end(tmp_path: Pa
 
 async def until_metric(place: Path, metric: str, *, is_set: bool = True) -> None:
     async def is_so() -> bool:
-        return bool((await scraped(place / "data")).value(metric)) is is_set
+        return bool((await scrape(place / "data")).value(metric)) is is_set
 
     await until(is_so)
 
@@ -77,12 +77,12 @@ async def test_a_scrape_does_not_wait_for_a_stuck_disk(tmp_path: Path) -> None:
         commit = daemon.spool._writer.run  # noqa: SLF001 - the only way to have a commit that does not end
         tasks.create_task(commit(lambda _connection: answers.wait(DAEMON_TIMEOUT)), name="stuck")
         try:
-            stuck, status = await asyncio.gather(scraped(tmp_path / "data"), daemon.status.report())
+            stuck, status = await asyncio.gather(scrape(tmp_path / "data"), daemon.status.report())
         finally:
             answers.set()
         assert await chat.say("hello") is Verdict.ACCEPTED
         await chat.hear_message()
-        afterwards = await scraped(tmp_path / "data")
+        afterwards = await scrape(tmp_path / "data")
     assert stuck.value("gatehouse_spool_busy_seconds") > 1.0
     assert "gatehouse_spool_bytes" not in stuck.names
     assert status.spool is None

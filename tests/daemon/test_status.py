@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.cli.status import render
 from tests.daemon.harness import Slow, gateway, settings
-from tests.observability.scraping import scraped
+from tests.observability.scrape import scrape
 
 
 async def test_status_shows_running_turns_with_their_age_and_counts_waiting_messages(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ async def test_status_shows_running_turns_with_their_age_and_counts_waiting_mess
         await chat.say("hello", peer="ada")
         await model.is_asked.wait()
         await chat.say("and another", peer="ada")
-        facts, seen = await daemon.status.report(), await scraped(tmp_path / "data")
+        facts, seen = await daemon.status.report(), await scrape(tmp_path / "data")
         model.may_answer.set()
         assert [(await chat.hear_message()).text for _ in range(2)] == ["Done.", "Done."]
     (turn,) = facts.turns

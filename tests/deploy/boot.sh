@@ -1,6 +1,6 @@
 #!/bin/sh
-# Boots a real systemd in namespaces of its own: `boot.sh REPOSITORY PYTHON_PREFIX`, as root. Ends with its parent.
-# The repository is at /opt/gatehouse in there, and the Python that runs it at /opt/python; / is a copy that forgets.
+# Boots a real systemd in new namespaces: `boot.sh REPOSITORY PYTHON_PREFIX`, as root. Ends with its parent process.
+# Inside, the repository is at /opt/gatehouse and its Python at /opt/python. Changes to / are discarded at the end.
 set -eu
 umask 022  # Under 077 the service's user could not even enter /.
 repository=$1 prefix=$2
@@ -9,7 +9,7 @@ if [ "${3:-}" != inside ]; then
         mount --make-rprivate /
         mount -t tmpfs tmpfs /mnt && mkdir /mnt/cgroup && mount -t cgroup2 none /mnt/cgroup
         for left in /mnt/cgroup/gatehouse-test-*; do
-            # Of earlier boots. One that runs has groups that are empty for a moment, too: those are not ours to take.
+            # Remove the groups of earlier boots, but not of a boot that still runs, whose groups may be empty for a moment.
             [ -d "/proc/${left##*-}" ] || find "$left" -depth -type d -exec rmdir {} + 2> /dev/null || true
         done
         own=/mnt/cgroup/gatehouse-test-$$ && mkdir "$own" && echo $$ > "$own/cgroup.procs"

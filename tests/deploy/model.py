@@ -1,6 +1,6 @@
-"""A model inside the booted machine: it answers once /run/hold is gone, and leaves /run/asked when it was asked.
+"""A model server inside the booted machine. It creates /run/asked on a request, and answers once /run/hold is gone.
 
-Told `run COMMAND`, it has the shell run that, and answers with what came of it.
+For the message `run COMMAND` it calls the shell tool, and answers with the result.
 """
 
 import json
@@ -12,17 +12,17 @@ from typing import Any
 CHUNK = '{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]}'
 
 
-def answer(body: dict[str, Any]) -> list[str]:  # Any: as JSON has it.
+def answer(body: dict[str, Any]) -> list[str]:  # Any: JSON.
     last = body["messages"][-1]
     if last["role"] == "tool":
-        return said({"content": f"the command said: {last['content']}"}, "stop")
+        return stream({"content": f"the command said: {last['content']}"}, "stop")
     if last["content"].startswith("run "):
         function = {"name": "shell", "arguments": json.dumps({"command": last["content"].removeprefix("run ")})}
-        return said({"tool_calls": [{"index": 0, "id": "1", "type": "function", "function": function}]}, "tool_calls")
-    return said({"content": "the model has answered"}, "stop")
+        return stream({"tool_calls": [{"index": 0, "id": "1", "type": "function", "function": function}]}, "tool_calls")
+    return stream({"content": "the model has answered"}, "stop")
 
 
-def said(delta: dict[str, Any], reason: str) -> list[str]:
+def stream(delta: dict[str, Any], reason: str) -> list[str]:
     first = {"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": None}
     last = {"index": 0, "delta": {}, "finish_reason": reason}
     return [CHUNK % json.dumps(first), CHUNK % json.dumps(last), "[DONE]"]

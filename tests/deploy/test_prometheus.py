@@ -1,4 +1,4 @@
-"""The alert rules that we ship, against the metrics that there really are."""
+"""Compares the shipped alert rules with the metrics of a real gateway."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +12,14 @@ from gateway.http.auth import load_or_make_token
 from tests.agent.wire.openai import OPENAI
 from tests.daemon.harness import ask
 from tests.daemon.models import talking
-from tests.observability.scraping import Scraped, scraped
+from tests.observability.scrape import ScrapedMetrics, scrape
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 FROM_PROMETHEUS = {"job", "instance"}
-"""Labels that are added when a target is scraped."""
+"""Labels that Prometheus adds when it scrapes a target."""
 
 
-def rules() -> list[dict[str, Any]]:  # Any: as YAML has it.
+def rules() -> list[dict[str, Any]]:  # Any: YAML.
     groups = yaml.safe_load((FOLDER / "gatehouse.rules.yml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
@@ -37,28 +37,28 @@ def selectors(rule: dict[str, Any]) -> Iterator[VectorSelector]:
     return iter(found)
 
 
-async def test_every_rule_speaks_of_metrics_and_labels_that_exist(tmp_path: Path) -> None:
+async def test_every_rule_uses_existing_metrics_and_labels(tmp_path: Path) -> None:
     answer, refusal = OPENAI.answer("Hello."), OPENAI.refusal(401, "invalid_api_key")
     async with talking(tmp_path, answer, refusal) as (_, chat, _daemon):
         await ask(chat, "hello")
         await ask(chat, "hello again")
-        seen = await scraped(tmp_path / "data")
+        seen = await scrape(tmp_path / "data")
     for rule in rules():
         for selector in selectors(rule):
             assert selector.name in seen.names, (rule["alert"], selector.name)
             _check_labels(rule["alert"], selector, seen)
 
 
-async def test_the_table_names_every_metric_with_its_labels(tmp_path: Path) -> None:
+async def test_the_table_in_the_readme_lists_every_metric_with_its_labels(tmp_path: Path) -> None:
     async with talking(tmp_path, OPENAI.answer("Hello.")) as (_, chat, _daemon):
         await ask(chat, "hello")
         await ask(chat, "/help")
-        seen = await scraped(tmp_path / "data")
-    assert dict(tabled()) == seen.families
+        seen = await scrape(tmp_path / "data")
+    assert dict(documented_metrics()) == seen.families
 
 
-def tabled() -> Iterator[tuple[str, set[str]]]:
-    """Yield what the table in README.md says: the names of metrics, each with those of its labels."""
+def documented_metrics() -> Iterator[tuple[str, set[str]]]:
+    """Yield the metrics of the table in README.md, each with its labels."""
     for line in (FOLDER / "README.md").read_text().splitlines():
         if line.startswith("| `"):
             _, names, labels, *_ = (cell.strip() for cell in line.split("|"))
@@ -66,7 +66,7 @@ def tabled() -> Iterator[tuple[str, set[str]]]:
                 yield name.strip(" `"), set(filter(None, labels.split(", ")))
 
 
-def _check_labels(alert: str, selector: VectorSelector, seen: Scraped) -> None:
+def _check_labels(alert: str, selector: VectorSelector, seen: ScrapedMetrics) -> None:
     for matcher in selector.matchers.matchers:
         if matcher.name in FROM_PROMETHEUS:
             continue

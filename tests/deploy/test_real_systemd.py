@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PATIENCE = 120
+COMMAND_TIMEOUT = 120
 UMASK = 0o022  # Root's umask inside. The service's user must read the files that the tests write.
 PROGRAMS = ("unshare", "nsenter", "pivot_root", "systemctl", "bwrap")
 MISSING = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -53,7 +53,7 @@ token = "credential:web"
 
 DROP_IN = "[Service]\nLoadCredential=web:/root/web.token\nWatchdogSec=5\n"
 
-STRANGER = """
+CONNECT_TO_SANDBOX = """
 import socket
 asking = socket.socket(socket.AF_UNIX)
 asking.connect("/run/gatehouse-sandbox.socket")
@@ -70,28 +70,30 @@ class Machine:
         self._enter = ["nsenter", "--target", str(process), "--all", "env", "-i", "HOME=/root"]
         self._enter += ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
 
-    def try_out(self, script: str) -> subprocess.CompletedProcess[str]:
+    def attempt(self, script: str) -> subprocess.CompletedProcess[str]:
         command = [*self._enter, "sh", "-c", script]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, umask=UMASK)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT, check=False, umask=UMASK
+        )
 
     def run(self, script: str) -> str:
-        done = self.try_out(script)
+        done = self.attempt(script)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}\n{self.journal()}"
         return done.stdout
 
     def until(self, condition: str) -> None:
-        self.run(f"timeout {PATIENCE // 2} sh -c 'until {condition}; do sleep 0.1; done'")
+        self.run(f"timeout {COMMAND_TIMEOUT // 2} sh -c 'until {condition}; do sleep 0.1; done'")
 
     def write(self, path: str, text: str) -> None:
         command = [*self._enter, "sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path}"]
-        subprocess.run(command, input=text, text=True, timeout=PATIENCE, check=True, umask=UMASK)
+        subprocess.run(command, input=text, text=True, timeout=COMMAND_TIMEOUT, check=True, umask=UMASK)
 
     def property(self, name: str, of: str = "gatehouse") -> str:
         return self.run(f"systemctl show {of} --property={name} --value").strip()
 
     def journal(self) -> str:
         """Return the state of the unit and the last lines of the journal."""
-        return self.try_out("systemctl status gatehouse --no-pager --lines 0; journalctl --no-pager --lines 80").stdout
+        return self.attempt("systemctl status gatehouse --no-pager --lines 0; journalctl --no-pager --lines 80").stdout
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def _booted(booting: "subprocess.Popen[str]") -> Machine:
     while booting.poll() is None:
         if init := children.read_text().split():
             machine = Machine(int(init[0]))
-            asked = machine.try_out("systemctl is-system-running --wait")
+            asked = machine.attempt("systemctl is-system-running --wait")
             if asked.stdout.strip() in {"running", "degraded"}:
                 return machine
     said = booting.stdout.read() if booting.stdout else ""
@@ -148,7 +150,7 @@ def prepare(machine: Machine) -> None:
 def check_that_only_the_service_reads_its_credentials(machine: Machine) -> None:
     path = "/run/credentials/gatehouse.service/web"
     assert machine.run(f"cat {path}").strip() == "canary-web-token-0123456789"
-    stranger = machine.try_out(f"setpriv --reuid=65534 --clear-groups cat {path} /root/web.token")
+    stranger = machine.attempt(f"setpriv --reuid=65534 --clear-groups cat {path} /root/web.token")
     assert stranger.stdout == ""
     assert "canary" not in machine.run("journalctl --no-pager")
 
@@ -158,9 +160,9 @@ def check_the_sandbox_inside_the_unit(machine: Machine) -> None:
     said = machine.run(f"{GATEHOUSE} chat --once 'run exec 2> /dev/null; {script} || echo none'")
     assert said.split() == ["the", "command", "said:", "42", "sandbox", "none"]
     assert machine.property("SubState", of="gatehouse-sandbox") == "running"
-    stranger = machine.try_out(f"setpriv --reuid=65534 --clear-groups python3 -c '{STRANGER}'")
+    stranger = machine.attempt(f"setpriv --reuid=65534 --clear-groups python3 -c '{CONNECT_TO_SANDBOX}'")
     assert stranger.stderr.splitlines()[-1].startswith(("ConnectionResetError", "BrokenPipeError"))
-    told = machine.try_out(f"{GATEHOUSE} doctor").stdout
+    told = machine.attempt(f"{GATEHOUSE} doctor").stdout
     assert "Commands run in bubblewrap." in told, told
     assert "/etc/systemd/system/gatehouse.service is up to date." in told, told
     assert "FAIL " not in told, told
@@ -202,7 +204,7 @@ def check_that_the_watchdog_restarts_a_stuck_daemon(machine: Machine) -> None:
 
 def check_that_bad_configuration_is_not_restarted(machine: Machine) -> None:
     machine.run("echo 'nonsense = 1' > /etc/gatehouse/gatehouse.toml")
-    assert machine.try_out("systemctl restart gatehouse").returncode != 0
+    assert machine.attempt("systemctl restart gatehouse").returncode != 0
     assert machine.property("ExecMainStatus") == "78"
     assert machine.property("ActiveState") == "failed"
     assert machine.property("NRestarts") == "0"

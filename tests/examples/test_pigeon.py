@@ -1,4 +1,4 @@
-"""A third party's channel: installed from its own folder, found by its entry point, held to the shipped suite."""
+"""The example of a third-party channel: installed from its folder, and found by its entry point."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from tests.running import PATIENCE, Running, by_shell, environment, write_config
+from tests.daemon_process import TIMEOUT, DaemonProcess, by_shell, environment, write_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gatehouse-pigeon"
 
@@ -27,7 +27,7 @@ loft = "{home}/loft"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install it as its user would, but into a folder beside and without a network."""
+    """Install the example as a user does, but into a separate folder and without a network."""
     folder = tmp_path_factory.mktemp("installed")
     source = shutil.copytree(EXAMPLE, folder / "source")
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir"]
@@ -41,7 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_passes_the_suite_that_gatehouse_ships(installed: Path, tmp_path: Path) -> None:
+def test_the_example_passes_the_contract_suite(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", installed / "source", "tests"],
         cwd=installed / "source",
@@ -54,14 +54,14 @@ def test_it_passes_the_suite_that_gatehouse_ships(installed: Path, tmp_path: Pat
     assert "passed" in done.stdout
 
 
-def test_the_daemon_finds_it_and_answers_a_letter(installed: Path, tmp_path: Path) -> None:
+def test_the_daemon_loads_the_example_and_answers_a_letter(installed: Path, tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG)
-    with Running(tmp_path, {"PYTHONPATH": str(installed / "site")}, by_shell()) as daemon:
+    with DaemonProcess(tmp_path, {"PYTHONPATH": str(installed / "site")}, by_shell()) as daemon:
         daemon.wait_for("channel_up", channel="pigeon")
         letter = tmp_path / "loft/in/1.unfinished"
         letter.write_text(json.dumps({"from": "ada", "text": "/whoami"}))
         letter.rename(letter.with_suffix(".json"))
-        deadline = monotonic() + PATIENCE
+        deadline = monotonic() + TIMEOUT
         while not (answers := list((tmp_path / "loft/out").glob("*.json"))):
             assert monotonic() < deadline
         answer = json.loads(answers[0].read_text())

@@ -18,7 +18,7 @@ from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedTo
 from gateway.importing.place import find_destination
 from gateway.sessions.storage.codec import decode
 from tests.daemon.harness import gateway, settings
-from tests.running import gatehouse, write_config
+from tests.daemon_process import gatehouse, write_config
 
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
 

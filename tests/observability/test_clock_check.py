@@ -7,8 +7,8 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 def test_the_clock_is_trusted_after_an_hour_in_step() -> None:
     clock = ClockCheck(needed=100.0)
-    looks = [clock.is_trusted(NOW + timedelta(seconds=at), 5.0 + at) for at in range(0, 121, 30)]
-    assert looks == [False, False, False, False, True]
+    results = [clock.is_trusted(NOW + timedelta(seconds=at), 5.0 + at) for at in range(0, 121, 30)]
+    assert results == [False, False, False, False, True]
 
 
 def test_a_jump_of_the_clock_restarts_the_wait() -> None:

@@ -1,4 +1,4 @@
-"""The log file: private, rotated by size, and in nobody's way."""
+"""The log file: private and rotated by size. Its errors disturb nothing else."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def opened(path: Path, max_bytes: int = 100, keep: int = 2) -> Iterator[LogFile]
     file.close()
 
 
-def test_lines_are_kept_in_order_across_rotations_and_the_oldest_go(tmp_path: Path) -> None:
+def test_lines_keep_their_order_across_rotations_and_the_oldest_are_deleted(tmp_path: Path) -> None:
     path = tmp_path / "logs/gatehouse.log"
     before = os.umask(0)
     try:
@@ -36,14 +36,14 @@ def test_lines_are_kept_in_order_across_rotations_and_the_oldest_go(tmp_path: Pa
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_new_start_goes_on_behind_the_old_lines(tmp_path: Path) -> None:
+def test_a_new_start_appends_to_the_old_lines(tmp_path: Path) -> None:
     for word in ("one", "two"):
         with opened(tmp_path / "log") as file:
             file.write(word)
     assert (tmp_path / "log").read_text() == "one\ntwo\n"
 
 
-def test_a_line_larger_than_the_file_may_be_is_written_all_the_same(tmp_path: Path) -> None:
+def test_a_line_larger_than_the_size_limit_is_still_written(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as file:
         file.write("x" * 500)
         file.write("next")
@@ -51,13 +51,13 @@ def test_a_line_larger_than_the_file_may_be_is_written_all_the_same(tmp_path: Pa
     assert (tmp_path / "log").read_text() == "next\n"
 
 
-def test_a_folder_in_its_place_is_an_error_at_once(tmp_path: Path) -> None:
+def test_opening_a_folder_raises_at_once(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         LogFile(tmp_path, max_bytes=100, keep=1).open()
 
 
-def test_lines_that_the_disk_does_not_take_are_lost_and_hurt_nobody(tmp_path: Path) -> None:
-    """A folder that is not empty stands where the rotated file would go, until somebody takes it away."""
+def test_a_failed_rotation_loses_lines_but_raises_no_error(tmp_path: Path) -> None:
+    """A folder that is not empty has the name of the rotated file."""
     (tmp_path / "log.1/inside").mkdir(parents=True)
     file = LogFile(tmp_path / "log", max_bytes=100, keep=1)
     file.open()

@@ -18,7 +18,7 @@ EVERY_LAYOUT = pytest.mark.parametrize("layout", [LogFormat.JSON, LogFormat.CONS
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     yield
@@ -26,11 +26,11 @@ def logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def lines(text: str) -> list[dict[str, Any]]:  # Log lines are of any shape.
+def lines(text: str) -> list[dict[str, Any]]:  # Any: log lines have different fields.
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_line_is_one_json_object_away_from_a_terminal() -> None:
+def test_auto_writes_json_if_the_output_is_no_terminal() -> None:
     out = io.StringIO()
     configure(LogLevel.INFO, LogFormat.AUTO, [], out)
     structlog.get_logger().info("message_handled", took_ms=3)
@@ -39,7 +39,7 @@ def test_a_line_is_one_json_object_away_from_a_terminal() -> None:
     assert "timestamp" in line
 
 
-def test_the_console_form_is_for_people() -> None:
+def test_console_lines_are_not_json() -> None:
     out = io.StringIO()
     configure(LogLevel.INFO, LogFormat.CONSOLE, [], out)
     structlog.get_logger().info("message_handled", took_ms=3)
@@ -47,18 +47,18 @@ def test_the_console_form_is_for_people() -> None:
     assert not out.getvalue().startswith("{")
 
 
-def test_less_important_lines_are_left_out_and_the_level_can_change() -> None:
+def test_lines_below_the_level_are_dropped_and_the_level_can_change() -> None:
     out = io.StringIO()
     log = structlog.get_logger()
     configure(LogLevel.WARNING, LogFormat.JSON, [], out)
-    log.info("not_heard")
+    log.info("dropped")
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
-    log.debug("heard")
-    assert [line["event"] for line in lines(out.getvalue())] == ["heard"]
+    log.debug("logged")
+    assert [line["event"] for line in lines(out.getvalue())] == ["logged"]
 
 
 @EVERY_LAYOUT
-def test_a_secret_in_an_exception_does_not_leave(layout: LogFormat) -> None:
+def test_secrets_in_exceptions_are_hidden(layout: LogFormat) -> None:
     """Platform SDKs put the bot's token into URLs, and URLs into their exceptions."""
     out = io.StringIO()
     configure(LogLevel.DEBUG, layout, [Secret("canary-4711")], out)
@@ -86,7 +86,7 @@ def test_a_secret_in_an_exception_does_not_leave(layout: LogFormat) -> None:
         "https://example.org/bot/can%22ary%5Cnow",
     ],
 )
-def test_a_secret_does_not_leave_in_whatever_spelling(layout: LogFormat, value: object) -> None:
+def test_secrets_are_hidden_in_every_encoding(layout: LogFormat, value: object) -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, layout, [Secret('can"ary\\now')], out)
     structlog.get_logger().info("told", value=value)
@@ -94,14 +94,14 @@ def test_a_secret_does_not_leave_in_whatever_spelling(layout: LogFormat, value: 
     assert "ary" not in out.getvalue()
 
 
-def test_of_two_secrets_that_begin_alike_no_end_is_left() -> None:
+def test_a_secret_that_starts_with_another_one_is_hidden_completely() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("canary"), Secret("canary-and-more")], out)
     structlog.get_logger().info("told", value="canary-and-more")
     assert lines(out.getvalue())[0]["value"] == "***"
 
 
-def test_a_line_stays_whole_whatever_the_secrets_are() -> None:
+def test_hiding_secrets_keeps_the_line_valid_json() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("1"), Secret("info"), Secret('"'), Secret('","level')], out)
     structlog.get_logger().info("told", number=111)
@@ -110,7 +110,7 @@ def test_a_line_stays_whole_whatever_the_secrets_are() -> None:
 
 @EVERY_LAYOUT
 @pytest.mark.parametrize("value", ["\ud800", 10**30, float("nan"), object(), {(1, 2): {3}}])
-def test_any_value_makes_a_line(layout: LogFormat, value: object) -> None:
+def test_values_of_any_type_can_be_logged(layout: LogFormat, value: object) -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, layout, [Secret("sur-\ud800-rogate")], out)
     structlog.get_logger().info("told", value=value, hidden="a sur-\ud800-rogate")
@@ -118,7 +118,7 @@ def test_any_value_makes_a_line(layout: LogFormat, value: object) -> None:
     assert "rogate" not in out.getvalue()
 
 
-def test_a_secret_can_be_added_later_and_outlives_a_new_configuration() -> None:
+def test_secrets_can_be_added_later_and_stay_hidden_after_a_reload() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [Secret("canary-old")], out)
     also_hide(Secret("canary-late"))
@@ -127,24 +127,24 @@ def test_a_secret_can_be_added_later_and_outlives_a_new_configuration() -> None:
     assert lines(out.getvalue())[0]["value"] == "*** *** ***"
 
 
-def test_a_library_that_logs_badly_is_heard_all_the_same() -> None:
+def test_a_library_message_with_wrong_arguments_is_still_logged() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
     logging.getLogger("some.library").warning("%d apples", "many")
     assert lines(out.getvalue())[0]["message"] == "%d apples"
 
 
-def test_a_library_that_repeats_itself_is_heard_once_a_second() -> None:
+def test_a_repeated_library_message_is_logged_once_a_second() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
     for number, word in enumerate(["no files left", "and so on"] * 500):
         record = {"name": "some.library", "msg": word, "levelno": logging.ERROR, "created": 1000 + number / 250}
         logging.getLogger("some.library").handle(logging.makeLogRecord(record))
-    heard = [line.get("repeats", 0) for line in lines(out.getvalue()) if line["message"] == "no files left"]
-    assert heard == [0, 124, 124, 124]
+    repeats = [line.get("repeats", 0) for line in lines(out.getvalue()) if line["message"] == "no files left"]
+    assert repeats == [0, 124, 124, 124]
 
 
-def test_what_a_library_says_of_another_failure_is_no_repetition() -> None:
+def test_the_same_library_message_with_another_exception_is_no_repetition() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
     for word in ("one", "two", "two"):
@@ -157,7 +157,7 @@ def test_what_a_library_says_of_another_failure_is_no_repetition() -> None:
     ]
 
 
-def test_a_clock_that_is_put_back_silences_no_library() -> None:
+def test_library_messages_are_logged_after_the_clock_is_set_back() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
     for created in (5_000.0, 1_000.0):
@@ -166,38 +166,38 @@ def test_a_clock_that_is_put_back_silences_no_library() -> None:
     assert len(lines(out.getvalue())) == 2
 
 
-def test_secrets_are_found_wherever_they_stand() -> None:
+def test_secrets_are_found_in_nested_settings() -> None:
     settings = Settings(
         channels={"telegram": ChannelSettings(token=Secret("one"), options={"deep": [{"er": Secret("two")}]})},
     )
     assert {secret.reveal() for secret in secrets_in(settings)} == {"one", "two"}
 
 
-def test_plain_text_in_the_options_of_a_channel_may_be_a_secret() -> None:
+def test_plain_text_in_channel_options_is_treated_as_a_secret() -> None:
     options = {"mode": "polling", "deep": [{"er": "canary-option"}], "retries": 3}
     settings = Settings(channels={"telegram": ChannelSettings(options=options)})
     assert [secret.reveal() for secret in secrets_in(settings)] == ["canary-option"]
 
 
-def test_no_output_at_all_is_no_trouble() -> None:
+def test_logging_without_an_output_raises_nothing() -> None:
     configure(LogLevel.DEBUG, LogFormat.AUTO, [], None)
     structlog.get_logger().info("told")
 
 
-def test_a_closed_output_is_no_trouble(tmp_path: Path) -> None:
+def test_logging_to_a_closed_output_raises_nothing(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as out:
         configure(LogLevel.DEBUG, LogFormat.AUTO, [], out)
     structlog.get_logger().info("told")
 
 
-def test_a_full_disk_is_no_trouble() -> None:
-    """Nor later: what Python's own buffer kept would fail once more when the stream is closed."""
+def test_logging_to_a_full_disk_raises_nothing() -> None:
+    """Not even later: a buffered line would fail again when the stream is closed."""
     with Path("/dev/full").open("w") as out:
         configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
         structlog.get_logger().info("told")
 
 
-def test_a_reader_that_has_left_is_no_trouble() -> None:
+def test_logging_to_a_closed_pipe_raises_nothing() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     with os.fdopen(theirs, "w") as out:
@@ -205,25 +205,25 @@ def test_a_reader_that_has_left_is_no_trouble() -> None:
         structlog.get_logger().info("told")
 
 
-def test_a_reader_that_sleeps_keeps_nobody_waiting_and_is_told_what_it_missed() -> None:
+def test_a_slow_reader_does_not_block_logging_and_gets_the_number_of_lost_lines() -> None:
     ours, theirs = os.pipe()
     with os.fdopen(ours) as reader, os.fdopen(theirs, "w") as out:
         configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
         log = structlog.get_logger()
         for _ in range(200):
             log.info("told", text="x" * 1000)
-        heard = [reader.readline()]
+        received = [reader.readline()]
         log.info("told_again")
-        reading = threading.Thread(target=lambda: heard.extend(reader))
+        reading = threading.Thread(target=lambda: received.extend(reader))
         reading.start()
         out.close()
         reading.join()
-    events = [line for text in heard if (line := json.loads(text or "{}"))]
+    events = [line for text in received if (line := json.loads(text or "{}"))]
     (missed,) = [line["count"] for line in events if line["event"] == "log_lines_lost"]
     assert len([line for line in events if line["event"] == "told"]) + missed == 200
 
 
-def test_after_a_line_that_was_cut_off_the_next_begins_anew() -> None:
+def test_the_line_after_a_truncated_one_starts_on_a_new_line() -> None:
     ours, theirs = os.pipe()
     with os.fdopen(ours) as reader, os.fdopen(theirs, "w") as out:
         configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
@@ -232,8 +232,8 @@ def test_after_a_line_that_was_cut_off_the_next_begins_anew() -> None:
             pass
         structlog.get_logger().info("told")
         out.close()
-        heard = reader.read().splitlines()
-    assert [json.loads(line)["event"] for line in heard if line.startswith("{")] == ["told", "log_lines_lost"]
+        received = reader.read().splitlines()
+    assert [json.loads(line)["event"] for line in received if line.startswith("{")] == ["told", "log_lines_lost"]
 
 
 def test_lines_are_written_in_the_encoding_of_the_output(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Prometheus sees of a gateway that has been talked to."""
+"""The metrics of a gateway after a conversation."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gateway.contract import Sender, Verdict
 from tests.agent.wire.openai import OPENAI
 from tests.daemon.harness import ask, settings
 from tests.daemon.models import talking
-from tests.observability.scraping import scraped
+from tests.observability.scrape import scrape
 from tests.polling import until
 
 REFUSAL = OPENAI.refusal(401, "invalid_api_key")
@@ -20,14 +20,14 @@ PROXIED = {"X-Forwarded-For": "192.0.2.7"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-async def test_messages_turns_models_and_money_are_counted(tmp_path: Path) -> None:
+async def test_messages_turns_model_requests_and_costs_are_counted(tmp_path: Path) -> None:
     async with talking(tmp_path, ANSWER) as (_, chat, _daemon):
         assert await chat.say("hello", peer="ada", event_id="once") is Verdict.ACCEPTED
         await chat.hear_message()
         assert await chat.say("hello", peer="ada", event_id="once") is Verdict.DUPLICATE
         await ask(chat, "/status")
-        await _quiet(tmp_path)
-        seen = await scraped(tmp_path / "data")
+        await _wait_until_delivered(tmp_path)
+        seen = await scrape(tmp_path / "data")
     assert seen.value("gatehouse_messages_received_total", channel="loopback", verdict="accepted") == 2
     assert seen.value("gatehouse_messages_received_total", channel="loopback", verdict="duplicate") == 1
     assert seen.value("gatehouse_messages_settled_total", channel="loopback", outcome="answered") == 1
@@ -46,20 +46,20 @@ async def test_messages_turns_models_and_money_are_counted(tmp_path: Path) -> No
     assert seen.value("process_resident_memory_bytes") > 1_000_000
 
 
-async def _quiet(folder: Path) -> None:
-    """Wait until the last reply is stored as delivered. The chat hears it earlier."""
+async def _wait_until_delivered(folder: Path) -> None:
+    """Wait until the last reply is stored as delivered. The chat receives it earlier."""
 
-    async def is_quiet() -> bool:
-        return not (await scraped(folder / "data")).value("gatehouse_replies_waiting")
+    async def is_delivered() -> bool:
+        return not (await scrape(folder / "data")).value("gatehouse_replies_waiting")
 
-    await until(is_quiet)
+    await until(is_delivered)
 
 
 async def test_a_failing_model_is_counted_and_makes_the_gateway_degraded(tmp_path: Path) -> None:
     async with talking(tmp_path, REFUSAL) as (_, chat, daemon):
         for _ in range(3):
             await ask(chat, "hello")
-        seen = await scraped(tmp_path / "data")
+        seen = await scrape(tmp_path / "data")
         health = daemon.status.health()
         status = await ask(chat, "/status")
     assert seen.value("gatehouse_messages_settled_total", channel="loopback", outcome="failed") == 3
@@ -74,12 +74,12 @@ async def test_no_label_names_a_person_a_chat_or_a_session(tmp_path: Path) -> No
         for peer in ("ada", "bob", "eve"):
             await chat.say("hello", peer=peer, sender=Sender(id=peer, name=peer))
             await chat.hear_message()
-        seen = await scraped(tmp_path / "data")
+        seen = await scrape(tmp_path / "data")
     known = {"channel", "account", "verdict", "outcome", "command", "model", "kind", "state", "version", "le"}
     assert set().union(*seen.labels.values()) <= known
 
 
-async def test_strangers_need_the_token(tmp_path: Path) -> None:
+async def test_scraping_over_http_needs_the_token(tmp_path: Path) -> None:
     assert await _statuses(tmp_path, HttpSettings(port=0, token=Secret(TOKEN))) == {
         "plain": 401,
         "proxied": 401,
@@ -87,9 +87,9 @@ async def test_strangers_need_the_token(tmp_path: Path) -> None:
     }
 
 
-async def test_opened_to_this_machine_it_still_needs_the_token_through_a_proxy(tmp_path: Path) -> None:
-    opened_up = HttpSettings(port=0, token=Secret(TOKEN), open_metrics=True)
-    assert await _statuses(tmp_path, opened_up) == {"plain": 200, "proxied": 401, "token": 200}
+async def test_open_metrics_still_need_the_token_through_a_proxy(tmp_path: Path) -> None:
+    open_metrics = HttpSettings(port=0, token=Secret(TOKEN), open_metrics=True)
+    assert await _statuses(tmp_path, open_metrics) == {"plain": 200, "proxied": 401, "token": 200}
 
 
 async def _statuses(folder: Path, http: HttpSettings) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The text format, read by the official client."""
+"""The text format, parsed by the official client."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,19 +7,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics import Histogram
 from gateway.observability.prometheus import counter, gauge, histogram, render
 
-# Prometheus reads lines of UTF-8; the parser under test splits them as Python does, so its own line ends are left out.
+# The parser splits lines at all of Python's line ends, which Prometheus does not. So these are left out.
 values = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], include_characters='\n"\\'))
 
 
 @given(st.dictionaries(st.tuples(values, values), st.floats(allow_nan=False, allow_infinity=False)))
-def test_any_label_and_number_comes_back_as_it_was(told: dict[tuple[str, ...], float]) -> None:
-    text = render([gauge("some_name", 'Says "so" \\ and\nso.', told, ("one", "other"))])
+def test_labels_and_numbers_survive_a_round_trip(samples: dict[tuple[str, ...], float]) -> None:
+    text = render([gauge("some_name", 'Says "so" \\ and\nso.', samples, ("one", "other"))])
     (family,) = text_string_to_metric_families(text)
     assert family.documentation == 'Says "so" \\ and\nso.'
-    assert {(each.labels["one"], each.labels["other"]): each.value for each in family.samples} == told
+    assert {(each.labels["one"], each.labels["other"]): each.value for each in family.samples} == samples
 
 
-def test_a_counter_is_one() -> None:
+def test_a_counter_is_declared_as_a_counter() -> None:
     (family,) = text_string_to_metric_families(render([counter("seen_total", "Seen.", 3)]))
     assert (family.type, family.samples[0].name, family.samples[0].value) == ("counter", "seen_total", 3)
 

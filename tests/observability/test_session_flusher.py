@@ -14,7 +14,7 @@ class Sessions:
         await self.may_end.wait()
 
 
-async def test_a_stuck_flush_shows() -> None:
+async def test_a_stuck_flush_is_reported_as_busy() -> None:
     now, sessions, noted = [100.0], Sessions(), list[float]()
     flusher = SessionFlusher(sessions, noted.append, clock=lambda: now[0])
     assert flusher.busy_for() == 0.0

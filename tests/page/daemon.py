@@ -5,7 +5,7 @@ import signal
 import socket
 from pathlib import Path
 
-from tests.running import DEFAULTS, PATIENCE, Running, write_config
+from tests.daemon_process import DEFAULTS, TIMEOUT, DaemonProcess, write_config
 
 
 class Daemon:
@@ -13,14 +13,14 @@ class Daemon:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._running: Running | None = None
+        self._running: DaemonProcess | None = None
         port = free_port()
         self.url = f"http://127.0.0.1:{port}/"
         write_config(home, DEFAULTS.replace("port = 0", f"port = {port}"))
 
     async def start(self) -> str:
         """Start and return the sign-in link that the daemon prints."""
-        self._running = Running(self._home)
+        self._running = DaemonProcess(self._home)
         await asyncio.to_thread(self._running.ready)
         return self._running.link
 
@@ -29,7 +29,7 @@ class Daemon:
             return
         with self._running as running:
             running.signal(how)
-            await asyncio.to_thread(running.process.wait, PATIENCE)
+            await asyncio.to_thread(running.process.wait, TIMEOUT)
         self._running = None
 
 

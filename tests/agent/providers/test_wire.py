@@ -7,8 +7,8 @@ from gateway.agent.providers.wire import to_anthropic, to_openai
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from gateway.sessions.entries import Entry, User
 from gateway.sessions.history import history_for_model
-from tests.agent.wire.legal import anthropic_complaints, openai_complaints
 from tests.agent.wire.parse import from_anthropic, from_openai
+from tests.agent.wire.request_rules import anthropic_complaints, openai_complaints
 from tests.sessions.samples import conversation, header, marks, sealed
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip)

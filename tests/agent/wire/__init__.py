@@ -1,11 +1,11 @@
-"""Local servers that speak the wire formats of model APIs, for tests with the real SDKs in between.
+"""Local servers that speak the wire formats of model APIs, for tests with the real SDKs.
 
     async with serving(OPENAI, OPENAI.answer("Hel", "lo")) as server:
         settings = {"providers": {"fake": server.table()}, "agents": {"main": {"provider": "fake", "model": "m"}}}
 
-A script is a list of replies, played first in first out; the last one is repeated. A reply is a list of chunks, each
-written and flushed by itself: bytes, `CUT` (the connection is reset), or an `asyncio.Event` that is waited for. A
-`Refusal` is an error with a status. `server.requests` keeps what was asked.
+A script is a list of replies, sent in order. The last one repeats. A reply is a list of chunks: bytes, which are
+flushed at once, `CUT`, which resets the connection, or an `asyncio.Event` to wait for. A `Refusal` is an error with a
+status. `server.requests` has all requests.
 """
 
 from tests.agent.wire.anthropic import ANTHROPIC

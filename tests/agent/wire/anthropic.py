@@ -1,13 +1,11 @@
-"""Anthropic's Messages, as a stream: https://docs.anthropic.com/en/docs/build-with-claude/streaming."""
+"""Streams of Anthropic's Messages API: https://docs.anthropic.com/en/docs/build-with-claude/streaming."""
 
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.agent.wire.dialect import Call, Refusal
-from tests.agent.wire.legal import anthropic_complaints
-
-__all__ = ["ANTHROPIC", "block", "event", "finish", "start"]
+from tests.agent.wire.request_rules import anthropic_complaints
 
 
 def event(kind: str, **fields: object) -> bytes:
@@ -40,12 +38,12 @@ class _Anthropic:
     def answer(
         self, *texts: str, calls: Sequence[Call] = (), is_cut_short: bool = False, tokens: tuple[int, int] = (11, 7)
     ) -> list[bytes]:
-        said = [{"type": "text_delta", "text": text} for text in texts]
+        deltas = [{"type": "text_delta", "text": text} for text in texts]
         first = len(texts) > 0
         return [
             start(tokens[0]),
             event("ping"),
-            *(block(0, {"type": "text", "text": ""}, *said) if first else ()),
+            *(block(0, {"type": "text", "text": ""}, *deltas) if first else ()),
             *(piece for number, call in enumerate(calls, first) for piece in self._call(number, call)),
             *finish("max_tokens" if is_cut_short else "tool_use" if calls else "end_turn", tokens[1]),
         ]

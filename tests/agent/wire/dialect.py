@@ -1,15 +1,13 @@
-"""What the wire formats have in common, so that one test can hold for all of them."""
+"""The common interface of the wire formats, so that one test covers all of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["Call", "Dialect", "Refusal"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call; its arguments are JSON text, in the pieces in which they are streamed."""
+    """A tool call. `arguments` are the streamed pieces of its JSON text."""
 
     name: str
     arguments: Sequence[str]
@@ -18,7 +16,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is no stream."""
+    """An error response."""
 
     status: int
     body: dict[str, Any] | str = ""
@@ -32,19 +30,19 @@ class Dialect(Protocol):
 
     @property
     def path(self) -> str:
-        """Where requests are sent to."""
+        """The path of requests."""
 
     @property
     def base(self) -> str:
-        """What belongs to the base URL of that."""
+        """The part of `path` that belongs to the base URL."""
 
     def answer(
         self, *texts: str, calls: Sequence[Call] = (), is_cut_short: bool = False, tokens: tuple[int, int] = (11, 7)
     ) -> list[bytes]:
-        """Return a whole stream, one chunk for each event: texts, calls, then the end with the tokens in and out."""
+        """Return a complete stream with one chunk per event: texts, calls, and the end with input and output tokens."""
 
     def complaints(self, body: dict[str, Any]) -> Iterator[str]:
-        """Find in a request what the real API refuses."""
+        """Yield each reason for which the real API would refuse a request."""
 
     def refusal(self, status: int, code: str, message: str = "It did not work.", **headers: str) -> Refusal:
-        """Return an error as the API words it."""
+        """Return an error in the format of the API."""

@@ -1,13 +1,11 @@
-"""OpenAI's Chat Completions, as a stream: https://platform.openai.com/docs/api-reference/chat-streaming."""
+"""Streams of OpenAI's Chat Completions API: https://platform.openai.com/docs/api-reference/chat-streaming."""
 
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.agent.wire.dialect import Call, Refusal
-from tests.agent.wire.legal import openai_complaints
-
-__all__ = ["OPENAI", "chunk", "sse"]
+from tests.agent.wire.request_rules import openai_complaints
 
 
 def sse(data: object) -> bytes:

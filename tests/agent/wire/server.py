@@ -1,4 +1,4 @@
-"""The server under both dialects: plays a script, and keeps what it was asked."""
+"""The server for both dialects: sends scripted replies, and stores the requests."""
 
 import asyncio
 import json
@@ -12,20 +12,18 @@ from aiohttp.test_utils import TestServer
 
 from tests.agent.wire.dialect import Dialect, Refusal
 
-__all__ = ["CUT", "Chunk", "Reply", "Request", "WireServer", "serving"]
-
 KEY = "canary-key-0123456789"
 
 
 class _Cut:
-    """The connection is reset."""
+    """Resets the connection."""
 
 
 CUT: Final = _Cut()
 
 Chunk = bytes | asyncio.Event | _Cut
 Reply = Sequence[Chunk] | Refusal | asyncio.Event
-"""The pieces of a stream, an answer that is none, or no answer at all until the event is set."""
+"""The chunks of a stream, an error, or no response until the event is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +38,21 @@ class WireServer:
         self.dialect = dialect
         self.requests: list[Request] = []
         self.complaints: list[str] = []
-        """What the real API would have refused; a test in which there is any fails."""
+        """Reasons for which the real API would have refused a request. Any complaint fails the test."""
         self.script = list(script)
         self.idle = asyncio.Event()
-        """Set while no answer is being given."""
+        """Set while no response is being sent."""
         self._has_request = asyncio.Event()
         self._open = 0
         self._server = server
 
     def table(self, **more: object) -> dict[str, Any]:
-        """Return a provider's table for this server; it gives up at once unless told otherwise."""
+        """Return the configuration table of a provider for this server. By default it does not retry."""
         url = str(self._server.make_url(self.dialect.base))
         return {"kind": self.dialect.kind, "base_url": url, "api_key": KEY, "patience": 0.0, **more}
 
     async def asked(self, times: int) -> None:
-        """Return once the server has got this many requests."""
+        """Wait until the server has received this many requests."""
         while len(self.requests) < times:
             self._has_request.clear()
             await self._has_request.wait()

@@ -30,7 +30,7 @@ from tests.channels.discord.fake_discord import (
 )
 from tests.channels.discord.harness import daemon_settings, running_daemon, shown
 from tests.channels.harness import TEST_TIMEOUT
-from tests.running import DEFAULTS, Running, by_fork_with, write_config
+from tests.daemon_process import DEFAULTS, DaemonProcess, by_fork_with, write_config
 
 
 def long_file(data: Path) -> str:
@@ -153,10 +153,10 @@ def config(discord: FakeDiscord, extra: str = "") -> str:
 
 
 @asynccontextmanager
-async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[Running]:
+async def process(folder: Path, discord: FakeDiscord) -> AsyncIterator[DaemonProcess]:
     """Start a daemon process, and continue once it is connected. Leaving the block kills it."""
     sessions = len(discord.gateway.sessions)
-    with Running(folder, start=by_fork_with("channels.discord.connection")) as daemon:
+    with DaemonProcess(folder, start=by_fork_with("channels.discord.connection")) as daemon:
         await asyncio.to_thread(daemon.ready)
         await discord.until(lambda: len(discord.gateway.sessions) > sessions)
         yield daemon
@@ -207,7 +207,7 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, discord: FakeD
     discord.scripted["send"] += [CUT, refusal(503, 0, TOKEN)]
     (tmp_path / "token").write_text(TOKEN)
     write_config(tmp_path, config(discord, '\nlog_level = "debug"').replace(f'"{TOKEN}"', '"file:token"'))
-    with Running(tmp_path, start=by_fork_with("channels.discord.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.discord.connection")) as daemon:
         await asyncio.to_thread(daemon.wait_for, "channel_up", channel="discord")
         await discord.say("hello")
         await asyncio.to_thread(daemon.wait_for, "message_handled")

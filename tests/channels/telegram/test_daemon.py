@@ -13,8 +13,8 @@ from tests.agent.scripted import PatientProvider, ScriptedProvider
 from tests.channels.telegram.bot_api import ADA, BOB, DROP, GROUP, TEST_TIMEOUT, TOKEN, Call, FakeBotApi, refusal
 from tests.channels.telegram.harness import gateway, heard, settings
 from tests.daemon.tools import Rocket, agent, launch, scripted
+from tests.daemon_process import DEFAULTS, DaemonProcess, by_fork_with, write_config
 from tests.files.samples import png
-from tests.running import DEFAULTS, Running, by_fork_with, write_config
 
 
 async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
@@ -128,12 +128,12 @@ async def test_an_answer_cut_by_a_kill_is_completed_by_editing_it(tmp_path: Path
         tmp_path,
         f'{DEFAULTS}\n[channels.telegram]\ntoken = "{TOKEN}"\napi_base = "{api.url}"\ngroup_allow = [{GROUP["id"]}]\n',
     )
-    with Running(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
         await api.called("editMessageText")
         daemon.process.kill()
     assert end not in api.calls[-1].fields.get("text", "")
-    with Running(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         edits = await shown_whole(api, end)
         assert await asyncio.to_thread(daemon.stop) == 0
     assert {edit.fields["message_id"] for edit in edits} == {"102"}
@@ -185,7 +185,7 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotAp
     write_config(
         tmp_path, f'{config}\n[channels.telegram]\ntoken = "file:token"\napi_base = "{api.url}"\nallow = [42]\n'
     )
-    with Running(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         await asyncio.to_thread(daemon.wait_for, "channel_up", channel="telegram")
         await api.say("hello")
         await asyncio.to_thread(daemon.wait_for, "message_handled")

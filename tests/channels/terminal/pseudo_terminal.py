@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.running import COMMAND, PATIENCE, environment
+from tests.daemon_process import COMMAND, TIMEOUT, environment
 
 # The command becomes the leader of the terminal's session, so that Ctrl-C reaches it as in a shell.
 IN_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -30,7 +30,7 @@ class Terminal:
 
     async def shows(self, text: str) -> str:
         """Wait until `text` appears after the text of the previous wait; return everything up to its end."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (at := self.screen.find(text, self._seen_to)) < 0:
                 self._changed.clear()
                 await self._changed.wait()
@@ -44,7 +44,7 @@ class Terminal:
         await self.shows("you>")
 
     async def ended(self) -> int:
-        return await asyncio.to_thread(self._process.wait, PATIENCE)
+        return await asyncio.to_thread(self._process.wait, TIMEOUT)
 
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -72,7 +72,7 @@ async def in_terminal(*arguments: str, home: Path) -> AsyncIterator[Terminal]:
         loop.remove_reader(outer)
         if process.poll() is None:
             process.kill()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
         os.close(outer)
 
 

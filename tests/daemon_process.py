@@ -1,4 +1,4 @@
-"""A real `gatehouse run` for tests: started with its own home, watched through its log, stopped at the end."""
+"""Starts a real `gatehouse run` with its own home folder, reads its log, and stops it at the end of the test."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from typing import Any, Self
 from tests.forks.process import GATEHOUSE, Forked, Started, forked
 
 COMMAND = Path(sys.executable).parent / "gatehouse"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 DEFAULTS = """
 [gateway]
@@ -29,7 +29,7 @@ port = 0
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment that knows nothing of the machine's own configuration."""
+    """Return an environment without the configuration of this machine."""
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"} or name.startswith("COV")}
     return {**kept, "HOME": str(home), **(extra or {})}
 
@@ -42,9 +42,9 @@ def write_config(home: Path, text: str = DEFAULTS) -> Path:
 
 
 def gatehouse(
-    *arguments: str, home: Path, stdin: str = "", timeout: float = PATIENCE
+    *arguments: str, home: Path, stdin: str = "", timeout: float = TIMEOUT
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end."""
+    """Run a command, and return its result."""
     return forked([str(COMMAND), *arguments], cwd=home, env=environment(home), stdin=stdin, timeout=timeout)
 
 
@@ -53,12 +53,12 @@ Start = Callable[[list[str], Path, dict[str, str], tuple[int, int, int]], Starte
 
 
 def by_fork(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
-    """Have it without the time that its imports take."""
+    """Fork the command from a process that has its modules imported already."""
     return Forked(command, cwd=cwd, env=env, streams=streams)
 
 
 def by_fork_with(*modules: str) -> Start:
-    """As `by_fork`, with these modules imported too."""
+    """Return a `Start` like `by_fork` that imports more modules before the fork."""
     program = replace(GATEHOUSE, modules=(*GATEHOUSE.modules, *modules))
 
     def start(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
@@ -68,7 +68,7 @@ def by_fork_with(*modules: str) -> Start:
 
 
 def by_shell(*before: str) -> Start:
-    """Have the command itself started, as a shell does, by the command `before` if one is given."""
+    """Return a `Start` that runs the command itself, as a shell does, under the command `before` if given."""
 
     def start(command: list[str], cwd: Path, env: dict[str, str], streams: tuple[int, int, int]) -> Started:
         stdin, stdout, stderr = streams
@@ -77,17 +77,17 @@ def by_shell(*before: str) -> Start:
     return start
 
 
-class Running:
-    """One daemon. `events` are its log lines as they come."""
+class DaemonProcess:
+    """A running daemon. `log` has all its log lines so far."""
 
     def __init__(self, home: Path, extra: Mapping[str, str] | None = None, start: Start = by_fork) -> None:
         self.home = home
         self.data = home / "data"
-        self.log: list[dict[str, Any]] = []  # Log lines are of any shape.
+        self.log: list[dict[str, Any]] = []  # Any: log lines have different fields.
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()  # As above.
         self._errors = (home / "stderr").open("w+")
         ours, theirs = os.pipe()
-        self._stdout = open(ours)  # noqa: PTH123, SIM115 - a pipe has no path; it is closed by __exit__
+        self._stdout = open(ours)  # noqa: PTH123, SIM115 - a pipe has no path; `__exit__` closes it
         with Path(os.devnull).open() as nothing, open(theirs, "w") as stdout:  # noqa: PTH123 - as above
             streams = (nothing.fileno(), stdout.fileno(), self._errors.fileno())
             command = [str(COMMAND), "--config", str(home / "gatehouse.toml"), "run"]
@@ -103,8 +103,8 @@ class Running:
     ) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        self.process.wait(TIMEOUT)
+        self._reader.join(TIMEOUT)
         self._stdout.close()
         self._errors.close()
 
@@ -115,10 +115,10 @@ class Running:
             self._events.put(event)
         self._events.put(None)
 
-    def wait_for(self, event: str, **fields: object) -> dict[str, Any]:  # Log lines are of any shape.
-        """Return the next log line of that event; fails when the daemon ends without it."""
+    def wait_for(self, event: str, **fields: object) -> dict[str, Any]:  # Any: log lines have different fields.
+        """Return the next log line of that event. Fails if the daemon ends without it."""
         while True:
-            found = self._events.get(timeout=PATIENCE)
+            found = self._events.get(timeout=TIMEOUT)
             assert found is not None, f"ended without {event}: {self.errors()}"
             if found["event"] == event and fields.items() <= found.items():
                 return found
@@ -132,7 +132,7 @@ class Running:
 
     @property
     def link(self) -> str:
-        """The link that it printed."""
+        """The sign-in link that the daemon printed."""
         while (found := re.search(r"http://\S+#code=\S+", self.errors())) is None:
             assert self.process.poll() is None, self.errors()
         return found[0]
@@ -146,13 +146,13 @@ class Running:
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
-def running(home: Path, config: str = DEFAULTS, start: Start = by_fork) -> Iterator[Running]:
-    """Run a daemon with `config` until the block ends; it is ready when the block starts."""
+def running(home: Path, config: str = DEFAULTS, start: Start = by_fork) -> Iterator[DaemonProcess]:
+    """Run a daemon with `config` during the block. It is ready when the block starts."""
     home.mkdir(parents=True, exist_ok=True)
     write_config(home, config)
-    with Running(home, start=start) as daemon:
+    with DaemonProcess(home, start=start) as daemon:
         yield daemon.ready()

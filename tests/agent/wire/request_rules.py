@@ -1,4 +1,4 @@
-"""What the real APIs refuse: each complaint is a fault of the request, as the API's documentation has it."""
+"""Checks requests by the documented rules of the real APIs. A complaint is a reason to refuse the request."""
 
 import json
 import re
@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["anthropic_complaints", "openai_complaints"]
-
 Shape = dict[str, Any]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OPENAI_ID = re.compile(r".{1,40}")
 _ANTHROPIC_ID = re.compile(r"[A-Za-z0-9_-]+")
-_MAX_MARKS = 4
+_MAX_BREAKPOINTS = 4
 
 
 def openai_complaints(body: Shape) -> Iterator[str]:
@@ -40,7 +38,7 @@ def openai_complaints(body: Shape) -> Iterator[str]:
         yield f"no tool message for {due}"
 
 
-def _call_complaints(calls: Any) -> Iterator[str]:  # noqa: ANN401 - a list of the API's own shapes
+def _call_complaints(calls: Any) -> Iterator[str]:  # noqa: ANN401 - a list of objects of the API
     ids = [call["id"] for call in calls]
     if len(set(ids)) < len(ids) or not all(_OPENAI_ID.fullmatch(each) for each in ids):
         yield f"ids are {ids}"
@@ -66,9 +64,9 @@ def anthropic_complaints(body: Shape) -> Iterator[str]:
     if not all(_NAME.fullmatch(use["name"]) and isinstance(use["input"], dict) for use in uses):
         yield f"tools are {[use['name'] for use in uses]}"
     if not all(block["text"].strip() for block in blocks if block["type"] == "text"):
-        yield "a text without text"
-    if str(body).count("'cache_control'") > _MAX_MARKS:
-        yield "more than four marks for the cache"
+        yield "an empty text block"
+    if str(body).count("'cache_control'") > _MAX_BREAKPOINTS:
+        yield "more than four cache breakpoints"
     yield from _thinking_complaints(body)
 
 
@@ -79,7 +77,7 @@ def _pair_complaints(before: list[Shape], after: list[Shape]) -> Iterator[str]:
         yield f"calls {called}, results {answered}"
     kinds = [block["type"] for block in after]
     if "tool_result" in kinds[len(answered) :]:
-        yield "results come first in a message"
+        yield "tool results must come first in a message"
 
 
 def _thinking_complaints(body: Shape) -> Iterator[str]:
