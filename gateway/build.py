@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from config import LogLevel, Settings
+from gateway.access.chat_migrations import ChatMigrations
 from gateway.access.pairing import Pairing, UnknownSenders
-from gateway.access.rules import ChatMigrations, Live
+from gateway.access.rules import Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
@@ -137,7 +138,7 @@ def build_daemon(
     reactions = WaitingReactions(channels.by_identity)
     delivery = Delivery(channels.by_identity, spool, now=now, file_path=store.path, metrics=metrics)
 
-    # Agents, and what they cost.
+    # Agents, and their costs.
     mcp = McpServers()
     agents = AgentRegistry(settings, mcp)
     meter = Meter(live, spool, now=now, metrics=metrics)
@@ -203,7 +204,7 @@ def build_daemon(
         reminders=reminders,
         compactor=compactor,
     )
-    pairing = Pairing(live.book, spool, now=now, post=delivery.post)
+    pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post)
     commands = CommandRunner(
         {
             **SessionCommands(sessions, lanes, spool, now=now).handlers(),

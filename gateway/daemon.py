@@ -1,4 +1,4 @@
-"""The daemon: starts the parts that `build` has put together, applies new settings, and shuts down in order."""
+"""The daemon: starts the parts that `build.py` made, applies new settings, and shuts down in order."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,8 +11,9 @@ from typing import Protocol
 import structlog
 
 from config import LogLevel, Settings
+from gateway.access.chat_migrations import MIGRATION_FACTS, ChatMigrations
 from gateway.access.guests import FACTS
-from gateway.access.rules import MIGRATION_FACTS, ChatMigrations, Live
+from gateway.access.rules import Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.commands.runner import CommandRunner
@@ -131,9 +132,9 @@ class Daemon:
                 task.cancel()
 
     async def _recover(self) -> None:
-        """Load what the previous run knew, and continue its unfinished work before any message comes in."""
+        """Load the facts of the previous run, and continue its unfinished work before any message comes in."""
         await self.meter.load()
-        self.live.book.read(await self.spool.facts(FACTS))
+        self.live.guest_book.read(await self.spool.facts(FACTS))
         self.migrations.read(await self.spool.facts(MIGRATION_FACTS))
         await WorkRecovery(
             spool=self.spool,
@@ -194,8 +195,8 @@ class Daemon:
         # 1. Accept nothing more, and let running turns and commands finish.
         self.intake.close()
         await self.shutdown.wait_for(self._drained(), self.shutdown_timeout)
-        # 2. Stop what is still running. Suspended turns continue after the next start, and so do waiting messages,
-        #    which keep their reactions until then.
+        # 2. Stop the turns that are still running. Suspended turns continue after the next start, and so do waiting
+        #    messages, which keep their reactions until then.
         self.reactions.lanes.stop_all("")
         suspended = self.turns.suspend()
         self.commands.suspend()

@@ -1,1 +1,1 @@
-"""Access: who may talk to the gateway, how fast, and how unknown senders get access."""
+"""Access: who may talk to the gateway, how fast (the rate limit), and how unknown senders get access."""

@@ -41,21 +41,22 @@ Reply = Callable[[str, Sequence[Operation]], Awaitable[None]]
 
 
 class Pairing:
-    """Access requests: a stranger gets a code, an owner approves or denies it. `post` delivers committed messages.
+    """Access requests: an unknown sender gets a code, an owner approves or denies it.
 
-    The guest book changes before the commit, so that no other request can use the same code or place. The change is
-    undone if the commit fails, also by cancellation: the book never says more than the spool.
+    `post` delivers committed messages. The guest book changes before the commit, so that no other request can use the
+    same code or place. The change is undone if the commit fails, also by cancellation: the guest book never contains
+    more than the spool.
     """
 
     def __init__(
         self,
-        book: GuestBook,
+        guest_book: GuestBook,
         spool: Spool,
         *,
         now: Callable[[], datetime],
         post: Callable[[Sequence[AddToOutbox]], None] = lambda _: None,
     ) -> None:
-        self.book = book
+        self.guest_book = guest_book
         self._spool = spool
         self._now = now
         self._post = post
@@ -64,10 +65,10 @@ class Pairing:
         """Send a stranger a code, once. Returns False if too many others are waiting."""
         person, now = Person.of(inbound.address, inbound.sender), self._now()
         # A person with a valid code is not sent it again, and a denied person is sent nothing.
-        known = self.book.applicants.get(person)
+        known = self.guest_book.applicants.get(person)
         if known is not None and not known.is_expired(now):
             return True
-        waiting = [each for each in self.book.waiting(now) if each.person.channel == person.channel]
+        waiting = [each for each in self.guest_book.waiting(now) if each.person.channel == person.channel]
         if len(waiting) >= MAX_WAITING:
             return False
         letters = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
@@ -79,8 +80,8 @@ class Pairing:
             code=code,
             asked_at=now,
         )
-        expired = [each for each in self.book.expired(now) if each.person != person]
-        self.book.applicants[person] = applicant
+        expired = [each for each in self.guest_book.expired(now) if each.person != person]
+        self.guest_book.applicants[person] = applicant
         invitation = (
             f"This bot is private. Send its owner this code: {code} (valid for one hour).\n"
             f"The owner approves it with `gatehouse pair approve {code}`. Your ID here is {person.sender}."
@@ -109,7 +110,7 @@ class Pairing:
         # A guess does not say whose code it was meant to be, so it counts against all of them.
         missed = [replace(each, tries=each.tries + 1) for each in self.waiting()]
         for each in missed:
-            self.book.applicants[each.person] = each
+            self.guest_book.applicants[each.person] = each
         invalid = [each for each in missed if each.tries >= MAX_TRIES]
         self._remove(invalid)
         if missed:
@@ -121,7 +122,7 @@ class Pairing:
     async def approve(self, applicant: Applicant, *, is_owner: bool = False, also: Sequence[Operation] = ()) -> Guest:
         """Give `applicant` access, and tell them. Raises `Refused` if their code was used in the meantime."""
         # Chat, command line and admin API can use the same code at the same time.
-        if self.book.applicants.get(applicant.person) != applicant:
+        if self.guest_book.applicants.get(applicant.person) != applicant:
             raise Refused(UNKNOWN_CODE)
         now = self._now()
         guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
@@ -133,7 +134,7 @@ class Pairing:
         except BaseException:
             self._restore(applicant.person, applicant)
             raise
-        self.book.guests[guest.person] = guest
+        self.guest_book.guests[guest.person] = guest
         self._post([welcome])
         log.info("pairing_approved", person=str(guest.person), is_owner=is_owner)
         return guest
@@ -142,13 +143,13 @@ class Pairing:
         """Deny `applicant` access. They are not told, and get no other code for a day."""
         denied = replace(applicant, is_denied=True)
         await self._spool.commit(save_fact(denied), *also)
-        self.book.applicants[denied.person] = denied
+        self.guest_book.applicants[denied.person] = denied
         log.info("pairing_denied", person=str(denied.person))
         return denied
 
     def find_guest(self, name: str) -> Guest:
         """Return the guest that a listing shows as `name`: the channel and the ID on it."""
-        guest = next((each for each in self.book.guests.values() if str(each.person) == name.strip()), None)
+        guest = next((each for each in self.guest_book.guests.values() if str(each.person) == name.strip()), None)
         if guest is None:
             raise Refused(
                 "No one with that ID was approved with a code. `gatehouse pair list` shows who was. People allowed by "
@@ -159,22 +160,22 @@ class Pairing:
     async def revoke(self, guest: Guest, *, also: Sequence[Operation] = ()) -> Guest:
         """Take the access of `guest` away."""
         await self._spool.commit(delete_fact(guest), *also)
-        self.book.guests.pop(guest.person, None)
+        self.guest_book.guests.pop(guest.person, None)
         log.info("pairing_revoked", person=str(guest.person))
         return guest
 
     def waiting(self) -> list[Applicant]:
-        return self.book.waiting(self._now())
+        return self.guest_book.waiting(self._now())
 
     def _remove(self, applicants: Sequence[Applicant]) -> None:
         for each in applicants:
-            self.book.applicants.pop(each.person, None)
+            self.guest_book.applicants.pop(each.person, None)
 
     def _restore(self, person: Person, before: Applicant | None) -> None:
         if before is None:
-            self.book.applicants.pop(person, None)
+            self.guest_book.applicants.pop(person, None)
         else:
-            self.book.applicants[person] = before
+            self.guest_book.applicants[person] = before
 
 
 def _normalized(code: str) -> bytes:

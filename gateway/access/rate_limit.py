@@ -18,9 +18,9 @@ MINUTE = 60.0
 class RateCheck(StrEnum):
     ALLOWED = "allowed"
     LIMITED = "limited"
-    """Over the limit, and not told within the last minute."""
+    """Over the limit, and not notified within the last minute."""
     LIMITED_AGAIN = "limited again"
-    """Over the limit, and told already."""
+    """Over the limit, and notified already."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Bucket:
     tokens: float
     filled_at: float
     written_at: float
-    told_at: float | None = None
+    notified_at: float | None = None
 
 
 class RateLimiter:
@@ -60,7 +60,7 @@ class RateLimiter:
         if bucket.tokens >= (1 - STOP_RESERVE if is_stop else 1):
             bucket.tokens -= 1
             return RateCheck.ALLOWED
-        if bucket.told_at is not None and now - bucket.told_at < MINUTE:
+        if bucket.notified_at is not None and now - bucket.notified_at < MINUTE:
             return RateCheck.LIMITED_AGAIN
-        bucket.told_at = now
+        bucket.notified_at = now
         return RateCheck.LIMITED

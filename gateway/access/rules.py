@@ -1,19 +1,13 @@
-"""The access rules in force: the current settings and guests, who may talk to the gateway, and who is an owner."""
+"""Access rules: who may talk to the gateway and who is an owner, by the current settings and guests (`Live`)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-import structlog
 from msgspec.structs import replace
 
 from config import ChannelSettings, DmPolicy, GroupPolicy, Settings
 from gateway.access.guests import GuestBook
 from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.errors import NotAccepted, Refused
-from gateway.spool import SetFact, Spool, SpoolFull
-
-log = structlog.get_logger()
+from gateway.errors import Refused
 
 
 @dataclass(slots=True)
@@ -21,8 +15,8 @@ class Live:
     """The settings, guests and chat migrations in force. A reload replaces `settings`."""
 
     settings: Settings
-    book: GuestBook = field(default_factory=GuestBook)
-    homes: dict[Address, Address] = field(default_factory=dict)
+    guest_book: GuestBook = field(default_factory=GuestBook)
+    first_addresses: dict[Address, Address] = field(default_factory=dict)
     """The first address of each chat that its platform has given another id."""
     _rules: tuple[Settings, dict[tuple[str, str], ChannelSettings]] | None = None
 
@@ -36,56 +30,21 @@ class Live:
             known[identity] = found.for_account(address.account)
         return known[identity]
 
-    def home(self, address: Address) -> Address:
+    def first_address(self, address: Address) -> Address:
         """Return the first address of the chat of `address`. A chat that has moved keeps its conversation."""
-        if not self.homes:
+        if not self.first_addresses:
             return address
         # Threads move together with their chat.
-        before = self.homes.get(replace(address, thread=None))
+        before = self.first_addresses.get(replace(address, thread=None))
         return address if before is None else replace(before, thread=address.thread)
 
-    def whereabouts(self, address: Address) -> Address:
+    def current_address(self, address: Address) -> Address:
         """Return the current address of the chat that had `address` some time ago."""
-        if not self.homes:
+        if not self.first_addresses:
             return address
-        home = replace(self.home(address), thread=None)
-        moved = [new for new, before in self.homes.items() if before == home]
+        first = replace(self.first_address(address), thread=None)
+        moved = [new for new, before in self.first_addresses.items() if before == first]
         return replace(moved[-1], thread=address.thread) if moved else address
-
-
-MIGRATION_FACTS = "moved/"
-"""The prefix of the facts about moved chats."""
-MAX_MIGRATIONS = 10_000
-
-
-class ChatMigrations:
-    """Keeps the conversation of a chat whose platform gives it another id."""
-
-    def __init__(self, live: Live, spool: Spool) -> None:
-        self._live = live
-        self._spool = spool
-
-    def read(self, facts: Mapping[str, str]) -> None:
-        for value in facts.values():
-            new, home = msgspec.json.decode(value, type=tuple[Address, Address])
-            self._live.homes[new] = home
-
-    async def record(self, old: Address, new: Address) -> None:
-        """Remember that the platform has replaced the address `old` by `new`."""
-        old, new = replace(old, thread=None), replace(new, thread=None)
-        # After a second move, the new address still leads to the first one, which the session keys contain.
-        home = self._live.home(old)
-        if new in self._live.homes or new == home or len(self._live.homes) >= MAX_MIGRATIONS:
-            return
-        value = msgspec.json.encode((new, home)).decode()
-        try:
-            await self._spool.commit(
-                SetFact(name=f"{MIGRATION_FACTS}{new.channel}/{new.account}/{new.peer}", value=value)
-            )
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
-        self._live.homes[new] = home
-        log.info("chat_moved", channel=new.channel, account=new.account, before=old.peer, chat=new.peer)
 
 
 NO_ACCESS = "You no longer have access to this chat, so your message wasn't answered."
@@ -96,7 +55,7 @@ def is_owner(live: Live, address: Address, sender: Sender) -> bool:
     if sender.is_owner:  # The channel has proof, such as a token.
         return True
     named = f"{address.channel}:{sender.id}" in live.settings.gateway.owners
-    return bool(sender.id) and (named or live.book.is_owner(address, sender))
+    return bool(sender.id) and (named or live.guest_book.is_owner(address, sender))
 
 
 def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = None) -> bool:
@@ -113,9 +72,9 @@ def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) 
         return False
     rules = live.rules(address)
     # A group may be listed under its current id, under its first id, or by its server.
-    peers = {address.peer, live.home(address).peer, *filter(None, [guild])}
+    peers = {address.peer, live.first_address(address).peer, *filter(None, [guild])}
     if address.kind is PeerKind.DIRECT:
-        is_known = rules.dm_policy is DmPolicy.PAIRING and live.book.is_guest(address, sender)
+        is_known = rules.dm_policy is DmPolicy.PAIRING and live.guest_book.is_guest(address, sender)
         return rules.dm_policy is DmPolicy.OPEN or sender.id in rules.allow or is_known
     return rules.group_policy is GroupPolicy.OPEN or (
         rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)

@@ -70,7 +70,7 @@ class SessionBrowser:
         ]
 
     def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
-        return route(self._live.settings, self._live.home(address), sender, guild).scope
+        return route(self._live.settings, self._live.first_address(address), sender, guild).scope
 
 
 class ChannelStore:

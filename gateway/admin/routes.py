@@ -145,7 +145,7 @@ def pairing_routes(pairing: Pairing) -> list[Route]:
 def describe_pairing(pairing: Pairing) -> dict[str, Json]:
     return {
         "waiting": [_describe_applicant(each) for each in pairing.waiting()],
-        "guests": [_describe_guest(each) for each in pairing.book.guests.values()],
+        "guests": [_describe_guest(each) for each in pairing.guest_book.guests.values()],
     }
 
 

@@ -33,7 +33,7 @@ class PairingCommands:
             lines += ["Waiting for approval:"]
             lines += [f"{each.code}  {_name(each)}, asked {ago(each.asked_at, self._now())}" for each in waiting]
             lines += ["/pair approve <code> or /pair deny <code>"]
-        if guests := self._pairing.book.guests.values():
+        if guests := self._pairing.guest_book.guests.values():
             lines += ["Approved:"]
             lines += [f"{guest.person}  {guest.name}" + (" (owner)" if guest.is_owner else "") for guest in guests]
         return Answer(text="\n".join(lines) or "No access requests, and no one was approved with a code.")

@@ -1,4 +1,7 @@
-"""Intake: checks each message that a channel delivers, and accepts it, runs it as a command, or refuses it."""
+"""Intake: checks each message that a channel delivers, and accepts it, runs it as a command, or refuses it.
+
+A message that the platform delivers twice is a `Duplicate`: see `MarkSeen` in `gateway/spool/operations.py`.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -155,12 +158,12 @@ class Intake:
             return Verdict.ACCEPTED
         if not inbound.is_addressed:
             return Verdict.IGNORED
-        routed = route(self._live.settings, self._live.home(inbound.address), inbound.sender, inbound.guild)
+        routed = route(self._live.settings, self._live.first_address(inbound.address), inbound.sender, inbound.guild)
         parsed = parse_command(inbound.text)
         if isinstance(parsed, UnknownCommand):
             raise Refused(parsed.suggestion)
         if parsed is not None and parsed.command.kind is CommandKind.IMMEDIATE:
-            # Checked before the command runs: a /stop that comes twice must not stop what was asked since.
+            # Checked before the command runs: a /stop that comes twice must not stop a newer turn.
             if await self._spool.was_seen(MarkSeen.of(inbound, self._now())):
                 raise Duplicate("This command was seen before.")
             await self._run_now(parsed, inbound, routed, owner=owner)

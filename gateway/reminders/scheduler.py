@@ -125,7 +125,7 @@ class ReminderScheduler:
             text = f"⏰ Reminder{f' for {name}' if name else ''}: {about.text}"
             if now - reminder.due_at > LATE_AFTER:
                 text += f"\n\n(Late: this was due on {format_time(reminder.due_at, zone)}.)"
-            message = Outbound(address=self._live.whereabouts(about.address), text=text)
+            message = Outbound(address=self._live.current_address(about.address), text=text)
             parts = self._delivery.compose(message, key=reminder.next_key)
         cron = reminder.cron
         move = RescheduleReminder(

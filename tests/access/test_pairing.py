@@ -31,7 +31,7 @@ class House:
         inbound = Inbound(address=address, sender=Sender(id=sender), event_id="1", text="hi", sent_at=self.now)
         await self.pairing.request(inbound, self.tell)
         person = Person.of(address, inbound.sender)
-        found = self.pairing.book.applicants.get(person)
+        found = self.pairing.guest_book.applicants.get(person)
         return found.code if found else ""
 
     async def reread(self) -> GuestBook:
@@ -92,7 +92,7 @@ async def test_the_guest_book_equals_the_facts_in_the_spool(house: House) -> Non
     with pytest.raises(Refused):
         await house.pairing.find_applicant("AAAA-AAAA")
     book = await house.reread()
-    assert (book.guests, book.applicants) == (house.pairing.book.guests, house.pairing.book.applicants)
+    assert (book.guests, book.applicants) == (house.pairing.guest_book.guests, house.pairing.guest_book.applicants)
     assert [(str(each.person), each.tries) for each in house.pairing.waiting()] == [("loopback:waiting", 1)]
 
 

@@ -23,11 +23,11 @@ def live(**channel: object) -> Live:
     )
 
 
-def with_guest(book: Live, *, is_owner: bool = False, account: str = "default") -> Live:
+def with_guest(live: Live, *, is_owner: bool = False, account: str = "default") -> Live:
     person = Person(channel="telegram", account=account, sender="42")
     since = datetime(2026, 3, 1, tzinfo=UTC)
-    book.book.guests[person] = Guest(person=person, name="Ada", peer="42", since=since, is_owner=is_owner)
-    return book
+    live.guest_book.guests[person] = Guest(person=person, name="Ada", peer="42", since=since, is_owner=is_owner)
+    return live
 
 
 @pytest.mark.parametrize("policy", list(DmPolicy))
