@@ -17,8 +17,8 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settin
 from gateway.errors import Refused
 from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
+from gateway.importing.destination import Destination, find_destination
 from gateway.importing.parse import UnknownFormat, parse_session
-from gateway.importing.place import Destination, find_destination
 from gateway.observability.logging import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
 from gateway.sessions import entries

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from uuid import NAMESPACE_URL, uuid5
 
+from gateway.importing.destination import Destination
 from gateway.importing.parse import ForeignSession, ImportedText, ImportedToolUse
-from gateway.importing.place import Destination
 from gateway.sessions import SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
 from gateway.sessions.keys import session_key

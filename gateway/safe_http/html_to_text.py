@@ -31,7 +31,7 @@ async def page_text(page: Page) -> str:
             return await asyncio.to_thread(page.body.decode, charset or "utf-8", "replace")
         raise FetchFailed(f"{page.url} is not text but {kind}, which cannot be shown.")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", "gateway.safe_http.reader", charset),
+        *(sys.executable, "-I", "-m", "gateway.safe_http.html_converter", charset),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

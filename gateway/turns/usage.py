@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from config import LimitSettings, Settings
 from gateway.access.rules import Live
-from gateway.agent.fit import fit
+from gateway.agent.context_window import fit
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
@@ -220,7 +220,7 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class _Response(Struct):
-    """What has come back of a request so far."""
+    """The part of a response that has arrived so far."""
 
     asked_at: float
     first_token_after: float | None = None
@@ -366,7 +366,7 @@ _CALIBRATION_FACT = "token_weights"
 
 
 class Meter:
-    """What all turns share: today's usage, and the learned factors of the token estimates."""
+    """Shared by all turns: today's usage, and the learned factors of the token estimates."""
 
     def __init__(
         self, live: Live, spool: Spool, *, now: Callable[[], datetime], metrics: Metrics | None = None
@@ -408,6 +408,6 @@ class Meter:
         return self.calibrations[agent.info.name].estimate(measured)
 
     def learned(self) -> list[Operation]:
-        """Return the operations that store what was learned since the last call."""
-        news = self.calibrations.unsaved_changes()
-        return [] if news is None else [SetFact(name=_CALIBRATION_FACT, value=news)]
+        """Return the operations that store the factors that were learned since the last call."""
+        changes = self.calibrations.unsaved_changes()
+        return [] if changes is None else [SetFact(name=_CALIBRATION_FACT, value=changes)]

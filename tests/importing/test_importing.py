@@ -14,8 +14,8 @@ from config import Settings
 from gateway.errors import Refused
 from gateway.http.guard import control_users
 from gateway.importing.convert import to_transcript
+from gateway.importing.destination import find_destination
 from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedToolUse, UnknownFormat, parse_session
-from gateway.importing.place import find_destination
 from gateway.sessions.storage.codec import decode
 from tests.daemon.harness import gateway, settings
 from tests.daemon_process import gatehouse, write_config

@@ -1,4 +1,4 @@
-"""Makes a conversation fit into a model's context. Pure: messages and a budget in, messages out."""
+"""Makes a conversation fit into a model's context window. Pure: messages and a budget in, messages out."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ Size = Callable[[Message], int]
 _TURN_SHARE = 0.75
 """The share of the budget that the current turn may take before its old tool results are shortened."""
 _BATCH = 4
-"""How many old results are shortened together. In between, requests start alike and hit the provider's cache."""
+"""How many old results are shortened together. Until the next batch, requests hit the provider's cache."""
 _LONG_CUT, _SHORT_CUT = 600, 60
 """Characters that are left of a shortened result. The short cut is used if the long one is not enough."""
 
@@ -27,18 +27,18 @@ def fit(before: Sequence[Message], turn: Sequence[Message], *, size: Size, budge
         return [*before, *turn]
     turn = _shorten_results(turn, size=size, budget=round(budget * _TURN_SHARE))
     summary = [message for message in before if isinstance(message, UserMessage) and message.is_ours]
-    said = [message for message in before if not (isinstance(message, UserMessage) and message.is_ours)]
+    others = [message for message in before if not (isinstance(message, UserMessage) and message.is_ours)]
     left = budget - sum(map(size, turn)) - sum(map(size, summary))
     if left < 0:
         return [*turn]
-    start = len(said)
-    for at in range(len(said) - 1, -1, -1):
-        left -= size(said[at])
+    start = len(others)
+    for at in range(len(others) - 1, -1, -1):
+        left -= size(others[at])
         if left < 0:
             break
-        if isinstance(said[at], UserMessage):
+        if isinstance(others[at], UserMessage):
             start = at
-    return [*summary, *said[start:], *turn]
+    return [*summary, *others[start:], *turn]
 
 
 def _shorten_results(turn: Sequence[Message], *, size: Size, budget: int) -> list[Message]:

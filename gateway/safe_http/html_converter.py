@@ -1,4 +1,4 @@
-"""A program that converts HTML to Markdown: `python -m gateway.safe_http.reader`, bytes in, text out.
+"""A program that converts HTML to Markdown: `python -m gateway.safe_http.html_converter`, bytes in, text out.
 
 A page can be made so that any parser takes hours for it. A process can be limited and killed; a thread cannot.
 """
