@@ -1,4 +1,4 @@
-"""Building blocks for asyncio: turn slots, retry delays, shutdown requests, shielded work, and a worker thread."""
+"""Building blocks for asyncio: turn slots, backoff delays for retries, shutdown, shielded work, a worker thread."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""The data directory: private to its owner, and locked so that one daemon at a time uses it."""
+"""The data directory: private to its owner, with a lock so that one daemon at a time uses it."""
 
 import fcntl
 import os

@@ -67,7 +67,7 @@ class EventReader:
         # An overflow loses no message and keeps their order:
         # 1. The queue is full, so this event is dropped, and all later ones too: they must not overtake it.
         # 2. `run` handles the queue until it is empty.
-        # 3. It lets events in again, and only then reads the histories. A message that arrives in between comes
+        # 3. It lets events in again, and only then reads the histories. A message that arrives before that comes
         #    twice, and the core drops the second.
         # Dropped interactions are lost. Discord tells the person that the bot did not respond.
         if self._has_dropped or self._events.full():

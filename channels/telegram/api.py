@@ -328,5 +328,5 @@ def retry_delays() -> Iterator[float]:
 
 def delay_after(error: ChannelError, delays: Iterator[float]) -> float:
     """Return the delay that Telegram asked for, or the next one of `delays`."""
-    asked = error.retry_after if isinstance(error, Transient) else None
-    return asked or next(delays)
+    retry_after = error.retry_after if isinstance(error, Transient) else None
+    return retry_after or next(delays)

@@ -50,13 +50,13 @@ class Poller:
             except AuthRejected:
                 raise
             except NotAccepted as refusal:
-                # Telegram is fine, and keeps what the core could not take. Ask for it again.
+                # Telegram is fine, and keeps the updates that the core could not take. Ask for them again.
                 self._wait = 0
                 await self._sleep(delay_after(refusal, delays))
-            except ChannelError as trouble:
+            except ChannelError as error:
                 self._wait = 0
-                self._pulse.down(str(trouble))
-                await self._sleep(delay_after(trouble, delays))
+                self._pulse.down(str(error))
+                await self._sleep(delay_after(error, delays))
             else:
                 # The first poll does not wait, so that it proves at once that messages can come in.
                 self._wait = self._max_wait
@@ -76,8 +76,8 @@ class Poller:
                 received = await self._fetch(wait=0)
             await self._handle(received)
         except Transient:
-            # The next poll may be far away, or not come at all before a restart. Acknowledge what was handled, so that
-            # Telegram does not send it again.
+            # The next poll may be far away, or not come at all before a restart. Acknowledge the handled updates,
+            # so that Telegram does not send them again.
             if self._offset is not None:
                 await self._api.acknowledge(self._offset)
             raise

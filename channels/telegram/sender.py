@@ -83,8 +83,8 @@ class TelegramSender:
             await self._api.show_draft(target_of(message.address), crc32(key.encode()) or 1, formatted)
         except MarkupRefused:
             return  # Markdown that is cut in the middle. The next draft may be fine.
-        except Transient as trouble:
-            self._no_drafts_before = self._clock() + (trouble.retry_after or 0.0)
+        except Transient as error:
+            self._no_drafts_before = self._clock() + (error.retry_after or 0.0)
         except Undeliverable as refusal:
             self.has_drafts = False
             log.info("drafts_not_supported", channel=message.address.channel, reason=str(refusal))

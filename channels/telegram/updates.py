@@ -78,9 +78,9 @@ class UpdateHandler:
         for delay in MENU_RETRY_DELAYS:
             try:
                 await self._api.set_menu(command_menu(self._context.browser.commands()))
-            except Transient as trouble:
-                log.warning("menu_not_set", channel=self._context.name, reason=str(trouble))
-                await asyncio.sleep(delay if trouble.retry_after is None else trouble.retry_after)
+            except Transient as error:
+                log.warning("menu_not_set", channel=self._context.name, reason=str(error))
+                await asyncio.sleep(delay if error.retry_after is None else error.retry_after)
             except (
                 ChannelError
             ) as refusal:  # A rejected token also shows up while receiving, which retires the channel.
@@ -103,8 +103,8 @@ class UpdateHandler:
                 for group in groups:
                     await self.handle(group)
                     left.difference_update(each.id for each in group)
-            except ChannelError as trouble:
-                errors.append(trouble)
+            except ChannelError as error:
+                errors.append(error)
 
         # Concurrent chats share a commit to the spool. A single chat needs no task, which saves an event loop cycle.
         chats = group_by_chat(received)

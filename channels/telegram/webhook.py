@@ -47,8 +47,8 @@ class TelegramWebhookChannel(TelegramChannel):
         raw = await request.json()
         try:
             await self._require_connection().receive(raw)
-        except Transient as trouble:
-            return web.json_response({"error": str(trouble)}, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        except Transient as error:
+            return web.json_response({"error": str(error)}, status=HTTPStatus.SERVICE_UNAVAILABLE)
         return web.json_response({})
 
     def _is_telegram(self, headers: Mapping[str, str]) -> bool:

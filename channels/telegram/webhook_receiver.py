@@ -136,8 +136,8 @@ class WebhookAlbums:
         while not album.delivered_ids:
             try:
                 await self._deliver(key, album)
-            except ChannelError as trouble:
-                await self._sleep(delay_after(trouble, delays))
+            except ChannelError as error:
+                await self._sleep(delay_after(error, delays))
 
     async def _deliver(self, key: AlbumKey, album: _Album) -> None:
         """Deliver an album as one message, unless it is delivered already."""
@@ -201,9 +201,9 @@ class WebhookRegistration:
                 info = await self.api.get_webhook_info()
             except AuthRejected:
                 raise
-            except ChannelError as trouble:
-                self.pulse.down(str(trouble))
-                await self.sleep(delay_after(trouble, delays))
+            except ChannelError as error:
+                self.pulse.down(str(error))
+                await self.sleep(delay_after(error, delays))
                 continue
             delays = retry_delays()
 

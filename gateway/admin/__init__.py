@@ -1,1 +1,1 @@
-"""What the operator's commands ask of a running gateway, over its control socket."""
+"""The control socket: its routes in the daemon, and the client that the operator's commands use."""

@@ -1,6 +1,7 @@
-"""Session archives for the command line: list, read, export, import, delete and verify the sessions of all scopes.
+"""Opens the session archive for the command line: on the files, or through the running daemon (`RemoteArchive`).
 
-`LocalArchive` works on the files, and `RemoteArchive` asks the running daemon. `open_archive` picks the right one.
+An archive lists, reads, exports, imports, deletes and verifies the sessions of all scopes. `LocalArchive`, which works
+on the files, is in `session_routes.py`, because the daemon uses it as well.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The session archive over the control socket, for the command line. `RemoteArchive` is the client.
+"""The session archive (`LocalArchive`), and its routes on the control socket. `RemoteArchive` is their client.
 
 All routes but delete are WebSockets, because these have no deadline and no size limit. Binary frames carry JSON lines
 or a file, cut anywhere; an empty frame is a keepalive. A text frame comes last, with the outcome or an `error`.

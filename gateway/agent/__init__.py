@@ -1,1 +1,1 @@
-"""The agent: a loop over a provider and tools, which knows of no session, channel or file but what it is handed."""
+"""The agent: a loop over a model provider and tools. It knows nothing of sessions, channels and the spool."""

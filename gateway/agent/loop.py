@@ -93,9 +93,9 @@ async def run_agent(
             tools = " and ".join(f"`{tool}`" for tool in detector.repeated_tools)
             yield Done(text=_LOOPING.format(tools=tools), steps=number)
             return
-        said = AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts)
+        answer = AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts)
         results = ToolMessage(outcomes=tuple(outcomes))
-        prompt = replace(prompt, messages=(*prompt.messages, said, results, *await new_messages()))
+        prompt = replace(prompt, messages=(*prompt.messages, answer, results, *await new_messages()))
     yield Done(text=_TOO_MANY_STEPS.format(steps=max_iterations), steps=max_iterations)
 
 

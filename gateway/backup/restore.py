@@ -104,7 +104,7 @@ def _unpack(archive: Path, staging: Path) -> Manifest:
 
 
 def _extract(members: tarfile.TarFile, staging: Path) -> Manifest:
-    """Write all members to `staging`. Raises `_Damaged` if they are not what the manifest lists."""
+    """Write all members to `staging`. Raises `_Damaged` if they differ from the manifest."""
     written: dict[str, Member] = {}
     for info in members:
         source = members.extractfile(info) if info.isreg() else None

@@ -59,7 +59,7 @@ Commit = Callable[[Sequence[Operation]], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a command says and changes. Nothing has happened yet: `CommandRunner` commits it.
+    """The text and the changes of a command. Nothing has happened yet: `CommandRunner` commits it.
 
     One transaction marks the command's message as done, puts the answer into the outbox and applies `operations`. A
     command that changes more than the spool, or acts once it is committed, has its own `commit` for that transaction.

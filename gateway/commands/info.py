@@ -1,4 +1,4 @@
-"""Commands that show the state of things, and `/restart`."""
+"""Commands about the gateway: `/help`, `/status`, `/usage`, `/whoami` and `/restart`."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Runs commands, at intake or from a lane, and commits what they answer and change in one transaction."""
+"""Runs commands, at intake or from a lane, and commits their answers and changes in one transaction."""
 
 import asyncio
 from collections.abc import Callable, Sequence

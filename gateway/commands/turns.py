@@ -1,4 +1,4 @@
-"""Commands about the turn that is running: `/stop`, and the answers to a turn that asks for approval."""
+"""Commands about the turn that is running: `/stop`, and `/approve` and `/deny` for a tool that needs approval."""
 
 from collections.abc import Sequence
 

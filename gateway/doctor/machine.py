@@ -105,10 +105,10 @@ def check_clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.
     if program := shutil.which("timedatectl"):
         command = [program, "show", "--property=NTPSynchronized", "--value"]
         try:
-            asked = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)  # noqa: S603 - fixed words.
+            result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)  # noqa: S603 - fixed words.
         except (OSError, subprocess.TimeoutExpired):
-            asked = None
-        if asked is not None and asked.stdout.strip() == "no":
+            result = None
+        if result is not None and result.stdout.strip() == "no":
             message = "The clock is not synchronized, says timedatectl."
             return warning("clock", message, "Run `timedatectl set-ntp true`, or install chrony.")
     return ok("clock", f"The time is {time_now:%Y-%m-%d %H:%M:%S} UTC.")

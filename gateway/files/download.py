@@ -148,9 +148,9 @@ class AttachmentDownloads:
         except ChannelError as refusal:  # The channel is retired for that. The message still gets an answer.
             log.warning("attachment_download_failed", channel=channel.name, reason=str(refusal))
             raise Refused("its channel is not available now") from refusal
-        except OSError as trouble:
-            log.warning("attachment_not_stored", reason=trouble.strerror)
-            raise Refused("it could not be written to the disk") from trouble
+        except OSError as error:
+            log.warning("attachment_not_stored", reason=error.strerror)
+            raise Refused("it could not be written to the disk") from error
 
     async def _fetch(self, channel: Channel, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         """Fetch the file from the platform, or from the uploads if the channel has no platform to ask.
@@ -166,8 +166,8 @@ class AttachmentDownloads:
             try:
                 async with aclosing(fetches.fetch(file, job.inbound.address)) as chunks:
                     return await self.store.keep(folder, name, chunks, limit=limit)
-            except Transient as trouble:
-                await asyncio.sleep(next(delays) if trouble.retry_after is None else trouble.retry_after)
+            except Transient as error:
+                await asyncio.sleep(next(delays) if error.retry_after is None else error.retry_after)
             except (ChannelError, TooLarge, OSError):
                 raise
             except Exception as bug:  # A bug in an adapter must not cost the person the answer to the message.

@@ -73,8 +73,8 @@ class FileStore:
 
         try:
             self._total = await asyncio.to_thread(prepare)
-        except OSError as trouble:
-            raise unusable(self._root, trouble.strerror) from trouble
+        except OSError as error:
+            raise unusable(self._root, error.strerror) from error
 
     async def keep(self, folder: str, name: str, chunks: AsyncIterable[bytes], *, limit: int) -> StoredFile:
         """Store the chunks and replace a file of that name. Raises `TooLarge` at the first byte beyond `limit`."""
@@ -234,8 +234,8 @@ async def _write_chunks(descriptor: int, chunks: AsyncIterable[bytes], limit: in
 def _delete(file: Path) -> bool:
     try:
         file.unlink()
-    except OSError as trouble:
-        log.warning("file_not_deleted", file=str(file), reason=trouble.strerror)
+    except OSError as error:
+        log.warning("file_not_deleted", file=str(file), reason=error.strerror)
         return False
     return True
 

@@ -102,12 +102,12 @@ class Transcriber:
                         if len(body) > MAX_TRANSCRIPT_BYTES:
                             raise Refused("the transcription service sent an unreadable answer")
             return msgspec.json.decode(body, type=_Transcript).text
-        except (ClientError, OSError) as trouble:  # A timeout is an OSError.
-            log.warning("transcription_failed", reason=type(trouble).__name__)
+        except (ClientError, OSError) as error:  # A timeout is an OSError.
+            log.warning("transcription_failed", reason=type(error).__name__)
             raise Refused("the transcription service cannot be reached") from None
-        except msgspec.DecodeError as trouble:
+        except msgspec.DecodeError as error:
             log.warning("transcription_failed", reason="the answer is not the expected JSON")
-            raise Refused("the transcription service sent an unreadable answer") from trouble
+            raise Refused("the transcription service sent an unreadable answer") from error
 
 
 def configured_transcriber(settings: Settings) -> Transcribe | None:
@@ -162,8 +162,8 @@ class AttachmentReader:
         if kind in _RECORDINGS and self.transcribe is not None:
             try:
                 said = clean(await self.transcribe(stored.path, found.name, found_type)).strip()[: self.max_chars]
-            except Refused as trouble:
-                failure = f"; it could not be transcribed: {trouble}"
+            except Refused as error:
+                failure = f"; it could not be transcribed: {error}"
             else:
                 note = f"[{kind}: {found.name}, transcribed:] {said or '(no speech)'}"
                 return msgspec.structs.replace(found, note=note, said=said)
@@ -174,8 +174,8 @@ class AttachmentReader:
         try:
             path = await asyncio.to_thread(save, self.workspace, name, stored.path, self.max_saved_bytes)
             place = f"in the workspace: {path}"
-        except OSError as trouble:
-            place = f"it could not be saved into the workspace: {trouble.strerror}"
+        except OSError as error:
+            place = f"it could not be saved into the workspace: {error.strerror}"
         note = f"[{kind}: {found.name}, {found_type}, {in_bytes(found.size)}; {place}{failure}]"
         return msgspec.structs.replace(found, note=note)
 

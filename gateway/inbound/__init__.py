@@ -1,1 +1,1 @@
-"""The way in: messages are checked, committed to the spool and put into lanes."""
+"""Inbound messages: checked for access, rate and duplicates, committed to the inbox, and put into lanes."""

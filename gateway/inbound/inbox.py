@@ -151,8 +151,8 @@ class Inbox:
         )
         operations: list[Operation] = [MarkSeen.of(inbound, now), accepted, *note]
         if job.has_begun:
-            said = user_entry(inbound, turn=job.turn)
-            await self._sessions.append(job.session, [said], also=operations, then=enqueue)
+            entry = user_entry(inbound, turn=job.turn)
+            await self._sessions.append(job.session, [entry], also=operations, then=enqueue)
         elif is_new_session:
             is_busy = self._lanes.is_busy
             await self._sessions.start_new(

@@ -178,7 +178,7 @@ class GatewayStatus:
             if server.trouble:
                 # The reason is the server's own text, which must not reach a chat.
                 yield f"The MCP server {server.name} is not available. See the log for the reason."
-        for model in self.agents.passed_over():
+        for model in self.agents.skipped_models():
             yield f"The model {model} failed recently, so its fallback is used."
         for model, failures in self.metrics.failing.items():
             if failures >= FAILURES_IN_A_ROW:

@@ -1,1 +1,1 @@
-"""The way out: replies are split, streamed and delivered with retries."""
+"""Outbound messages: split, streamed as drafts, committed to the outbox, and delivered with retries."""

@@ -1,4 +1,7 @@
-"""Delivery: sends each chat its part of the outbox, in order, and retries as long as that can help."""
+"""Delivery: sends the messages in the outbox, in order for each chat, and retries with backoff.
+
+The outbox itself is a table of the spool: see `AddToOutbox` and the operations after it.
+"""
 
 import asyncio
 import math
@@ -70,8 +73,8 @@ def split_into_parts(
         can, limit = abilities_of(channel), channel.text_limit
         max_file = can.sends_files.max_file_bytes if can.sends_files is not None else -1
         if unsendable := [file for file in files if file.size > max_file]:
-            told = (f"(I have a file for you, but can't send it here: {_described(file)})" for file in unsendable)
-            message = replace(message, text="\n\n".join(filter(None, [message.text, *told])))
+            notes = (f"(I have a file for you, but can't send it here: {_described(file)})" for file in unsendable)
+            message = replace(message, text="\n\n".join(filter(None, [message.text, *notes])))
             files = [file for file in files if file.size <= max_file]
         texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
         buttons = message.buttons[: can.max_buttons]
@@ -96,7 +99,7 @@ def split_into_parts(
 
 
 class Delivery:
-    """To send a message: `compose` its parts, commit them together with what they answer, then `post` them."""
+    """To send a message, `compose` its parts, commit them to the spool, and then `post` them."""
 
     def __init__(
         self,
@@ -205,20 +208,20 @@ class Delivery:
         """Send a row until it has arrived, cannot arrive, or is too old. If cancelled, it stays in the outbox."""
         may_have_arrived = row.state is OutboxState.SENDING
         waited = 0.0  # Counted instead of read off the clock, which may jump.
-        waits = backoff_delays()
+        delays = backoff_delays()
         while True:
             channel = self._channel(row.message)
             if channel is None:
                 self._without_channel.append(row)
                 return
-            trouble = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
-            if trouble is None:
+            failure = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
+            if failure is None:
                 return
-            may_have_arrived = may_have_arrived or trouble.may_have_arrived
+            may_have_arrived = may_have_arrived or failure.may_have_arrived
             if waited > GIVE_UP_AFTER:
-                await self._bury(row, f"gave up after a day: {trouble}")
+                await self._mark_dead(row, f"gave up after a day: {failure}")
                 return
-            pause = next(waits) if trouble.retry_after is None else trouble.retry_after
+            pause = next(delays) if failure.retry_after is None else failure.retry_after
             await self._sleep(pause)
             waited += pause
 
@@ -241,19 +244,19 @@ class Delivery:
             async with asyncio.timeout(SEND_TIMEOUT if row.message.file is None else FILE_TIMEOUT):
                 receipt = await self._send(channel, row, may_repeat=may_have_arrived and not repeats_are_dropped)
         except Undeliverable as refusal:
-            await self._bury(row, str(refusal))
+            await self._mark_dead(row, str(refusal))
             return None
-        except (Transient, AuthRejected) as failure:
-            # After a rejected token it waits: the channel's reader gets the same error and retires the channel.
-            trouble = failure if isinstance(failure, Transient) else Transient(str(failure))
-            if not (trouble.may_have_arrived or may_have_arrived or repeats_are_dropped):
-                await self._commit(RetryLater(key=row.key, reason=str(trouble)))
-            return trouble
+        except (Transient, AuthRejected) as error:
+            # After a rejected token the message waits: the supervisor retires the channel for the same error.
+            failure = error if isinstance(error, Transient) else Transient(str(error))
+            if not (failure.may_have_arrived or may_have_arrived or repeats_are_dropped):
+                await self._commit(RetryLater(key=row.key, reason=str(failure)))
+            return failure
         except TimeoutError:
             return Transient("the platform did not answer in time", may_have_arrived=True)
         except Exception:  # One adapter's bug must not end the daemon. The message is kept for a person to look at.
             log.exception("delivery_crashed", channel=channel.name, key=row.key)
-            await self._bury(row, "the channel failed because of a bug; see the log")
+            await self._mark_dead(row, "the channel failed because of a bug; see the log")
             return None
         chat = _chat_key(row.message.address)
         self._committing.add(chat)
@@ -307,13 +310,13 @@ class Delivery:
         text = f"{message.text}(I couldn't send the file {_described(message.file)}: {reason})"
         return await channel.send(replace(message, text=text, file=None), key=row.key)
 
-    async def _bury(self, row: OutboxRow, reason: str) -> None:
+    async def _mark_dead(self, row: OutboxRow, reason: str) -> None:
         self._metrics.reply_finished(row.message.address.channel, DEAD)
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
         await self._commit(MarkDead(key=row.key, reason=reason), *self._drafts.drop(row.key))
 
     async def _commit(self, *operations: Operation, delay: float = 0.0) -> None:
-        """Commit what has happened to a message. If the disk is full, wait for space: it cannot be undone."""
+        """Commit the outcome of a send. If the disk is full, wait for space: a send cannot be undone."""
         await retry_while_full(partial(self._spool.commit, *operations, max_delay=delay), sleep=self._sleep)
 
     def _channel(self, message: Outbound) -> Channel | None:

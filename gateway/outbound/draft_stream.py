@@ -187,10 +187,10 @@ class DraftStream:
                 shown = text
             except SpoolFull:
                 log.debug("draft_not_stored", channel=channel.name)  # Its receipt, if there is one, is in memory.
-            except Transient as trouble:
+            except Transient as error:
                 if self._is_lost:
                     return  # Another draft could appear in the chat beside the lost one.
-                pause = max(pause, trouble.retry_after or 0.0)
+                pause = max(pause, error.retry_after or 0.0)
             except ChannelError as refusal:  # A lost draft does no harm: the whole answer follows.
                 log.debug("draft_failed", channel=channel.name, reason=str(refusal))
             await self._sleep(pause)
@@ -208,8 +208,8 @@ class DraftStream:
             try:
                 self._receipt = await channel.send(message, key=f"{self._turn}.draft")
                 self._is_lost = False
-            except ChannelError as trouble:
-                self._is_lost = isinstance(trouble, Transient) and trouble.may_have_arrived
+            except ChannelError as error:
+                self._is_lost = isinstance(error, Transient) and error.may_have_arrived
                 raise
             finally:  # Also when `LAST_EDIT_TIMEOUT` has cancelled the request.
                 if self._is_lost:
@@ -222,8 +222,8 @@ class DraftStream:
             if not self.is_paused:
                 try:
                     await typing.show_typing(self._template.address)
-                except Transient as trouble:
-                    pause = max(pause, trouble.retry_after or 0.0)
+                except Transient as error:
+                    pause = max(pause, error.retry_after or 0.0)
                 except ChannelError as refusal:
                     log.debug("typing_failed", channel=self._template.address.channel, reason=str(refusal))
             await self._sleep(pause)

@@ -93,20 +93,20 @@ class WaitingReactions:
     async def _update(self, reaction: _Reaction) -> None:
         """Show a reaction, or remove it. One that was over before it was shown costs no request."""
         if not reaction.is_over:
-            trouble = await self._request(reaction, is_on=True)
-            reaction.is_shown = trouble is None or (isinstance(trouble, Transient) and trouble.may_have_arrived)
+            error = await self._request(reaction, is_on=True)
+            reaction.is_shown = error is None or (isinstance(error, Transient) and error.may_have_arrived)
         # `remove` may have been called during the request above. It put nothing in the lane then, as the reaction
         # was not shown yet, so it is removed here.
         if not (reaction.is_over and reaction.is_shown):
             return
         reaction.is_shown = False
         # Retried, since a reaction that stays would say for ever that the message waits.
-        trouble = await self._request(reaction, is_on=False)
+        error = await self._request(reaction, is_on=False)
         for delay in RETRY_DELAYS:
-            if not isinstance(trouble, Transient):
+            if not isinstance(error, Transient):
                 return
-            await self._sleep(max(delay, trouble.retry_after or 0.0))
-            trouble = await self._request(reaction, is_on=False)
+            await self._sleep(max(delay, error.retry_after or 0.0))
+            error = await self._request(reaction, is_on=False)
 
     async def _request(self, reaction: _Reaction, *, is_on: bool) -> Exception | None:
         """Return the error, if there was one."""
@@ -116,10 +116,10 @@ class WaitingReactions:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 await (channel.react if is_on else channel.unreact)(inbound.address, inbound.message_id or "", SEEN)
-        except (ChannelError, TimeoutError) as trouble:
-            log.debug("reaction_failed", channel=inbound.address.channel, reason=str(trouble))
-            is_late = isinstance(trouble, TimeoutError)
-            return Transient("The request timed out.", may_have_arrived=True) if is_late else trouble
+        except (ChannelError, TimeoutError) as error:
+            log.debug("reaction_failed", channel=inbound.address.channel, reason=str(error))
+            is_late = isinstance(error, TimeoutError)
+            return Transient("The request timed out.", may_have_arrived=True) if is_late else error
         except Exception as bug:  # One adapter's bug must not end the daemon.
             log.exception("reaction_crashed", channel=inbound.address.channel)
             return bug

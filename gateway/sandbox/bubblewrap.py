@@ -127,8 +127,8 @@ def _working_options(bwrap: str) -> tuple[str, ...]:
                 timeout=_PROBE_TIMEOUT,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as trouble:
-            complaint = str(trouble)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            complaint = str(error)
             continue
         if test.returncode == 0:
             return (*options, *strict)

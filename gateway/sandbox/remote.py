@@ -37,11 +37,11 @@ async def run_by_service(command: SandboxCommand, service: Path) -> ProcessResul
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             reader, writer = await asyncio.open_unix_connection(service, limit=MAX_LINE)
-    except OSError as trouble:
+    except OSError as error:
         raise SandboxUnavailable(
             f"The shell is not available: the sandbox service cannot be reached on {service} "
-            f"({trouble.strerror or 'no answer in time'}). The operator can check `systemctl status gatehouse-sandbox`."
-        ) from trouble
+            f"({error.strerror or 'no answer in time'}). The operator can check `systemctl status gatehouse-sandbox`."
+        ) from error
 
     async def hang_up() -> None:
         """Tell the service that the result is not needed any more, and wait until its processes have ended."""

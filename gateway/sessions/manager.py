@@ -1,4 +1,4 @@
-"""`SessionManager`: the public API of all sessions."""
+"""`SessionManager`: the API of all sessions for the rest of the gateway."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ _Found = tuple[str, SessionState]
 
 
 def _read_state(path: Path, counts: Counter[str], *, known: _Found | None = None) -> _Found | None:
-    """Read the key and the state of a transcript. If it cannot be read today, return what the index knows.
+    """Read the key and the state of a transcript. If it cannot be read now, return the index's copy.
 
     A file that is not a transcript is set aside. Then this returns None.
     """

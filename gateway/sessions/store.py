@@ -74,7 +74,7 @@ class SessionStore:
         self.disk.close()
 
     async def recover(self) -> RecoveryReport:
-        """Append to the transcripts what only the journal has, then find all sessions."""
+        """Append the entries that are only in the journal to their transcripts, then find all sessions."""
         if self._journal is not None:
             # These entries were committed, but the last run died before a flush made their transcripts durable. They
             # stay in the journal until the next flush.

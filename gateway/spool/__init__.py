@@ -1,4 +1,4 @@
-"""The spool: a write-ahead log of accepted messages, replies and transcript entries. See `docs/behaviour.md`."""
+"""The spool: a write-ahead log with the inbox, the outbox and transcript entries. See `docs/behaviour.md`."""
 
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
 from gateway.spool.operations import (

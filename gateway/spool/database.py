@@ -56,8 +56,8 @@ def preallocate_wal(path: Path) -> None:
         if missing > 0 and shutil.disk_usage(path.parent).free > _MIN_FREE_SPACE:
             os.pwrite(descriptor, bytes(missing), WAL_SIZE - missing)
             os.fdatasync(descriptor)
-    except OSError as trouble:  # Commits are slower without it, and nothing else.
-        log.debug("wal_preallocation_failed", reason=str(trouble))
+    except OSError as error:  # Commits are slower without it, and nothing else.
+        log.debug("wal_preallocation_failed", reason=str(error))
     finally:
         os.close(descriptor)
 
@@ -107,8 +107,8 @@ def _open(path: Path) -> sqlite3.Connection:
         else:
             fsync_directory(path.parent)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-    except (OSError, sqlite3.Error) as trouble:
-        raise unusable(path, str(trouble)) from trouble
+    except (OSError, sqlite3.Error) as error:
+        raise unusable(path, str(error)) from error
     try:
         _prepare(connection, path)
     except BaseException:  # The caller does not have the connection yet, so it cannot close it.
@@ -141,16 +141,16 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         ) from newer
     except schema.NotOurs as foreign:
         raise _Damaged("it is a database, but not a spool") from foreign
-    except sqlite3.Error as trouble:
-        match cause_of(trouble):
+    except sqlite3.Error as error:
+        match cause_of(error):
             case Cause.DAMAGED:
-                raise _Damaged(str(trouble)) from trouble
+                raise _Damaged(str(error)) from error
             case Cause.LOCKED:
-                raise CannotStart(f"The spool {path} is in use by another process. Stop that one first.") from trouble
+                raise CannotStart(f"The spool {path} is in use by another process. Stop that one first.") from error
             case Cause.READ_ONLY:
-                raise unusable(path, str(trouble)) from trouble
+                raise unusable(path, str(error)) from error
             case _:
-                raise as_spool_error(trouble) from trouble
+                raise as_spool_error(error) from error
 
 
 def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None:
@@ -159,9 +159,9 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None
     kept.unlink(missing_ok=True)  # Left by a start that was cut before the migration.
     try:
         copy_database(kept, connection)
-    except (OSError, sqlite3.Error) as trouble:
+    except (OSError, sqlite3.Error) as error:
         raise CannotStart(
-            f"The spool {path} has to be migrated, but a copy of it cannot be kept as {kept.name} ({trouble}). "
+            f"The spool {path} has to be migrated, but a copy of it cannot be kept as {kept.name} ({error}). "
             "Make room for it. Nothing was changed."
-        ) from trouble
+        ) from error
     log.info("spool_migrated", since=version, to=len(schema.MIGRATIONS), kept=str(kept))

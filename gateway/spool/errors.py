@@ -80,22 +80,21 @@ _CAUSES = {
 }
 
 
-def cause_of(trouble: BaseException) -> Cause:
-    if isinstance(trouble, MemoryError):
+def cause_of(error: BaseException) -> Cause:
+    if isinstance(error, MemoryError):
         return Cause.DISK_FAILED
-    code = getattr(trouble, "sqlite_errorcode", None)
+    code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return Cause.CALLER
     # The low byte is the primary result code: https://sqlite.org/rescode.html
     return _CAUSES.get(code & 0xFF, Cause.CALLER)
 
 
-def as_spool_error(trouble: BaseException) -> SpoolFull | SpoolBroken:
+def as_spool_error(error: BaseException) -> SpoolFull | SpoolBroken:
     """Return the exception to raise for an error of the file."""
-    if cause_of(trouble) is Cause.DISK_FULL:
+    if cause_of(error) is Cause.DISK_FULL:
         return SpoolFull(DISK_FULL_MESSAGE)
-    name = getattr(trouble, "sqlite_errorname", type(trouble).__name__)
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
     return SpoolBroken(
-        f"The spool can no longer be written ({trouble}, {name}). "
-        "Restart Gatehouse. If it happens again, check the disk."
+        f"The spool can no longer be written ({error}, {name}). Restart Gatehouse. If it happens again, check the disk."
     )

@@ -1,4 +1,6 @@
-"""Operations: the changes that can be committed to the spool.
+"""Operations: the changes that can be committed to the spool, such as to the inbox, the outbox and reminders.
+
+`MarkSeen` refuses duplicates of messages (dedupe). `RetryLater` and `RetryDead` return a message to the outbox.
 
 Callers create operations on the event loop as plain values. The writer thread applies them inside a transaction.
 """

@@ -53,7 +53,7 @@ class Reserve:
             self._path.unlink()
         except FileNotFoundError:
             return False
-        except OSError as trouble:
-            log.warning("reserve_not_released", file=str(self._path), reason=str(trouble))
+        except OSError as error:
+            log.warning("reserve_not_released", file=str(self._path), reason=str(error))
             return False
         return True

@@ -1,4 +1,4 @@
-"""`Spool`: the write-ahead log of the whole gateway."""
+"""`Spool`: commits operations and runs queries, and `retry_while_full` repeats a commit while the disk is full."""
 
 from __future__ import annotations
 

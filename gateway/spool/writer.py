@@ -229,8 +229,8 @@ class Writer:
                 outcomes = _run_all(connection, admitted)
                 connection.execute("COMMIT")
                 self.transactions += 1
-        except Exception as trouble:  # noqa: BLE001 - every waiter has to get an answer, even after a bug
-            error = self._fail(connection, trouble)
+        except Exception as cause:  # noqa: BLE001 - every waiter has to get an answer, even after a bug
+            error = self._fail(connection, cause)
             if isinstance(error, SpoolFull) and self._reserve.release() and not is_retry:
                 return self._commit(connection, batch, is_retry=True)
             return _all_failed(batch, error)
@@ -244,16 +244,16 @@ class Writer:
         self.trouble = SpoolFull(DISK_FULL_MESSAGE)
         return [*outcomes, *_all_failed([job for job in batch if job.is_intake], self.trouble)]
 
-    def _fail(self, connection: sqlite3.Connection, trouble: BaseException) -> SpoolFull | SpoolBroken:
+    def _fail(self, connection: sqlite3.Connection, cause: BaseException) -> SpoolFull | SpoolBroken:
         """Roll back, and keep the reason for `trouble` and for later jobs."""
-        error = as_spool_error(trouble)
+        error = as_spool_error(cause)
         if isinstance(error, SpoolFull):
             try:
                 _free_wal(connection)
             except sqlite3.Error as worse:
                 error = as_spool_error(worse)
-        write_log = log.debug if self.trouble else log.error  # Once per trouble, not once per batch.
-        write_log("spool_write_failed", reason=str(trouble))
+        write_log = log.debug if self.trouble else log.error  # Once per problem, not once per batch.
+        write_log("spool_write_failed", reason=str(cause))
         self.trouble = error
         if isinstance(error, SpoolBroken):
             self._call_on_loop(self._on_broken)
@@ -271,9 +271,9 @@ class Writer:
             if is_long or connection.total_changes - self._checkpointed_at >= _CHANGES_PER_CHECKPOINT:
                 connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'PASSIVE'})").fetchall()
                 self._checkpointed_at = connection.total_changes
-        except (sqlite3.Error, MemoryError, OSError) as trouble:
+        except (sqlite3.Error, MemoryError, OSError) as error:
             was_full = self.trouble is not None
-            if isinstance(self._fail(connection, trouble), SpoolFull) and not was_full:
+            if isinstance(self._fail(connection, error), SpoolFull) and not was_full:
                 self._reserve.release()
 
     def _resolve(self, outcomes: Sequence[_Outcome]) -> None:
@@ -291,7 +291,7 @@ class Writer:
 
 
 def _run_all(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
-    """Run the jobs in the open transaction. Raises only errors that concern the file, and thereby all jobs."""
+    """Run the jobs in the open transaction. Raises only errors of the file, which concern all jobs."""
     try:
         return [_Outcome(job, answer=job.work(connection)) for job in batch]
     except Exception as error:
@@ -335,8 +335,8 @@ def _free_wal(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
     try:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    except sqlite3.Error as trouble:
-        if cause_of(trouble) is not Cause.DISK_FULL:
+    except sqlite3.Error as error:
+        if cause_of(error) is not Cause.DISK_FULL:
             raise
 
 

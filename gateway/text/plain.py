@@ -16,7 +16,7 @@ def clean(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Drop what a terminal would obey: control characters except newline and tab, and bidi overrides."""
+    """Drop characters that a terminal would obey: controls except newline and tab, and bidi overrides."""
     return _UNPRINTABLE.sub("", text)
 
 

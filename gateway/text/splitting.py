@@ -1,4 +1,4 @@
-"""Splits a long text into messages that fit a platform's limit, at the places where a reader would."""
+"""Splits a long text into messages that fit a platform's limit, between paragraphs, lines or words."""
 
 import re
 import unicodedata

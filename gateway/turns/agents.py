@@ -157,7 +157,7 @@ class AgentRegistry:
         """Exchange all agents with `other`: a reload prepares the new ones there, and then closes the old ones."""
         self.__dict__, other.__dict__ = other.__dict__, self.__dict__
 
-    def passed_over(self) -> list[str]:
+    def skipped_models(self) -> list[str]:
         """Return the models that have failed recently and are replaced by fallbacks."""
         return self._providers.skipped_models()
 
@@ -194,11 +194,11 @@ def agent_faults(settings: Settings) -> list[str]:
 def _make_workspace(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as trouble:
+    except OSError as error:
         raise CannotStart(
-            f"Cannot create the workspace {path}: {trouble.strerror}. "
+            f"Cannot create the workspace {path}: {error.strerror}. "
             "Set gateway.workspace_root to a folder that this user may write to."
-        ) from trouble
+        ) from error
     return path
 
 
@@ -207,8 +207,8 @@ def _read_prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:
         return agent.system_prompt or DEFAULT_PROMPT.format(name=name)
     try:
         return agent.prompt_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as trouble:
+    except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(
-            f"agents.{name}.prompt_file: cannot read {agent.prompt_file} as text ({trouble}). "
+            f"agents.{name}.prompt_file: cannot read {agent.prompt_file} as text ({error}). "
             f"Fix the file, or use agents.{name}.system_prompt."
-        ) from trouble
+        ) from error

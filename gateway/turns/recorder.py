@@ -40,8 +40,9 @@ NOT_RUN = "This was not run: the turn ended while it waited for approval."
 class TurnRecorder:
     """Writes a turn to the transcript and the spool, and keeps its `TurnState` in step with them.
 
-    Callers run these methods to completion (`whole`), even if the turn is cancelled. Otherwise a `/stop` between a
-    commit and the change of the state would let the end of the turn record, and charge, the same step again.
+    Callers run these methods with `finish_before_cancel`, so that they complete even if the turn is cancelled.
+    Otherwise a `/stop` between a commit and the change of the state would let the end of the turn record, and charge,
+    the same step again.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class TurnRecorder:
                 pass
 
     async def finish(self, state: TurnState, *, may_continue: bool = False) -> None:
-        """End a turn: commit its answer, its end and the fate of its messages at once, then send the answer.
+        """End a turn: commit its answer, its end and the state of its messages at once, then send the answer.
 
         If it `may_continue`, the turn of the next message in the lane begins in the same commit.
         """
@@ -146,16 +147,16 @@ class TurnRecorder:
         # 3. A `/stop` during the commit belongs to the next turn. `TurnRunner.run` ends that one then.
         # 4. If no message follows, the lane is freed as soon as the commit is done, so that a message that comes now
         #    starts at once, although this task still has to send the answer.
-        # 5. Only then is the answer posted: what the chat shows is always in the spool.
+        # 5. Only then is the answer posted, so that a chat never shows an answer that is not in the spool.
         following = state.following = self._busy.take_following(job.session) if may_continue else None
-        asked_next, begin_next = [], []
+        next_messages, begin_next = [], []
         if following is not None:
-            asked_next = [user_entry(following.inbound, turn=following.turn)]
+            next_messages = [user_entry(following.inbound, turn=following.turn)]
             begin_next = [StartTurn(turn=following.turn)]
         try:
-            await self.write(state, end, also=[*operations, *begin_next], next_turn=asked_next)
-        except Refused as gone:  # The session was deleted, or cannot be read. The sender gets the answer anyway.
-            log.warning("answer_not_in_transcript", reason=str(gone))
+            await self.write(state, end, also=[*operations, *begin_next], next_turn=next_messages)
+        except Refused as refusal:  # The session was deleted, or cannot be read. The sender gets the answer anyway.
+            log.warning("answer_not_in_transcript", reason=str(refusal))
             spends = state.usage.uncommitted if state.usage is not None else []
             await retry_while_full(partial(self._spool.commit, *operations, *spends))
         else:

@@ -35,7 +35,7 @@ from gateway.turns.state import TurnState
 
 log = structlog.get_logger()
 
-MAX_GREETED = 10_000
+MAX_ANSWERED_SESSIONS = 10_000
 """Sessions that have had an answer since the start. One that is forgotten is told again that it was restored."""
 
 
@@ -72,7 +72,7 @@ class TurnRunner:
         self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
         self._suspect_slot = asyncio.Semaphore(1)
         self._started = context.now()
-        self._greeted = BoundedDict[str, None](MAX_GREETED)
+        self._answered_sessions = BoundedDict[str, None](MAX_ANSWERED_SESSIONS)
         self._running: dict[str, TurnState] = {}
         self.is_suspending = False
         """Whether turns that are cancelled now continue after the next start."""
@@ -137,8 +137,8 @@ class TurnRunner:
     async def _answer(self, state: TurnState, slot: TurnSlot) -> None:
         """Choose the agent, receive the files, record the start, and run the agent loop."""
         job = state.jobs[0]
-        if job.session not in self._greeted:
-            self._greeted[job.session] = None
+        if job.session not in self._answered_sessions:
+            self._answered_sessions[job.session] = None
             session = self._sessions.find(job.session)
             if session is not None and session.created_at < self._started:
                 state.restored = session.turns
@@ -164,7 +164,7 @@ class TurnRunner:
             approve = partial(self._gate.approve, state, slot, draft)
             if state.calls:  # The turn was waiting for an approval when the daemon stopped, and continues there.
                 calls = tuple(state.calls.values())
-                await self._follow(
+                await self._handle_events(
                     run_tools(calls, toolbox=agent.toolbox, context=tools, approve=approve), state, draft
                 )
             prompt, provider.history_size = await self._context.build_prompt(job, agent)
@@ -177,9 +177,9 @@ class TurnRunner:
                 approve=approve,
                 new_messages=partial(self._new_messages, state, slot),
             )
-            await self._follow(events, state, draft)
+            await self._handle_events(events, state, draft)
 
-    async def _follow(self, events: AsyncGenerator[Event, None], state: TurnState, draft: DraftStream) -> None:
+    async def _handle_events(self, events: AsyncGenerator[Event, None], state: TurnState, draft: DraftStream) -> None:
         """Show the text as it comes, and record every other event before the agent loop goes on."""
         async with aclosing(events):
             async for event in events:
@@ -205,9 +205,9 @@ class TurnRunner:
             return []
         state.jobs += others
         await self._receive_files(state, others, slot)
-        said = await finish_before_cancel(self._recorder.join(state, others))
+        messages = await finish_before_cancel(self._recorder.join(state, others))
         sees_images = state.agent is not None and state.agent.info.sees_images
-        return await with_pictures(to_messages(said), self._files.store, sees=sees_images)
+        return await with_pictures(to_messages(messages), self._files.store, sees=sees_images)
 
     async def _receive_files(self, state: TurnState, jobs: Sequence[Job], slot: TurnSlot) -> None:
         """Wait for the files of messages, before the messages are recorded. The turn's slot is free during that."""
@@ -237,8 +237,8 @@ class TurnRunner:
         undo = undo_last_turn(session.entries)
         if undo is None:
             return []
-        asked = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
-        return [undo, *asked]
+        messages = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
+        return [undo, *messages]
 
     def suspend(self) -> list[str]:
         """Let turns that are cancelled from now on continue after the next start. Return the ids of those turns."""

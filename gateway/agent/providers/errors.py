@@ -125,8 +125,8 @@ def _read_fault(error: Exception) -> ProviderFault:
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Read the time to wait: in milliseconds, in seconds, or until a date."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        if _NUMBER.fullmatch(asked := headers.get(name, "")):
-            return max(0.0, float(asked) / unit)
+        if _NUMBER.fullmatch(value := headers.get(name, "")):
+            return max(0.0, float(value) / unit)
     try:
         then = parsedate_to_datetime(headers.get("retry-after", ""))
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Retries and fallbacks: asks a busy model again, then the agent's next model, and resumes a stream that was cut."""
+"""Retries with backoff, and fallbacks: asks a busy model again, then the next model, and resumes a cut stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -91,9 +91,9 @@ class ResilientProvider:
             patience = min(candidate.patience, PATIENCE_BEFORE_FALLBACK) if candidates else candidate.patience
             # A model that named a time to wait is left alone by all conversations. If that time exceeds the patience,
             # the model is asked anyway, and its answer tells the person how long to wait.
-            rest = self._retry_times.get(model, 0.0) - self._clock()
-            if 0 < rest <= patience:
-                await self._sleep(rest + next(backoff_delays()))
+            wait = self._retry_times.get(model, 0.0) - self._clock()
+            if 0 < wait <= patience:
+                await self._sleep(wait + next(backoff_delays()))
             delays, failing_since, cuts = backoff_delays(cap=MAX_BACKOFF), self._clock(), 0
             while True:
                 has_sent = False
@@ -131,8 +131,8 @@ class ResilientProvider:
             first_failure = first_failure or failure
             if candidates:
                 log.warning("model_skipped", model=model, reason=str(failure))
-                asked = failure.retry_after if isinstance(failure, ProviderBusy) else None
-                self._skipped_until[model] = self._clock() + (asked or SKIP_FAILED_MODEL)
+                retry_after = failure.retry_after if isinstance(failure, ProviderBusy) else None
+                self._skipped_until[model] = self._clock() + (retry_after or SKIP_FAILED_MODEL)
         if first_failure is not None:
             raise first_failure
 

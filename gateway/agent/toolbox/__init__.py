@@ -1,4 +1,4 @@
-"""The built-in tools, one module for each thing they touch."""
+"""The built-in tools, one module for each subject."""
 
 from config import ToolSettings
 from gateway.agent.toolbox.chat import current_time, plan, remind, send_file

@@ -59,8 +59,8 @@ async def send_file(context: ToolContext, path: str) -> str:
         await context.send_file(descriptor, PurePath(path).name)
     except Refused as reason:
         raise ToolFailed(f"{path!r} was not sent: {reason}.") from reason
-    except OSError as trouble:
-        raise ToolFailed(f"{path!r} was not sent: {trouble.strerror or 'the disk refused'}.") from trouble
+    except OSError as error:
+        raise ToolFailed(f"{path!r} was not sent: {error.strerror or 'the disk refused'}.") from error
     finally:
         os.close(descriptor)
     return f"{PurePath(path).name} goes to the person with your answer."

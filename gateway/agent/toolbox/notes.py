@@ -65,18 +65,18 @@ def _explain_os_errors(failure: str) -> Iterator[None]:
     """Turn an error of the disk into `ToolFailed`, and log it: only the operator can fix it."""
     try:
         yield
-    except OSError as trouble:
-        log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
-        reason = trouble.strerror or "the disk refused"
-        raise ToolFailed(f"{failure}: {reason}. The operator can fix that.") from trouble
+    except OSError as error:
+        log.warning("notes_unusable", file=error.filename, reason=error.strerror)
+        reason = error.strerror or "the disk refused"
+        raise ToolFailed(f"{failure}: {reason}. The operator can fix that.") from error
 
 
 def load_notes(path: Path) -> list[str]:
     """Return the texts of all notes, oldest first. If they cannot be read, log that and return none."""
     try:
         return [note.text for note in _read(path)]
-    except OSError as trouble:
-        log.warning("notes_unusable", file=trouble.filename, reason=trouble.strerror)
+    except OSError as error:
+        log.warning("notes_unusable", file=error.filename, reason=error.strerror)
         return []
 
 

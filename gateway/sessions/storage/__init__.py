@@ -1,1 +1,1 @@
-"""Session files on disk: transcripts, the index, and their flushes."""
+"""Session files on disk: transcripts are written, flushed, read, searched, repaired and verified."""

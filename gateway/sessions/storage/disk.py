@@ -1,4 +1,4 @@
-"""Writes transcripts, and keeps what the disk refused until it takes it.
+"""Writes transcripts. Lines that a full disk refuses stay in memory until they can be written.
 
 All methods run in one thread, in the order of the calls. Only fsync runs in another thread: see `flush.py`.
 """

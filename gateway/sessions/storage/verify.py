@@ -1,4 +1,4 @@
-"""Read-only check of a sessions folder: reports what does not agree, and changes nothing."""
+"""Read-only check of a sessions folder: reports damage and contradictions, and changes nothing."""
 
 import os
 import stat
