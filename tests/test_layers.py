@@ -48,7 +48,7 @@ PACKAGES = (
     "turns",
     "commands",
     "inbound",
-    "adapters",
+    "channel_host",
     # What looks at the rest.
     "observability",
     "install",

@@ -170,6 +170,6 @@ class AttachmentDownloads:
                 await asyncio.sleep(next(delays) if error.retry_after is None else error.retry_after)
             except (ChannelError, TooLarge, OSError):
                 raise
-            except Exception as bug:  # A bug in an adapter must not cost the person the answer to the message.
+            except Exception as bug:  # A bug in a channel must not cost the person the answer to the message.
                 log.exception("attachment_download_crashed", channel=channel.name)
                 raise Refused("the channel failed with a bug, which is in the log") from bug

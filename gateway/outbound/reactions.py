@@ -120,7 +120,7 @@ class WaitingReactions:
             log.debug("reaction_failed", channel=inbound.address.channel, reason=str(error))
             is_late = isinstance(error, TimeoutError)
             return Transient("The request timed out.", may_have_arrived=True) if is_late else error
-        except Exception as bug:  # One adapter's bug must not end the daemon.
+        except Exception as bug:  # One channel's bug must not end the daemon.
             log.exception("reaction_crashed", channel=inbound.address.channel)
             return bug
         return None

@@ -50,7 +50,7 @@ async def test_an_undeliverable_message_is_kept_and_not_retried(tmp_path: Path) 
     assert wire.tried == ["k"]
 
 
-async def test_an_adapters_bug_costs_that_message_only(tmp_path: Path) -> None:
+async def test_bug_in_a_channel_costs_that_message_only(tmp_path: Path) -> None:
     wire = Wire(ZeroDivisionError())
     async with posting(tmp_path, wire) as post:
         await post.say(HELLO, "k")

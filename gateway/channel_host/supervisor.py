@@ -84,7 +84,7 @@ async def supervise(
         except Transient as failure:
             pulse.down(str(failure))
             retry_after = failure.retry_after
-        except Exception as bug:  # One adapter's bug must not silence the others.
+        except Exception as bug:  # One channel's bug must not silence the others.
             pulse.down(f"the channel crashed ({type(bug).__name__})")
             log.exception("channel_crashed", channel=channel.name, account=channel.account)
         if clock() - started > BACKOFF_RESET_AFTER:
