@@ -109,7 +109,7 @@ class LogLevel(StrEnum):
 
 
 class Backend(StrEnum):
-    """What runs an agent: the built-in loop around a model, or a process that speaks the Agent Client Protocol."""
+    """Runs an agent: the built-in loop around a model, or a process that speaks the Agent Client Protocol."""
 
     LLM = "llm"
     ACP = "acp"

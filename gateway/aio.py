@@ -87,12 +87,12 @@ class ShutdownRequest:
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
-        self._hurried = asyncio.Event()
+        self._forced = asyncio.Event()
         self.wants_restart = False
 
     def request(self) -> None:
         if self._requested.is_set():
-            self._hurried.set()
+            self._forced.set()
         self._requested.set()
 
     def request_restart(self) -> None:
@@ -108,13 +108,13 @@ class ShutdownRequest:
     async def wait_for(self, done: Coroutine[None, None, None], seconds: float) -> None:
         """Wait for `done`, but only until the deadline or a second request. Then cancel it."""
 
-        async def hurried() -> None:
-            await self._hurried.wait()
+        async def forced() -> None:
+            await self._forced.wait()
 
         async with asyncio.TaskGroup() as tasks:
             waits = {
                 tasks.create_task(done, name="shutdown:waiting"),
-                tasks.create_task(hurried(), name="shutdown:hurried"),
+                tasks.create_task(forced(), name="shutdown:forced"),
             }
             # The task group waits for the cancelled ones, so that none is left running.
             _, unfinished = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -128,7 +128,7 @@ def build_daemon(
     live = Live(settings)
     metrics = Metrics()
 
-    # Channels, and the way out to them.
+    # Channels and outbound messages.
     migrations = ChatMigrations(live, spool)
     approvals = Approvals(live, sessions)
     browser = SessionBrowser(live, sessions, approvals)
@@ -231,7 +231,7 @@ def build_daemon(
     )
     dispatcher = Dispatcher(turns, commands, reactions)
 
-    # The way in.
+    # Inbound messages.
     inbox = Inbox(
         live=live,
         spool=spool,

@@ -47,7 +47,7 @@ FINAL_TIMEOUT = 5.0
 
 
 class ProcessControls(Protocol):
-    """What only the process around the daemon can do: `gatehouse run` knows its configuration file and its log."""
+    """Controls of the process that runs the daemon. `gatehouse run` has a configuration file and a log."""
 
     @property
     def config_path(self) -> Path | None: ...
@@ -182,7 +182,7 @@ class Daemon:
             lanes.max_total = settings.gateway.max_queued
         self.delivery.channels_changed()
         self.reminders.recompute()
-        await self.mcp.follow(settings.mcp)
+        await self.mcp.reload(settings.mcp)
         await agents.aclose()
         return restart_needed
 

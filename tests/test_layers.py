@@ -30,7 +30,7 @@ PACKAGES = (
     "lanes",
     "routing",
     "http",
-    # What is stored, and who may talk.
+    # Storage and access.
     "spool",
     "metrics",
     "job",
@@ -42,14 +42,14 @@ PACKAGES = (
     "agent",
     "files",
     "mcp",
-    # The way of a message: it comes in, a turn or a command answers it, the answer goes out.
+    # Messages: they come in, a turn or a command answers them, the answer goes out.
     "outbound",
     "reminders",
     "turns",
     "commands",
     "inbound",
     "channel_host",
-    # What looks at the rest.
+    # Observation and administration.
     "observability",
     "install",
     "importing",
@@ -57,7 +57,7 @@ PACKAGES = (
     "doctor",
     "admin",
     "testing",
-    # What puts it together and runs it.
+    # The daemon and its commands.
     "daemon",
     "build",
     "cli",

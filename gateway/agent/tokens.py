@@ -36,10 +36,11 @@ _CREDIBLE = (0.1, 10.0)
 _RISE, _FALL = 0.7, 0.3
 _HALF_TRUSTED = 2_000.0
 """The size of a request whose report is trusted by half."""
-_CEILING_HOLDS = 3_600.0
+_CEILING_TTL = 3_600.0
+"""Seconds for which a rejected request limits the size of later ones."""
 
 _MAX_MODELS = 64
-_WORTH_KEEPING = 0.02
+_MIN_CHANGE = 0.02
 """How far a factor must move before it is written again."""
 
 
@@ -105,17 +106,17 @@ class Calibration:
         return self._ceiling[0] if self._ceiling and monotonic() < self._ceiling[1] else None
 
     def too_long(self, estimate: int) -> None:
-        self._ceiling = (min(estimate, self.ceiling or estimate), monotonic() + _CEILING_HOLDS)
+        self._ceiling = (min(estimate, self.ceiling or estimate), monotonic() + _CEILING_TTL)
 
 
 class Calibrations:
     """One calibration per model; the least recently used are dropped."""
 
-    def __init__(self, kept: str | None = None) -> None:
+    def __init__(self, stored: str | None = None) -> None:
         """Start from the text that `unsaved_changes` returned before; unreadable text counts as no text."""
         self._models = BoundedDict[str, Calibration](_MAX_MODELS)
         try:
-            read = msgspec.json.decode(kept or "{}", type=dict[str, float | Sequence[float]])
+            read = msgspec.json.decode(stored or "{}", type=dict[str, float | Sequence[float]])
         except msgspec.DecodeError:
             read = {}
         # Earlier versions kept eleven weights per model under the same name. They are dropped; a few reports suffice.
@@ -130,9 +131,9 @@ class Calibrations:
         return calibration
 
     def unsaved_changes(self) -> str | None:
-        """Return all factors as text to be kept, or None if none has changed much since the last call."""
+        """Return all factors as text to store, or None if none has changed much since the last call."""
         factors = {model: calibration.factor for model, calibration in self._models.items()}
-        if all(abs(now / self._written.get(model, 1.0) - 1) <= _WORTH_KEEPING for model, now in factors.items()):
+        if all(abs(now / self._written.get(model, 1.0) - 1) <= _MIN_CHANGE for model, now in factors.items()):
             return None
         self._written = factors
         return msgspec.json.encode({model: round(factor, 4) for model, factor in factors.items()}).decode()

@@ -68,8 +68,8 @@ class HttpApp:
         try:
             response = await self._serve(request, handler, connection)
         except Exception as error:  # A handler's bug must not stop the server, and the client must get a response.
-            has_gone = request.transport is None or request.transport.is_closing()
-            if isinstance(error, ConnectionError) and has_gone:
+            is_disconnected = request.transport is None or request.transport.is_closing()
+            if isinstance(error, ConnectionError) and is_disconnected:
                 raise
             has_begun = request.writer.output_size > 0
             expected = None if has_begun else response_for(error)

@@ -257,7 +257,8 @@ class McpServers:
         for name, each in settings.items():
             self._start(name, each)
 
-    async def follow(self, settings: Mapping[str, McpSettings]) -> None:
+    async def reload(self, settings: Mapping[str, McpSettings]) -> None:
+        """Stop servers that were removed or changed, and start those that are new or changed."""
         changed = [name for name, server in self.servers.items() if settings.get(name) != server.settings]
         await self._stop(changed)
         for name in settings.keys() - self.servers.keys():

@@ -86,7 +86,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `GET /status` returns and `/metrics` is made of.
+    """The response of `GET /status`. `/metrics` is rendered from it as well.
 
     `sentence` is the answer to `/status` in a chat. `spool` is None if the spool did not respond.
     """

@@ -32,7 +32,7 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """How long a program may run, and how many bytes of its output are kept."""
+    """Limits on the time that a program runs, and on the bytes of its output that are kept."""
 
     seconds: float
     shown: int

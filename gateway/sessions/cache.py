@@ -87,8 +87,8 @@ class HistoryCache:
         if newest is not None:
             border = next((at for at in range(self._upto, len(entries)) if entries[at].turn == newest), None)
         current = [] if border is None else entries[border:]
-        # The messages before a turn stay the same only if the turn starts with a question, no other turn speaks after
-        # that, and no entry changes the meaning of earlier ones. Otherwise compute everything.
+        # The messages before a turn stay the same only if the turn starts with a question, no other turn has messages
+        # after that, and no entry changes the meaning of earlier ones. Otherwise compute everything.
         if (
             border is None
             or not isinstance(entries[border], e.User)

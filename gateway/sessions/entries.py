@@ -1,4 +1,4 @@
-"""The entries of a transcript. Each one is a JSON object on a line of its own, and is never changed once written.
+"""The entries of a transcript. Each one is a line with a JSON object, and is never changed once written.
 
 Callers create entries without `seq` and `ts`; the session store sets both. A field may be added later, with a default:
 readers skip fields and types that they do not know. Everything that was ever written has to stay readable.

@@ -95,7 +95,7 @@ def is_turn_boundary(before: Entry | None, after: Entry | None) -> bool:
 def apply_edits(entries: list[Entry]) -> list[Entry]:
     """Apply edits of messages. An edit that precedes its message in the transcript changes the message.
 
-    Any other edit becomes a message of its own in front of the next message, so that it splits no step of a turn.
+    Any other edit becomes a separate message in front of the next message, so that it splits no step of a turn.
     """
     if not any(type(entry) is e.Edit for entry in entries):
         return entries

@@ -38,7 +38,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery has found. `lost` has the keys of sessions that could not be read and were set aside."""
+    """The findings of a recovery. `lost` has the keys of sessions that could not be read and were set aside."""
 
     scopes: int
     sessions: int

@@ -99,7 +99,7 @@ def idle_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_bus
 
 
 class Retention:
-    """Removes sessions. `on_leaving` is told of every session that is removed or replaced as the active one."""
+    """Removes sessions. `on_leaving` is called with every session that is removed or replaced as the active one."""
 
     def __init__(self, store: SessionStore, clock: Callable[[], datetime], on_leaving: OnLeaving) -> None:
         self._store = store

@@ -198,7 +198,7 @@ class CompactionRequest(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """How many messages a summary has replaced and how many were kept, or why there is none."""
+    """How many messages a summary has replaced and how many were kept, or why no summary was made."""
 
     messages: int = 0
     kept: int = 0

@@ -110,7 +110,7 @@ async def test_new_settings_restart_only_changed_servers() -> None:
     async with running(one=program(), two=program()) as servers:
         await up(servers)
         kept, _ = servers
-        await servers.follow({"one": program(), "three": program(env={"A": "b"})})
+        await servers.reload({"one": program(), "three": program(env={"A": "b"})})
         await up(servers)
         assert [server.name for server in servers] == ["one", "three"]
         assert next(iter(servers)) is kept
