@@ -112,5 +112,5 @@ async def test_killed_three_times_in_a_row(tmp_path: Path) -> None:
             await stage.api.called("sendChatAction", times=number + 1)
             await stage.api.acknowledged()
             await stage.kill(pid)
-        answers = await stage.finish("stopped unexpectedly 3 times", "answer m1", "answer m2")
+        answers = await stage.finish("crashed 3 times", "answer m1", "answer m2")
     assert len(answers) == 3
