@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from config import FileSettings
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import TextDelta
@@ -23,6 +25,29 @@ async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
         answer = await heard(api, 1)
         assert answer.fields["chat_id"] == "42"
         assert answer.fields["parse_mode"] == "HTML"
+
+
+async def test_a_message_during_shutdown_stays_with_telegram_and_the_channel_is_not_reported_lost(
+    tmp_path: Path, api: FakeBotApi
+) -> None:
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def wait(_piece: str) -> None:
+        is_asked.set()
+        await may_answer.wait()
+
+    with capture_logs() as logs:
+        async with gateway(settings(tmp_path, api)) as daemon:
+            daemon.agents.replace("main", lambda main: replace(main, provider=PatientProvider(["Yes."], wait)))
+            await api.say("hello")
+            await is_asked.wait()
+            daemon.stop()
+            polls = len(api.calls_of("getUpdates"))
+            await api.say("too late")
+            await api.called("getUpdates", times=polls + 2)
+            may_answer.set()
+    assert [update["message"]["text"] for update in api.pending] == ["too late"]
+    assert not [entry for entry in logs if entry["event"] == "channel_lost"]
 
 
 async def test_pressing_a_button_in_the_session_list_resumes_that_session(tmp_path: Path, api: FakeBotApi) -> None:
