@@ -18,7 +18,7 @@ from config.types import Backend, ProviderKind, Slug, Table
 class Settings(Table):
     """The whole config file. The defaults alone are enough to run. Each table's defaults are in `config.settings`."""
 
-    gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The daemon.")
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The gateway.")
     http: HttpSettings = Field(default_factory=HttpSettings, description="The HTTP server.")
     session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
     limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on the use of models.")

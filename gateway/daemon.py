@@ -152,7 +152,7 @@ class Daemon:
     async def _fail_when_spool_breaks(self) -> None:
         """End the daemon when the spool cannot be written. The service manager restarts it, and it checks the disk."""
         await self.spool.broken.wait()
-        raise SpoolBroken(self.spool.trouble or "The spool cannot be written.")
+        raise SpoolBroken(self.spool.trouble or "The spool can't be written.")
 
     async def reload(self, new: Settings) -> list[str]:
         """Apply new settings, and return the keys that need a restart. Raises, with nothing changed, on a mistake."""

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-OUR_FAULT = "Something went wrong inside Gatehouse. The operator can find the details in the log."
+OUR_FAULT = "Something went wrong on my side. The bot's operator can find the details in the log."
 """The answer to a message that hit a bug."""
 
 

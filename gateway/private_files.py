@@ -60,7 +60,7 @@ def close_to_others(path: Path, descriptor: int) -> None:
         except OSError as error:
             log.warning("file_open_to_others", file=path.name, mode=f"{mode:o}", reason=str(error))
         else:
-            log.warning("file_closed_to_others", file=path.name, mode=f"{mode:o}")
+            log.warning("file_made_private", file=path.name, mode=f"{mode:o}")
 
 
 def prepare_private_folder(folder: Path) -> None:
@@ -68,7 +68,7 @@ def prepare_private_folder(folder: Path) -> None:
     make_private_directory(folder)
     if folder.stat().st_mode & OTHERS:
         folder.chmod(DIRECTORY_MODE)
-        log.warning("folder_closed_to_others", folder=str(folder))
+        log.warning("folder_made_private", folder=str(folder))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 

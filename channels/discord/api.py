@@ -65,7 +65,7 @@ class DiscordApi:
         async with self._call():
             await self._client.login(self._token.reveal())
         if self._client.application is None:
-            raise Transient("Discord did not return the application of the bot.")
+            raise Transient("Discord didn't return the application of the bot.")
         return self._client.application
 
     async def send(self, channel: int, payload: MessagePayload) -> tuple[int, str]:
@@ -163,9 +163,9 @@ class DiscordApi:
             async with aiohttp.ClientSession(timeout=DOWNLOAD_TIMEOUT) as session, session.get(url) as response:
                 status = response.status
                 if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-                    raise Transient(f"Discord did not return the file (HTTP {status}).")
+                    raise Transient(f"Discord didn't return the file (HTTP {status}).")
                 if status != HTTPStatus.OK:
-                    raise Undeliverable(f"Discord did not return the file (HTTP {status}).")
+                    raise Undeliverable(f"Discord didn't return the file (HTTP {status}).")
                 async for chunk in response.content.iter_chunked(DOWNLOAD_CHUNK):
                     yield chunk
 

@@ -33,7 +33,7 @@ TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
     theirs.LoginFailure: (AuthRejected, BAD_TOKEN),
     theirs.PrivilegedIntentsRequired: (AuthRejected, NO_INTENT),
     theirs.ConnectionClosed: (Transient, "Discord closed the connection (code {0.code})."),
-    theirs.GatewayNotFound: (Transient, "Discord did not return the address of its gateway."),
+    theirs.GatewayNotFound: (Transient, "Discord didn't return the address of its gateway."),
     theirs.RateLimited: (Transient, "Discord's rate limit is reached for {0.retry_after:.0f} s."),
     theirs.DiscordServerError: (Transient, "Discord has a server error (HTTP {0.status})."),
     theirs.Forbidden: (Undeliverable, _REFUSED),
@@ -50,10 +50,10 @@ TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
     theirs.ClientException: (Undeliverable, _FAILED),
     theirs.DiscordException: (Undeliverable, _FAILED),
     # Raised by the libraries below discord.py.
-    TimeoutError: (Transient, "Discord did not answer in time."),
-    aiohttp.ClientError: (Transient, "Discord cannot be reached."),
+    TimeoutError: (Transient, "Discord didn't answer in time."),
+    aiohttp.ClientError: (Transient, "Discord can't be reached."),
     OSError: (Transient, _BROKEN),
-    ValueError: (Transient, "Discord's response could not be read."),
+    ValueError: (Transient, "Discord's response couldn't be read."),
 }
 
 # https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes

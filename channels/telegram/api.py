@@ -116,7 +116,7 @@ class BotApi:
             except TelegramNotFound as unknown:
                 # Telegram answers 404 to text that never was a token, and 401 to a token that is no longer valid.
                 raise AuthRejected(
-                    "Telegram does not know this bot token. Ask @BotFather for the correct one."
+                    "Telegram doesn't recognise this bot token. Ask @BotFather for the correct one."
                 ) from unknown
 
     async def set_menu(self, commands: Mapping[str, str]) -> None:
@@ -301,7 +301,7 @@ class BotApi:
         with translate_errors(self._token):
             found = await self._bot.get_file(file_id)
         if not found.file_path:
-            raise Undeliverable("Telegram does not let bots download this file.")
+            raise Undeliverable("Telegram doesn't let bots download this file.")
         url = self._bot.session.api.file_url(self._token.reveal(), found.file_path)
         # The URL contains the token, and aiohttp's errors quote the URL. So none of them becomes a cause.
         try:

@@ -29,10 +29,10 @@ TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
         "Another program is receiving this bot's messages. Stop it, or use a separate bot for each program.",
     ),
     theirs.TelegramRetryAfter: (Transient, "Telegram's rate limit was hit. It asks to wait {0.retry_after} s."),
-    theirs.TelegramNetworkError: (Transient, "Telegram cannot be reached ({0.message})."),
+    theirs.TelegramNetworkError: (Transient, "Telegram can't be reached ({0.message})."),
     theirs.TelegramServerError: (Transient, _SAYS),
     theirs.RestartingTelegram: (Transient, _SAYS),
-    theirs.ClientDecodeError: (Transient, "Telegram sent a response that could not be parsed."),
+    theirs.ClientDecodeError: (Transient, "Telegram sent a response that couldn't be parsed."),
     theirs.TelegramBadRequest: (Undeliverable, _SAYS),
     theirs.TelegramNotFound: (Undeliverable, _SAYS),
     theirs.TelegramForbiddenError: (Undeliverable, _SAYS),
@@ -104,5 +104,5 @@ async def sent_message_id(sending: Awaitable[Message | None]) -> int:
                 return message_id
         raise
     if message is None:
-        raise Transient("Telegram did not return the message it sent.", may_have_arrived=True)
+        raise Transient("Telegram didn't return the message it sent.", may_have_arrived=True)
     return message.message_id

@@ -217,7 +217,7 @@ class WebhookRegistration:
                 )
                 is_set = False
             elif is_failing and info.pending_update_count:
-                self.pulse.down(f"Telegram cannot deliver to {self.url}: {info.last_error_message or ''}")
+                self.pulse.down(f"Telegram can't deliver to {self.url}: {info.last_error_message or ''}")
                 is_set = False
             else:
                 self.pulse.up()

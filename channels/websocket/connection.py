@@ -23,7 +23,7 @@ MAX_REFUSALS = 200
 """How many frames above the limit get an error before the connection is closed. They refill at the same rate."""
 HISTORY_CHARS = 1_000_000
 SEND_TIMEOUT = 30.0
-NOT_NOW = "Gatehouse can't take messages right now. Try again in a moment."
+NOT_NOW = "I can't accept messages right now. Please try again in a moment."
 
 
 class RateLimitExceeded(Exception):

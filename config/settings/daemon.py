@@ -40,7 +40,7 @@ class GatewaySettings(Table):
         default=30.0,
         ge=0,
         le=DAY,
-        description="How many seconds running turns get to finish when the daemon stops.",
+        description="How many seconds running turns get to finish when the gateway stops.",
     )
     turn_timeout: Seconds = Field(
         default=600.0, ge=0.1, le=DAY, description="After how many seconds a turn is stopped."
@@ -65,7 +65,7 @@ class GatewaySettings(Table):
         default=86_400.0,
         ge=0,
         le=100 * 365 * DAY,
-        description="How old, in seconds, a message from while the daemon was down may be to still get an answer.",
+        description="How old, in seconds, a message from while the gateway was down may be to still get an answer.",
     )
     workspace_root: FilePath = Field(
         default_factory=lambda data: data["data_dir"] / "workspace",

@@ -33,7 +33,7 @@ class SessionSettings(Table):
     )
     compaction: Flag = Field(
         default=True,
-        description="Whether a long conversation is summarized before its start no longer fits the model's context.",
+        description="Whether a long conversation is summarised before its start no longer fits the model's context.",
     )
     backlog_limit: Integer = Field(
         default=_BACKLOG_LIMIT, description="How many sessions each scope keeps; the least recently used go first."

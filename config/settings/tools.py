@@ -28,7 +28,7 @@ class ShellSettings(Table):
     )
     allow_unsandboxed: Flag = Field(
         default=False,
-        description="Whether commands run with all rights of the daemon if no sandbox is available. Otherwise they are "
+        description="Whether commands run with all rights of the gateway if no sandbox is available. Otherwise they are "
         "rejected.",
     )
     sandbox_socket: FilePath | None = Field(

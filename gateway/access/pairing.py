@@ -33,7 +33,7 @@ _NAME_WIDTH = 64
 WELCOME = "You're approved. Message me any time; /help lists commands."
 UNKNOWN_CODE = (
     "That code is unknown or expired. Codes last one hour, work once, and become invalid after five wrong tries. "
-    "`gatehouse pair list` shows the waiting requests."
+    "/pair or `gatehouse pair list` shows the waiting requests."
 )
 
 Reply = Callable[[str, Sequence[Operation]], Awaitable[None]]
@@ -152,8 +152,8 @@ class Pairing:
         guest = next((each for each in self.guest_book.guests.values() if str(each.person) == name.strip()), None)
         if guest is None:
             raise Refused(
-                "No one with that ID was approved with a code. `gatehouse pair list` shows who was. People allowed by "
-                "the configuration are not listed there."
+                "No one with that ID was approved with a code. /pair or `gatehouse pair list` shows who was. People "
+                "allowed by the configuration are not listed there."
             )
         return guest
 

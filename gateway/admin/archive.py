@@ -137,11 +137,11 @@ async def _receive_frame(socket: ClientWebSocketResponse) -> bytes | dict[str, o
     try:
         message = await socket.receive(timeout=FRAME_TIMEOUT)
     except TimeoutError as error:
-        raise Refused("The daemon didn't answer in time. Check its log.") from error
+        raise Refused("The gateway didn't answer in time. Check its log.") from error
     if message.type is WSMsgType.BINARY:
         return bytes(message.data)
     if message.type is not WSMsgType.TEXT:
-        raise Refused("The daemon closed the connection too early. Try again, or check its log.")
+        raise Refused("The gateway closed the connection too early. Try again, or check its log.")
     outcome: dict[str, object] = json.loads(message.data)
     if "error" in outcome:
         raise Refused(str(outcome["error"]))

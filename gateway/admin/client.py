@@ -69,7 +69,7 @@ class ControlClient:
             return await self._opened().ws_connect(path)
         except aiohttp.WSServerHandshakeError as error:
             raise Refused(
-                f"The daemon refused {path} (HTTP status {error.status}). Is it the same version as this command?"
+                f"The gateway refused {path} (HTTP status {error.status}). Is it the same version as this command?"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_running() from error
@@ -80,13 +80,13 @@ class ControlClient:
             async with self._opened().request(method, path, json=body, timeout=timeout) as response:
                 content = await response.read()
         except TimeoutError as error:
-            raise Refused("The daemon didn't answer in time. Check its log.") from error
+            raise Refused("The gateway didn't answer in time. Check its log.") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_running() from error
         try:
             answer = json.loads(content)
         except ValueError as error:
-            raise Refused("The daemon's answer is not JSON. Is it the same version as this command?") from error
+            raise Refused("The gateway's answer is not JSON. Is it the same version as this command?") from error
         if isinstance(answer, dict) and isinstance(answer.get("error"), str):
             raise Refused(answer["error"])
         return cast("dict[str, Json]", answer)
@@ -97,7 +97,7 @@ class ControlClient:
         return self._session
 
     def _not_running(self) -> NotRunning:
-        return NotRunning(f"Gatehouse is not running on {self._data_dir}. Start it with `gatehouse run`.")
+        return NotRunning(f"No gateway is running on {self._data_dir}. Start one with `gatehouse run`.")
 
 
 def is_running(data_dir: Path) -> bool:

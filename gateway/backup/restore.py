@@ -61,7 +61,7 @@ def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datet
     if present and not replaces:
         raise Refused(
             f"{directory} is not empty. Restore into an empty data directory, "
-            "or add --replace to move the present files aside."
+            "or add --replace to move the current files aside."
         )
     staging = Path(mkdtemp(prefix=_STAGING, dir=directory))
     set_aside = None
@@ -122,7 +122,7 @@ def _extract(members: tarfile.TarFile, staging: Path) -> Manifest:
                 raise _Damaged("its contents differ from its manifest")
             return manifest
         if not is_member_name(info.name) or info.name in written:
-            raise _Damaged("it contains a file that does not belong in a backup")
+            raise _Damaged("it contains a file that doesn't belong in a backup")
         target = staging / info.name
         make_private_directory(target.parent)
         descriptor = open_private(target, CREATE)

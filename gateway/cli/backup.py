@@ -80,7 +80,7 @@ def restore(arguments: Sequence[str], *, config: Path | None) -> int:
     description = "Restore a backup into the data directory. The gateway must not be running."
     parser = command_parser("restore", description, config)
     parser.add_argument("file", type=Path, metavar="FILE", help="archive written by `gatehouse backup`")
-    parser.add_argument("--replace", action="store_true", help="move the present contents of the data directory aside")
+    parser.add_argument("--replace", action="store_true", help="move the current contents of the data directory aside")
     options = parser.parse_args(arguments)
     os.umask(0o077)
     directory = load_data_dir(options.config)
@@ -97,5 +97,5 @@ def restore(arguments: Sequence[str], *, config: Path | None) -> int:
     if manifest.skipped:
         names = ", ".join(printable(name) for name in manifest.skipped[:_SKIPPED_SHOWN])
         missing = count(len(manifest.skipped), "file")
-        print(f"The backup lacks {missing} that could not be read when it was made: {names}.")
+        print(f"The backup lacks {missing} that couldn't be read when it was made: {names}.")
     return EXIT_OK

@@ -23,10 +23,10 @@ from gateway.cli.common import EXIT_OK, command_parser, print_error
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    parser = command_parser("config", "Show, check and change the settings.", config)
+    parser = command_parser("config", "Show, check and change the configuration.", config)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("show", help="print all settings in effect as TOML, with secrets as ***")
-    commands.add_parser("check", help="print all mistakes, or OK")
+    commands.add_parser("check", help="print all problems, or OK")
     commands.add_parser("path", help="print the path of the file that is used or would be created")
     commands.add_parser("schema", help="print the JSON Schema of the file, for editors")
     set_parser = commands.add_parser("set", help="set a key", description="Set a key. Comments in the file are lost.")

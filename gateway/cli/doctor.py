@@ -154,10 +154,10 @@ async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
     except (NotRunning, Refused) as failure:
         return [error("daemon", str(failure), "Check its log, and restart it.")]
     running = str(status["version"])
-    version = ok("version", f"The running daemon is {running}.")
+    version = ok("version", f"The running gateway is {running}.")
     if running != __version__:
-        message = f"The running daemon is {running}, but {__version__} is installed."
-        version = warning("version", message, "Restart the daemon.")
+        message = f"The running gateway is {running}, but {__version__} is installed."
+        version = warning("version", message, "Restart the gateway.")
     sentence = " ".join(str(status["sentence"]).split())
     state = ok("daemon", sentence)
     if not status["ready"]:

@@ -46,7 +46,7 @@ class _Outcome:
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    parser = command_parser("import", "Import conversations from miniclaw (JSON) and claw0 (JSON lines).", config)
+    parser = command_parser("import", "Import sessions from miniclaw (JSON) and claw0 (JSON lines).", config)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="session file, or folder of session files")
     parser.add_argument("--scope", help="scope for all sessions, as in `gatehouse sessions list` (default: from keys)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be imported")

@@ -21,7 +21,7 @@ def ask_daemon(config: Path | None, ask: Callable[[ControlClient], Awaitable[int
 
 
 def link(arguments: Sequence[str], *, config: Path | None) -> int:
-    description = "Print a link that signs one browser in to the chat page. It works once, within the hour."
+    description = "Print a link that signs one browser in to the chat page. It works once, for one hour."
     options = command_parser("link", description, config).parse_args(arguments)
 
     async def print_link(control: ControlClient) -> int:

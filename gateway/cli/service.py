@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         case "uninstall":
             _require_root(paths, dry_run=options.dry_run)
             if _run_steps(removal_steps(paths), dry_run=options.dry_run):
-                print(f"Your conversations and {paths.config} are kept.")
+                print(f"Your sessions and {paths.config} are kept.")
             else:
                 print(f"No service is installed at {paths.unit}.")
             return EXIT_OK

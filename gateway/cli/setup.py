@@ -132,7 +132,9 @@ async def _apply(options: argparse.Namespace, directory: Path, prompter: Prompte
                 try:
                     code = await asyncio.to_thread(prompter.ask, question)
                 except EOFError:
-                    return fail("No owner yet. Run `gatehouse pair approve CODE --owner` to become it.", EXIT_FAILED)
+                    return fail(
+                        "No owner yet. To become the owner, run `gatehouse pair approve CODE --owner`.", EXIT_FAILED
+                    )
                 if not code:
                     break
                 try:

@@ -19,7 +19,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser = command_parser("spool", description, config)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("action", nargs="?", choices=("list", "retry"), default="list", help="list (default) or retry")
-    parser.add_argument("key", nargs="?", help="retry: the reply to send again (default: all that failed)")
+    parser.add_argument(
+        "key", metavar="KEY", nargs="?", help="retry: the reply to send again (default: all that failed)"
+    )
     options = parser.parse_args(arguments)
     directory = load_data_dir(options.config)
     answer = asyncio.run(list_spool(directory) if options.action == "list" else _retry(directory, options.key))

@@ -61,7 +61,7 @@ async def _read_report(control: ControlClient) -> StatusReport:
     try:
         return msgspec.convert(await control.get("/status"), StatusReport)
     except msgspec.ValidationError as error:
-        raise Refused("Can't read the daemon's answer. Is it the same version as this command?") from error
+        raise Refused("Can't read the gateway's answer. Is it the same version as this command?") from error
 
 
 def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
@@ -126,7 +126,7 @@ def render(report: StatusReport) -> list[str]:
 
     lines += ("", "Storage", f"  {count(report.sessions, 'session')} in {count(report.scopes, 'scope')}")
     if (spool := report.spool) is None:
-        lines.append("  the spool does not respond")
+        lines.append("  the spool doesn't respond")
     else:
         dead_messages, dead_replies = spool.messages.get("dead", 0), spool.replies.get("dead", 0)
         to_answer = sum(spool.messages.values()) - dead_messages

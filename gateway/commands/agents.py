@@ -60,7 +60,7 @@ class AgentCommands:
             return Answer(text="\n".join(["Agents", *_rows(choices, current), "/agent <name> switches"]))
         _require_owner_in_groups(call)
         if wanted not in choices:
-            raise Refused(f"There is no agent {wanted[:MAX_NAME]} for you. Available: {', '.join(choices)}.")
+            raise Refused(f"There is no agent {wanted[:MAX_NAME]} that you can use. Available: {', '.join(choices)}.")
         return Answer(
             text=f"{wanted} now answers in session {session.number}.",
             commit=lambda operations: self._sessions.set_agent(session.key, wanted, also=operations),
@@ -105,7 +105,7 @@ class AgentCommands:
             )
         )
         if done.failure:
-            raise Refused(f"The conversation could not be summarised, and nothing has changed: {done.failure}")
+            raise Refused(f"I couldn't summarise this session, and nothing has changed: {done.failure}")
         if not done.messages:
             return Answer(text="There is nothing to summarise yet.")
         kept = f"the last {done.kept} stay as they are" if done.kept > 1 else "the last one stays as it is"

@@ -41,7 +41,7 @@ class PairingCommands:
     async def approve(self, call: Call) -> Answer:
         applicant = await self._applicant(call)
         return Answer(
-            text=f"{_name(applicant)} is approved and has been told.",
+            text=f"{_name(applicant)} is approved and has been notified.",
             commit=lambda operations: self._pairing.approve(applicant, also=operations),
         )
 

@@ -3,8 +3,8 @@
 from gateway.commands.command import Command, CommandKind
 
 # The next three are also used by name: a plain yes or no becomes APPROVE or DENY, and RETRY is run as a turn.
-APPROVE = Command(name="approve", summary="Allow the tool that the agent asked about", kind=CommandKind.ORDERED)
-DENY = Command(name="deny", summary="Refuse the tool that the agent asked about", kind=CommandKind.ORDERED)
+APPROVE = Command(name="approve", summary="Approve the tool call that the agent asked about", kind=CommandKind.ORDERED)
+DENY = Command(name="deny", summary="Deny the tool call that the agent asked about", kind=CommandKind.ORDERED)
 RETRY = Command(name="retry", summary="Regenerate the last answer", kind=CommandKind.QUEUED)
 
 COMMANDS: tuple[Command, ...] = (

@@ -231,5 +231,5 @@ class SessionCommands:
         number = parse_number(argument, "2")
         found = next((session for session in sessions if session.number == number), None)
         if found is None:
-            raise Refused(f"There is no session {number} here. /session list shows the sessions.")
+            raise Refused(f"There is no session {number} here. /session list shows your sessions.")
         return found

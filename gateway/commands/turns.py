@@ -90,10 +90,10 @@ class TurnCommands:
         return dropped.answer("Stopped.", call.inbound, reason="someone sent /stop")
 
     async def approve(self, call: Call) -> Answer:
-        return self._decide(call, Decision.APPROVED, "Yes: {tool} may run.")
+        return self._decide(call, Decision.APPROVED, "Approved: {tool} will run.")
 
     async def deny(self, call: Call) -> Answer:
-        return self._decide(call, Decision.DENIED, "No: {tool} will not run.")
+        return self._decide(call, Decision.DENIED, "Denied: {tool} won't run.")
 
     def _decide(self, call: Call, decision: Decision, text: str) -> Answer:
         question = self._approvals.find(call.routed.scope, call.argument, call.session)

@@ -56,6 +56,6 @@ def from_json(value: Json) -> Finding:
     return Finding(
         about=str(found.get("about", "daemon")),
         level=Level(level) if level in set(Level) else Level.WARNING,
-        message=str(found.get("message", "The daemon sent a finding that this version doesn't understand.")),
+        message=str(found.get("message", "The gateway sent a finding that this version doesn't understand.")),
         fix=str(found.get("fix", "")),
     )

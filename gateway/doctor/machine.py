@@ -109,6 +109,6 @@ def check_clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.
         except (OSError, subprocess.TimeoutExpired):
             result = None
         if result is not None and result.stdout.strip() == "no":
-            message = "The clock is not synchronized, says timedatectl."
+            message = "timedatectl says that the clock is not synchronised."
             return warning("clock", message, "Run `timedatectl set-ntp true`, or install chrony.")
     return ok("clock", f"The time is {time_now:%Y-%m-%d %H:%M:%S} UTC.")

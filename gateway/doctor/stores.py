@@ -54,11 +54,11 @@ def check_spool(listing: dict[str, Json]) -> list[Finding]:
     """Check the spool by what `gatehouse spool list` shows."""
     findings = []
     if failed := _rows(listing["set_aside"]):
-        message = f"{count(len(failed), 'message')} could not be answered."
+        message = f"{count(len(failed), 'message')} couldn't be answered."
         findings.append(warning("spool", message, "`gatehouse spool` lists them with the reason."))
     undelivered = _rows(listing["undelivered"])
     if dead := [row for row in undelivered if isinstance(row, dict) and row.get("state") == "dead"]:
-        message = f"{'1 reply' if len(dead) == 1 else f'{len(dead)} replies'} could not be delivered."
+        message = f"{'1 reply' if len(dead) == 1 else f'{len(dead)} replies'} couldn't be delivered."
         findings.append(warning("spool", message, "`gatehouse spool retry` tries again."))
     if unreadable := _rows(listing["unreadable"]):
         findings.append(error("spool", f"{count(len(unreadable), 'row')} can't be read.", "Check the disk."))

@@ -150,7 +150,7 @@ class AttachmentDownloads:
             raise Refused("its channel is not available now") from refusal
         except OSError as error:
             log.warning("attachment_not_stored", reason=error.strerror)
-            raise Refused("it could not be written to the disk") from error
+            raise Refused("it couldn't be written to the disk") from error
 
     async def _fetch(self, channel: Channel, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         """Fetch the file from the platform, or from the uploads if the channel has no platform to ask.

@@ -51,7 +51,7 @@ class FileRoutes:
         except TooLarge:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence) from None
         except OSError as error:
-            raise Refused("The file could not be written to the disk.") from error
+            raise Refused("The file couldn't be written to the disk.") from error
         claimed = mimetypes.guess_type(name)[0] or ""
         kind = media_type(await self._store.read(kept.ref, HEAD), claimed)
         attachment_kind = AttachmentKind.AUDIO if kind.startswith("audio/") else AttachmentKind.FILE

@@ -149,7 +149,7 @@ class Guard:
         except TimeoutError as error:
             raise HttpError(HTTPStatus.REQUEST_TIMEOUT, "The body took too long to arrive.") from error
         except web.RequestPayloadError as error:
-            raise HttpError(HTTPStatus.BAD_REQUEST, "The body does not match its headers.") from error
+            raise HttpError(HTTPStatus.BAD_REQUEST, "The body doesn't match its headers.") from error
         try:
             # This also refuses lone surrogates, which none of our files could store.
             msgspec.json.decode(body or b"{}", type=dict[str, object])

@@ -22,11 +22,11 @@ SECURITY_HEADERS = {
 }
 
 NO_JSON = "The body must be a JSON object in UTF-8."
-INTERNAL_ERROR = "Something went wrong. See the log of Gatehouse for the reason."
+INTERNAL_ERROR = "Something went wrong. The gateway's log has the details."
 
 _MESSAGES = {
     HTTPStatus.NOT_FOUND: "There is nothing at this address.",
-    HTTPStatus.METHOD_NOT_ALLOWED: "This address does not accept that method.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This address doesn't accept that method.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
 }
 

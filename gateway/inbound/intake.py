@@ -35,7 +35,7 @@ from gateway.turns.approvals import Approvals, Decision, parse_decision
 log = structlog.get_logger()
 
 RATE_LIMITED = "That's too fast for me: the limit is {limit} messages a minute. Please resend this one a bit later."
-CRASHED = "I couldn't process that message because of an internal error. The operator can find the details in the log."
+CRASHED = "I couldn't process that message because of an internal error. The bot's operator can find it in the log."
 NAME_WIDTH = 64
 MAX_QUOTE = 4_000
 """Characters that are kept of a quoted message."""
@@ -81,7 +81,7 @@ class Intake:
 
     async def deliver(self, inbound: Inbound) -> Verdict:
         if self._is_closed:
-            raise NotAccepted("Gatehouse is shutting down. Send it again in a moment.")
+            raise NotAccepted("I'm shutting down. Please resend this in a moment.")
         if not inbound.event_id:  # It could not be recognised if the platform repeats it.
             return Verdict.REFUSED
         address = inbound.address

@@ -29,7 +29,7 @@ MAX_ATTEMPTS = 3
 
 BACK = "I'm back."
 TOO_OLD = "I was offline too long to answer this. Please resend it if it's still relevant."
-CRASHED = "I crashed {times} times while working on this, so I gave it up. Please try asking in a different way."
+CRASHED = "I crashed {times} times while working on this, so I gave up. Please try asking in a different way."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,7 +182,7 @@ def _describe_failure(failure: BaseException) -> str:
     while isinstance(failure, BaseExceptionGroup):  # The SDK runs in nested task groups.
         failure = failure.exceptions[0]
     if isinstance(failure, TimeoutError):
-        return "it did not answer in time"
+        return "it didn't answer in time"
     if isinstance(failure, FileNotFoundError):
         return f"there is no program {failure.filename}"
     return excerpt(clean(str(failure)), 200) or type(failure).__name__

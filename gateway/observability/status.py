@@ -164,7 +164,7 @@ class GatewayStatus:
         if self.spool.trouble is not None:
             yield self.spool.trouble
         if self.spool.busy_for() > COMMIT_TIMEOUT:
-            yield f"The disk has not responded for {self.spool.busy_for():.0f} seconds."
+            yield f"The disk hasn't responded for {self.spool.busy_for():.0f} seconds."
         if self.flusher.busy_for() > FLUSH_TIMEOUT:
             yield f"Writing the sessions to disk has taken {self.flusher.busy_for():.0f} seconds so far."
 

@@ -253,7 +253,7 @@ class Delivery:
                 await self._commit(RetryLater(key=row.key, reason=str(failure)))
             return failure
         except TimeoutError:
-            return Transient("the platform did not answer in time", may_have_arrived=True)
+            return Transient("the platform didn't answer in time", may_have_arrived=True)
         except Exception:  # One channel's bug must not end the daemon. The message is kept for a person to look at.
             log.exception("delivery_crashed", channel=channel.name, key=row.key)
             await self._mark_dead(row, "the channel failed because of a bug; see the log")

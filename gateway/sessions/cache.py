@@ -236,8 +236,8 @@ class SessionCache:
         _, number = parse_key(key)
         self._index.remove(key)
         self.drop(key)
-        log.error("session_gone", session=key, reason=problem)
-        return Refused(f"The record of session {number} {problem}. Your next message starts a new session.")
+        log.error("session_lost", session=key, reason=problem)
+        return Refused(f"The transcript of session {number} {problem}. Your next message starts a new session.")
 
     def _evict(self) -> None:
         while self._sessions and (
@@ -296,9 +296,9 @@ class SessionCache:
         try:
             return await reading
         except FileNotFoundError as error:
-            raise self.drop_lost(key, "is missing on the disk") from error
+            raise self.drop_lost(key, "is missing from the disk") from error
         except UnreadableTranscript as error:
-            raise self.drop_lost(key, "could not be read and was set aside") from error
+            raise self.drop_lost(key, "couldn't be read and was set aside") from error
         except NewerTranscript as error:
             raise refuse_newer_session(key, error) from error
         except OSError as error:

@@ -134,7 +134,7 @@ class SessionIndex:
         """Return the state of a session. Raises `Refused` if it does not exist."""
         state = self[parse_key(key)[0]].sessions.get(key)
         if state is None:
-            raise Refused("That session no longer exists. Send /session list to see your sessions.")
+            raise Refused("That session no longer exists. /session list shows your sessions.")
         return state
 
     def update(self, key: str, state: SessionState, *, is_active: bool = False) -> None:

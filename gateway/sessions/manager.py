@@ -219,7 +219,7 @@ class SessionManager:
         index = self._store.index
         key = session_key(scope, number)
         if number < 1 or key not in index[scope].sessions:
-            raise Refused(f"There is no session {number} here. Send /session list to see your sessions.")
+            raise Refused(f"There is no session {number} here. /session list shows your sessions.")
         # Load it before anything changes: a session that cannot be read must not become the active one.
         await self.load(key)
         state = index.require(key)

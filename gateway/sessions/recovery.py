@@ -107,7 +107,7 @@ def recover(disk: Disk, now: datetime) -> Recovered:
     for done, name in enumerate(unlisted):
         if monotonic() - logged_at > PROGRESS_INTERVAL:
             logged_at = monotonic()
-            log.info("transcripts_being_read", done=done, total=len(unlisted))
+            log.info("transcripts_read", done=done, total=len(unlisted))
         if read := _read_state(disk.transcripts / name, counts):
             sessions[read[0]] = read[1]
             counts["adopted"] += 1

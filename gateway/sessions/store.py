@@ -190,7 +190,7 @@ class SessionStore:
         try:
             await self.disk_thread.submit(write)
         except FileNotFoundError as error:
-            raise self.cache.drop_lost(key, "is missing on the disk") from error
+            raise self.cache.drop_lost(key, "is missing from the disk") from error
         except NewerTranscript as error:
             raise refuse_newer_session(key, error) from error
         if then is not None:
@@ -217,7 +217,7 @@ class SessionStore:
     def _write_failed(self, key: str, error: BaseException) -> None:
         """Drop a session whose file has disappeared, so that the next message starts a new one."""
         if isinstance(error, FileNotFoundError) and self.index.find(key) is not None:
-            self.cache.drop_lost(key, "is missing on the disk")
+            self.cache.drop_lost(key, "is missing from the disk")
         else:
             log.error("transcript_not_written", session=key, reason=str(error))
 

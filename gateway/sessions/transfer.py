@@ -20,7 +20,7 @@ async def export_lines(store: SessionStore, reader: WorkerThread, key: str) -> A
             export = await reader.submit(ExportFile, store.disk.path(key), size)
     except FileNotFoundError as error:
         store.index.require(key)  # Raises if the session was deleted in the meantime.
-        raise store.cache.drop_lost(key, "is missing on the disk") from error
+        raise store.cache.drop_lost(key, "is missing from the disk") from error
     if export is not None:
         try:
             while lines := await reader.submit(export.lines):
@@ -55,7 +55,7 @@ async def import_lines(
         except OSError as error:
             store.index.remove(key)
             store.cache.drop(key)
-            raise Refused(f"The session could not be saved: {error.strerror}.") from error
+            raise Refused(f"The session couldn't be saved: {error.strerror}.") from error
         active = before.active_session_key
         if active is not None and store.index.require(key).epoch > before.epoch:
             # Without an index, the highest epoch decides which session is active. It must not be the imported one.

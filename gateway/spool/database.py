@@ -161,7 +161,7 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None
         copy_database(kept, connection)
     except (OSError, sqlite3.Error) as error:
         raise CannotStart(
-            f"The spool {path} has to be migrated, but a copy of it cannot be kept as {kept.name} ({error}). "
+            f"The spool {path} has to be migrated, but a copy of it can't be kept as {kept.name} ({error}). "
             "Make room for it. Nothing was changed."
         ) from error
     log.info("spool_migrated", since=version, to=len(schema.MIGRATIONS), kept=str(kept))

@@ -69,7 +69,7 @@ def recover(connection: Connection) -> RecoveredWork:
         _outbox_row,
         connection.execute(f"{_OUTBOX} WHERE {_UNDELIVERED} AND state IN ({quoted(OUTBOX_OPEN)}) ORDER BY id"),
     )
-    why = "This version of Gatehouse cannot read it."
+    why = "This version of Gatehouse can't read it."
     connection.executemany("UPDATE inbox SET state = 'dead', note = ? WHERE turn = ?", [(why, t) for t in lost_turns])
     connection.executemany("UPDATE outbox SET state = 'dead', reason = ? WHERE key = ?", [(why, k) for k in lost_keys])
     drafts: dict[str, Receipt | None] = {}

@@ -141,7 +141,7 @@ class AgentRegistry:
         """
         agent = self._agents.get(session.agent) or self._agents.get(bound)
         if agent is None:
-            raise Refused(f"The agent {bound} no longer exists. Send it again, and another agent will answer.")
+            raise Refused(f"The agent {bound} no longer exists. Resend your message, and another agent will answer.")
         if folder := self._repos.get(session.workspace or ""):
             agent = replace(agent, workspace=folder)
         # A model is chosen for one agent. It does not carry over to another.
@@ -181,7 +181,7 @@ def agent_faults(settings: Settings) -> list[str]:
         if agent.backend is Backend.ACP and find_spec("acp") is None:
             faults.append(f"agents.{name}.backend needs an extra that is not installed: pip install 'gatehouse[acp]'")
         elif agent.backend is Backend.ACP:
-            faults.append(f"agents.{name}.backend: this version of Gatehouse does not support it yet. Remove it.")
+            faults.append(f"agents.{name}.backend: this version of Gatehouse doesn't support it yet. Remove it.")
     for name, agent in settings.agents.items():
         for part in (_read_prompt, open_toolbox):
             try:
@@ -196,7 +196,7 @@ def _make_workspace(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise CannotStart(
-            f"Cannot create the workspace {path}: {error.strerror}. "
+            f"Can't create the workspace {path}: {error.strerror}. "
             "Set gateway.workspace_root to a folder that this user may write to."
         ) from error
     return path
@@ -209,6 +209,6 @@ def _read_prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:
         return agent.prompt_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(
-            f"agents.{name}.prompt_file: cannot read {agent.prompt_file} as text ({error}). "
+            f"agents.{name}.prompt_file: can't read {agent.prompt_file} as text ({error}). "
             f"Fix the file, or use agents.{name}.system_prompt."
         ) from error

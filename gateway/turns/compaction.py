@@ -287,7 +287,7 @@ class Compactor:
     async def _compact(self, request: CompactionRequest) -> CompactionResult:
         agent = request.agent
         if not agent.info.sums_up:
-            raise Refused("The offline responder can't summarise a conversation. That needs a language model.")
+            raise Refused("The offline responder can't summarise. That needs a language model.")
         session = await self._sessions.load(request.session)
         calibration = self._meter.calibrations[agent.info.name]
         # A long session takes a while to go through, so that happens in a thread.

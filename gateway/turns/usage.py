@@ -130,14 +130,14 @@ class TurnUsage:
         if limit and self._total >= limit:
             raise Refused(
                 f"I stopped: this answer has used {self._total:,} of {limit:,} tokens. "
-                "Try asking for less at once. The owner can raise limits.tokens_per_turn."
+                "Try asking for less at once. The bot's operator can raise limits.tokens_per_turn."
             )
         limit = self._limits.tokens_per_user_per_day
         used = (await self._daily.today(self.person)).tokens if limit else 0
         if limit and used >= limit:
             raise Refused(
                 f"You've reached today's limit ({used:,} of {limit:,} tokens). It resets at 00:00 UTC. "
-                "The owner can raise limits.tokens_per_user_per_day."
+                "The bot's operator can raise limits.tokens_per_user_per_day."
             )
 
     def charge(self, usage: TokenUsage, *, model: str) -> None:

@@ -250,7 +250,7 @@ def test_closed_outputs_do_no_harm(home: Path) -> None:
 def test_full_disk_is_reported(home: Path) -> None:
     done = _in_shell(home, '"$GATEHOUSE" chat --once /whoami > /dev/full')
     assert done.returncode == 1
-    assert done.stderr == "gatehouse: The answer could not be written: [Errno 28] No space left on device\n"
+    assert done.stderr == "gatehouse: The answer couldn't be written: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])

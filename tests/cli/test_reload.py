@@ -62,7 +62,7 @@ def test_fails_if_no_gateway_is_running(tmp_path: Path) -> None:
     write_config(tmp_path)
     asked = gatehouse("reload", home=tmp_path)
     assert asked.returncode == 1
-    assert "is not running" in asked.stderr
+    assert "No gateway is running" in asked.stderr
 
 
 def test_names_the_mistake_in_the_configuration(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_problems_are_shown_first() -> None:
     shown = render(ill)
     assert shown[:2] == ["Gatehouse 1.2.3 is not ready, up 3 d", "  ! The disk is full."]
     assert "  telegram  down      for 3 h: the platform is [31maway; no event yet" in shown
-    assert "  the spool does not respond" in shown
+    assert "  the spool doesn't respond" in shown
 
 
 def test_status_once_and_watched_until_the_daemon_has_stopped(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_live_screen_restores_the_terminal(tmp_path: Path) -> None:
     ) as process:
         os.close(theirs)
         shown = b""
-        while b"is not running" not in shown:
+        while b"No gateway is running" not in shown:
             shown += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError):  # How a terminal tells that nobody has it open any more.

@@ -59,7 +59,7 @@ async def test_the_answer_decides_whether_the_tool_runs(tmp_path: Path, answer: 
         assert rocket.launched == []
         await chat.say(answer, sender=ADA, peer="ada")
         said = [(await chat.hear_message()).text for _ in range(2)]
-    assert said == ["Yes: launch may run." if runs else "No: launch will not run.", "I will.\n\nDone."]
+    assert said == ["Approved: launch will run." if runs else "Denied: launch won't run.", "I will.\n\nDone."]
     assert len(rocket.launched) == runs
     outcome = provider.prompts[1].messages[-1]
     assert isinstance(outcome, ToolMessage)
@@ -80,7 +80,7 @@ async def test_a_button_answers_its_own_question(tmp_path: Path) -> None:
         await chat.say(first.buttons[0].command, sender=ADA, peer="ada")
         assert (await chat.hear_message()).text == "This was already approved."
         await chat.say(second.buttons[1].command, sender=ADA, peer="ada")
-        assert {(await chat.hear_message()).text for _ in range(2)} == {"No: launch will not run.", "Done."}
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Denied: launch won't run.", "Done."}
         await chat.say(second.buttons[0].command, sender=ADA, peer="ada")
         assert (await chat.hear_message()).text == "This was already denied."
     assert rocket.launched == ["Mars"]
@@ -120,7 +120,7 @@ async def test_a_restart_keeps_the_question_open_and_does_not_ask_again(tmp_path
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
         said = [(await chat.hear_message()).text for _ in range(3)]
-    assert said == ["Yes: launch may run.", "Done.", "Done."]
+    assert said == ["Approved: launch will run.", "Done.", "Done."]
     assert rocket.launched == ["Mars"]
     assert decisions(tmp_path) == [None, "approved"]
 
@@ -134,7 +134,7 @@ async def test_an_impossible_call_is_not_run_after_a_restart(tmp_path: Path) -> 
         await asked(chat)
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         await chat.say("yes", sender=ADA, peer="ada")
-        assert [(await chat.hear_message()).text for _ in range(2)] == ["Yes: launch may run.", "Done."]
+        assert [(await chat.hear_message()).text for _ in range(2)] == ["Approved: launch will run.", "Done."]
     results = [entry.output for entry in transcript_entries(tmp_path) if isinstance(entry, ToolResult)]
     assert results == ["launched at Mars", "The arguments were cut off."]
 
@@ -187,12 +187,12 @@ async def test_in_a_group_only_the_asker_or_an_owner_can_answer(tmp_path: Path) 
         await say("yes", BOB)  # Is for the agent, and waits behind the turn.
         await say(question.buttons[0].command, ADA)
         heard = [await chat.hear_message() for _ in range(2)]
-        assert heard[0].text == "Yes: launch may run."
+        assert heard[0].text == "Approved: launch will run."
         assert heard[1].buttons
         assert rocket.launched == ["Mars"]
         await say("no", OWNER)
         texts = [(await chat.hear_message()).text for _ in range(3)]
-        assert texts == ["No: launch will not run.", "Done.", "Done."]
+        assert texts == ["Denied: launch won't run.", "Done.", "Done."]
     assert rocket.launched == ["Mars"]
 
 
@@ -214,11 +214,11 @@ async def test_a_repeated_answer_counts_once(tmp_path: Path) -> None:
         await chat.say("go", sender=ADA, peer="ada")
         await asked(chat)
         assert await chat.say("yes", sender=ADA, peer="ada", event_id="again") is Verdict.ACCEPTED
-        assert (await chat.hear_message()).text == "Yes: launch may run."
+        assert (await chat.hear_message()).text == "Approved: launch will run."
         await asked(chat)
         assert await chat.say("yes", sender=ADA, peer="ada", event_id="again") is Verdict.DUPLICATE
         await chat.say("no", sender=ADA, peer="ada")
-        assert (await chat.hear_message()).text == "No: launch will not run."
+        assert (await chat.hear_message()).text == "Denied: launch won't run."
     assert rocket.launched == ["Mars"]
 
 
@@ -230,7 +230,7 @@ async def test_of_several_simultaneous_answers_only_one_counts(tmp_path: Path) -
         presses = [question.buttons[number % 2].command for number in range(8)]
         await asyncio.gather(*(chat.say(press, sender=ADA, peer="ada") for press in presses))
         texts = [(await chat.hear_message()).text for _ in range(9)]
-    assert texts.count("Yes: launch may run.") == 1
+    assert texts.count("Approved: launch will run.") == 1
     assert texts.count("This was already approved.") == 7
     assert rocket.launched == ["Mars"]
     assert decisions(tmp_path) == [None, "approved"]
@@ -266,7 +266,7 @@ async def test_an_approved_call_that_was_cut_off_is_reported_as_uncertain_and_as
         assert outcome.outcomes[0].output == INTERRUPTED
         assert rocket.launched == []
         await chat.say("yes", sender=ADA, peer="ada")
-        assert {(await chat.hear_message()).text for _ in range(2)} == {"Yes: launch may run.", "Done."}
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Approved: launch will run.", "Done."}
     assert rocket.launched == ["Mars"]
 
 
@@ -282,7 +282,7 @@ async def test_a_decision_survives_a_crash_and_is_not_asked_for_again(tmp_path: 
     assert rocket.launched == []
     async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
         await chat.say(second.buttons[0].command, sender=ADA, peer="ada")
-        assert {(await chat.hear_message()).text for _ in range(2)} == {"Yes: launch may run.", "Done."}
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Approved: launch will run.", "Done."}
     assert rocket.launched == ["Mars", "Io"]
     assert decisions(tmp_path).count("approved") == 2
 

@@ -70,7 +70,7 @@ async def test_with_nothing_to_summarise_the_model_is_not_called(tmp_path: Path)
 async def test_a_summary_that_fails_changes_nothing(tmp_path: Path) -> None:
     async with talking(tmp_path, *[HELLO] * 4, BROKEN, HELLO) as (server, chat, _):
         await chatted(chat, 4)
-        assert "could not be summarised, and nothing has changed" in await ask(chat, "/compact")
+        assert "couldn't summarise this session, and nothing has changed" in await ask(chat, "/compact")
         await ask(chat, "and now?")
         assert len(said(server)) == 1 + 8 + 1
     assert not [entry for entry in transcript_json(tmp_path) if entry["type"] == "summary"]

@@ -40,7 +40,7 @@ def use(daemon: Daemon, provider: Provider) -> None:
     ("failure", "sentence"),
     [
         (ProviderFailed("The model is out of credit."), "*The model is out of credit.*"),
-        (ZeroDivisionError(), "*Something went wrong inside Gatehouse."),
+        (ZeroDivisionError(), "*Something went wrong on my side."),
     ],
 )
 async def test_a_model_failure_is_reported_and_the_next_message_is_answered(
@@ -59,7 +59,7 @@ async def test_a_model_failure_is_reported_and_the_next_message_is_answered(
 @pytest.mark.parametrize(
     ("failure", "sentence"),
     [
-        (ZeroDivisionError(), "Something went wrong inside Gatehouse. The operator can find the details in the log."),
+        (ZeroDivisionError(), "Something went wrong on my side. The bot's operator can find the details in the log."),
         (SpoolFull("The disk is full."), "main now answers with other in session 1."),
     ],
 )

@@ -31,7 +31,7 @@ async def test_a_message_to_a_removed_agent_is_answered_with_an_error(tmp_path: 
     async with gateway(settings(tmp_path)) as (_, chat):
         reply = await chat.hear_message()
     assert reply.is_failure
-    assert reply.text == "*The agent coder no longer exists. Send it again, and another agent will answer.*"
+    assert reply.text == "*The agent coder no longer exists. Resend your message, and another agent will answer.*"
 
 
 async def test_an_accepted_message_is_answered_after_a_crash(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ async def test_a_crash_is_logged_and_its_details_are_hidden_from_the_caller(tmp_
     async with serving(tmp_path, EXAMPLES) as running:
         with capture_logs() as logs:
             sentence = await running.error("GET", "/example/crash?secret=1", headers=BEARER)
-    assert sentence == "Something went wrong. See the log of Gatehouse for the reason."
+    assert sentence == "Something went wrong. The gateway's log has the details."
     [entry] = logs
     assert isinstance(entry.pop("exc_info"), ValueError)
     assert entry == {"event": "request_failed", "log_level": "error", "method": "GET", "route": "/example/crash"}

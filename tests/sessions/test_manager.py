@@ -107,7 +107,7 @@ async def test_resuming_the_active_session_writes_nothing(manager: SessionManage
 @pytest.mark.parametrize("number", [7, 0, -1])
 async def test_resuming_an_unknown_session_is_refused(manager: SessionManager, number: int) -> None:
     await begin(manager)
-    with pytest.raises(Refused, match=f"There is no session {number} here. Send /session list to see your sessions."):
+    with pytest.raises(Refused, match=f"There is no session {number} here. /session list shows your sessions."):
         await manager.resume(SCOPE, number)
 
 
@@ -250,7 +250,7 @@ async def test_an_unreadable_transcript_is_set_aside_and_the_user_is_told(
     other = await open_manager()
     path = directory / "transcripts" / file_name(key)
     path.write_bytes(b"x" * path.stat().st_size)
-    with pytest.raises(Refused, match="could not be read and was set aside"):
+    with pytest.raises(Refused, match="couldn't be read and was set aside"):
         await other.load(key)
     assert path.with_name(f"{path.name}.corrupted").exists()
     assert await begin(other) == f"{SCOPE}#2"

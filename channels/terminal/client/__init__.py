@@ -48,7 +48,7 @@ async def chat(
         _discard_output()  # The reader of our output has left, as `| head` does.
     except* OSError as errors:
         _discard_output()
-        print(f"gatehouse: The answer could not be written: {errors.exceptions[0]}", file=sys.stderr)
+        print(f"gatehouse: The answer couldn't be written: {errors.exceptions[0]}", file=sys.stderr)
     return code
 
 

@@ -31,7 +31,7 @@ QUIT = "quit"
 
 
 class GatewayLost(GatehouseError):
-    """The gateway went away and did not come back."""
+    """The gateway stopped and didn't come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class GatewayConnection:
                     continue
                 break
             else:
-                gone = "The gateway went away and did not come back."
+                gone = "The gateway stopped and didn't come back."
                 unanswered = "; ".join(excerpt(message.text, MAX_EXCERPT) for message in self._pending.values())
                 raise GatewayLost(f"{gone} Not answered: {unanswered}" if unanswered else gone)
             self._receive(wire.ErrorFrame(text=RECONNECTED), None)

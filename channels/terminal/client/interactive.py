@@ -19,7 +19,7 @@ STOP_TIMEOUT = 2.0
 """How long a stopped answer may take to end. A message that was still queued in the gateway never gets an answer."""
 SEPARATOR = "\n---\n"
 NO_LONGER_WAITING = ChatOutcome(
-    is_answer=False, text="(No longer waiting for this answer. If it still comes, it is shown here.)"
+    is_answer=False, text="(Stopped waiting for this answer. If it arrives later, it's shown here.)"
 )
 
 
@@ -82,7 +82,7 @@ class InteractiveChat:
                 _write(self._printer.draft(frame.text))
             elif isinstance(frame, MessageFrame):
                 if frame.restored:
-                    self._show_aside(f"({frame.restored} earlier turns of this conversation were restored.)")
+                    self._show_aside(f"({frame.restored} earlier turns of this session were restored.)")
                 self._finish(frame.text)
             return
         match frame:

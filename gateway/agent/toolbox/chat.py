@@ -16,7 +16,7 @@ from gateway.errors import Refused
 
 @tool(concurrent=True)
 async def current_time(context: ToolContext) -> str:
-    """Tell the current date and time."""
+    """Get the current date and time."""
     return f"{context.now():%A, %d %B %Y, %H:%M:%S %Z}".rstrip()
 
 
@@ -27,7 +27,7 @@ class _PlanItem(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool(concurrent=True)
 async def plan(_context: ToolContext, steps: Annotated[list[_PlanItem], msgspec.Meta(max_length=50)]) -> str:
-    """Tell the person the steps of a longer task and how far each is. Give all of them each time."""
+    """Show the person the steps of a longer task and their progress. Give all steps each time."""
     return f"Noted, {sum(step.status == 'completed' for step in steps)} of {len(steps)} completed."
 
 
@@ -46,7 +46,7 @@ async def remind(
 
 @tool
 async def send_file(context: ToolContext, path: str) -> str:
-    """Send a file of the workspace to the person, along with your answer."""
+    """Send a file in the workspace to the person, along with your answer."""
 
     def open_file() -> int:
         with open_inside(context.workspace, path) as file:

@@ -38,7 +38,7 @@ _SKIPPED_FOLDERS = {".git", "node_modules", "__pycache__", ".venv"}
 
 @tool(concurrent=True)
 async def list_files(context: ToolContext, path: str = ".") -> str:
-    """List a folder of the workspace."""
+    """List a folder in the workspace."""
 
     def entry(folder: int, name: str) -> str:
         try:
@@ -62,7 +62,7 @@ async def list_files(context: ToolContext, path: str = ".") -> str:
 
 @tool(concurrent=True)
 async def read_file(context: ToolContext, path: str, first_line: Annotated[int, Meta(ge=1)] = 1) -> str:
-    """Read a text file of the workspace."""
+    """Read a text file in the workspace."""
 
     def run() -> str:
         with open_inside(context.workspace, path) as descriptor:
@@ -102,7 +102,7 @@ def _skip_lines(file: BinaryIO, lines: int, path: str) -> None:
 
 @tool
 async def write_file(context: ToolContext, path: str, content: str) -> str:
-    """Write a text file of the workspace, whole; folders are made as needed."""
+    """Write a whole text file in the workspace. Missing folders are created."""
     data = content.encode()
     await asyncio.to_thread(_write, context.workspace, path, data)
     return f"Written: {len(data)} bytes."
@@ -110,7 +110,7 @@ async def write_file(context: ToolContext, path: str, content: str) -> str:
 
 @tool
 async def edit_file(context: ToolContext, path: str, old: str, new: str, every: bool = False) -> str:  # noqa: FBT001, FBT002 - the model names it.
-    """Replace text in a file of the workspace: the one place where `old` is found, or every one."""
+    """Replace text in a file in the workspace: the one place where `old` is found, or every one."""
     if not old:
         raise ToolFailed("`old` is empty. Use write_file to write a file whole.")
 
@@ -182,7 +182,7 @@ async def search_files(
     name: Annotated[str, Meta(description="Like *.py")] = "*",
     path: str = ".",
 ) -> str:
-    """Find files of the workspace and its folders by name and by plain text in them."""
+    """Find files in the workspace and its folders by name and by plain text in them."""
     if "\n" in text:
         raise ToolFailed("The text must be within one line.")
     return await asyncio.to_thread(_Search(text, name).run, context.workspace, path)

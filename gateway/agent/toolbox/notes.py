@@ -31,7 +31,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool
 async def remember(context: ToolContext, text: str) -> str:
-    """Keep a note, to be recalled in this or a later conversation with the same people."""
+    """Save a note for this and later conversations with the same people."""
     text = text.strip()
     if not text:
         raise ToolFailed("There is nothing to remember: the text is empty.")
@@ -47,7 +47,7 @@ async def recall(
     context: ToolContext,
     query: Annotated[str, Meta(description="Words that are in the note; all notes without it.")] = "",
 ) -> str:
-    """Look up the notes that were kept, newest first."""
+    """Look up saved notes, newest first."""
     with _explain_os_errors("The notes cannot be read"):
         notes = await asyncio.to_thread(_read, context.notes)
     words = query.casefold().split()

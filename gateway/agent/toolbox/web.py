@@ -21,7 +21,7 @@ def make_fetch(settings: FetchSettings, *, is_allowed: Callable[[IpAddress], boo
 
     @tool(concurrent=True)
     async def fetch_url(_context: ToolContext, url: str) -> str:
-        """Read a page of the public web, as text."""
+        """Read a page of the public web as text."""
         # aiohttp takes a good part of a second to import, and most turns fetch nothing.
         from gateway.safe_http.client import FetchFailed, fetch  # noqa: PLC0415 - see above.
         from gateway.safe_http.html_to_text import page_text  # noqa: PLC0415 - see above.

@@ -47,7 +47,7 @@ def explain_os_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ToolFailed(f"There is no {shown!r} in the workspace. Use list_files to see what there is.") from error
+        raise ToolFailed(f"There is no {shown!r} in the workspace. Use list_files to see the files.") from error
     except (OSError, RuntimeError, ValueError) as error:  # Not readable, a loop of links, a NUL in the name.
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "the name is not usable"
         raise ToolFailed(f"{shown!r} cannot be opened: {reason}.") from error
@@ -65,7 +65,7 @@ def _parts(root: Path, path: str) -> list[str]:
     target = (root / path).resolve()
     if not target.is_relative_to(root):
         log.warning("workspace_escape_refused", path=excerpt(path, 200))
-        raise ToolFailed("That path leads out of the workspace. Only files inside of it can be used.")
+        raise ToolFailed("That path is outside the workspace. Only files inside it can be used.")
     return list(target.relative_to(root).parts)
 
 

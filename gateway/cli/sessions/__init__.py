@@ -19,7 +19,7 @@ _MAX_NUMBER = 10**18 - 1
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    parser = command_parser("sessions", "List, show, export, import, delete and verify conversations.", config)
+    parser = command_parser("sessions", "List, show, export, import, delete and verify sessions.", config)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     list_parser = commands.add_parser("list", help="list sessions")

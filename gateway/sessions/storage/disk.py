@@ -336,7 +336,7 @@ class Disk:
         """Log a failure as an error the first time only: while it lasts, every try fails the same way."""
         report = log.debug if self.trouble else log.error
         report(event, what=what, reason=str(error))
-        return f"Sessions cannot be written to disk: {error}. They are kept in memory, and Gatehouse keeps trying."
+        return f"Sessions can't be written to disk: {error}. They are kept in memory, and Gatehouse keeps trying."
 
     def _rebuild(self, key: str) -> None:
         distrusted = self._unsynced.distrusted[key]

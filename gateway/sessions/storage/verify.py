@@ -99,7 +99,7 @@ class _Check:
             if not line.endswith(b"\n"):
                 self.add("torn_line", path.name, "The last line is incomplete.")
         if not names_itself:
-            self.add("not_a_transcript", path.name, "It does not name its session.")
+            self.add("not_a_transcript", path.name, "It doesn't name its session.")
 
 
 def verify(index_path: Path, transcripts: Path) -> VerifyReport:
@@ -114,7 +114,7 @@ def verify(index_path: Path, transcripts: Path) -> VerifyReport:
         if any(name.endswith(".jsonl") for name in files):
             check.add("no_index", index_path.name, "The index is missing. The next start rebuilds it.")
     except (OSError, ValueError, RecursionError) as error:
-        check.add("bad_index", index_path.name, f"The index cannot be read ({error}). The next start rebuilds it.")
+        check.add("bad_index", index_path.name, f"The index can't be read ({error}). The next start rebuilds it.")
     listed = {file_name(key): (key, state.size) for scope in scopes.values() for key, state in scope.sessions.items()}
     present = frozenset(files)
     for path in (index_path.parent, transcripts, index_path):
@@ -131,10 +131,10 @@ def verify(index_path: Path, transcripts: Path) -> VerifyReport:
             size = path.stat().st_size
             check.check_lines(path)
         except OSError as error:
-            check.add("unreadable", name, f"It cannot be read: {error.strerror}.")
+            check.add("unreadable", name, f"It can't be read: {error.strerror}.")
             continue
         if name not in listed:
-            check.add("orphan", name, "The index does not list it. The next start adds it.")
+            check.add("orphan", name, "The index doesn't list it. The next start adds it.")
         elif listed[name][1] != size:
             key, listed_size = listed[name]
             check.add("stale_index", key, f"Its size is {size}, but the index says {listed_size}.")

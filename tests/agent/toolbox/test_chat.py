@@ -33,7 +33,7 @@ async def test_a_file_is_sent_under_its_own_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "sentence"),
-    [("..", "out of the workspace"), ("link", "out of the workspace"), ("none", "There is no"), (".", "not a file")],
+    [("..", "outside the workspace"), ("link", "outside the workspace"), ("none", "There is no"), (".", "not a file")],
 )
 async def test_only_files_of_the_workspace_are_sent(tmp_path: Path, path: str, sentence: str) -> None:
     workspace = tmp_path / "workspace"

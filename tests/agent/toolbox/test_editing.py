@@ -58,9 +58,9 @@ async def test_no_file_outside_the_workspace_is_changed(
     outside.mkdir()
     (outside / "secret").write_text("kept")
     path = way(context.workspace, outside)
-    with pytest.raises(ToolFailed, match="out of the workspace"):
+    with pytest.raises(ToolFailed, match="outside the workspace"):
         await write_file.run(context, {"path": path, "content": "x"})
-    with pytest.raises(ToolFailed, match="out of the workspace"):
+    with pytest.raises(ToolFailed, match="outside the workspace"):
         await edit_file.run(context, {"path": path, "old": "kept", "new": "x"})
     assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("secret", "kept")]
 

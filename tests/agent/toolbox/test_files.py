@@ -63,7 +63,7 @@ def outside(context: ToolContext) -> Path:
 @pytest.mark.usefixtures("outside")
 async def test_no_path_leads_out_of_the_workspace(path: str, context: ToolContext) -> None:
     for tool in (read_file, list_files):
-        with capture_logs() as logs, pytest.raises(ToolFailed, match="out of the workspace"):
+        with capture_logs() as logs, pytest.raises(ToolFailed, match="outside the workspace"):
             await tool.run(context, {"path": path})
         assert [(entry["event"], entry["path"]) for entry in logs] == [("workspace_escape_refused", path)]
 

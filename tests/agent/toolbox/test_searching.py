@@ -40,7 +40,7 @@ async def test_links_are_not_followed(context: ToolContext, tree: Path, tmp_path
     (tree / "link").symlink_to(tmp_path / "secret")
     (tree / "folder").symlink_to(tmp_path)
     assert await search_files.run(context, {"text": "treasure"}) == "Nothing was found."
-    with pytest.raises(ToolFailed, match="out of the workspace"):
+    with pytest.raises(ToolFailed, match="outside the workspace"):
         await search_files.run(context, {"text": "treasure", "path": "folder"})
 
 

@@ -79,7 +79,7 @@ async def test_only_the_person_who_was_asked_can_approve_a_tool_by_button(tmp_pa
         assert "Only the person" in (await heard(api, 2)).fields["text"]
         assert rocket.launched == []
         await api.press(shown, yes["callback_data"], sender=ADA)
-        assert (await heard(api, 3)).fields["text"] == "Yes: launch may run."
+        assert (await heard(api, 3)).fields["text"] == "Approved: launch will run."
         assert "Done." in (await heard(api, 4)).fields["text"]
     assert rocket.launched == ["Mars"]
 

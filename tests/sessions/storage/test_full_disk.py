@@ -42,7 +42,7 @@ async def test_a_short_write_is_undone_and_retried_in_order(
         await manager.append(SCOPE, [e.User(content="second")])
         assert content(path) == whole
         assert manager.trouble is not None
-        assert "cannot be written" in manager.trouble
+        assert "can't be written" in manager.trouble
         assert texts((await manager.load(SCOPE)).entries) == ["first", "second"]
     await manager.append(SCOPE, [e.User(content="third")])
     assert manager.trouble is None

@@ -52,7 +52,7 @@ async def test_export_and_import_preserve_every_byte(
 async def test_exporting_a_session_without_its_file_is_refused(manager: SessionManager, directory: Path) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
     (directory / "transcripts" / file_name(SCOPE)).unlink()
-    with pytest.raises(Refused, match="The record of session 1 is missing on the disk"):
+    with pytest.raises(Refused, match="The transcript of session 1 is missing from the disk"):
         await exported(manager)
 
 

@@ -194,7 +194,7 @@ async def test_a_second_ctrl_c_stops_waiting(person: Person, capsys: pytest.Capt
     async with _connected(person, deaf) as connection:
         person.type(f"talk\r{CTRL_D}")
         await person.chat.run(connection)
-    assert "No longer waiting" in capsys.readouterr().out
+    assert "Stopped waiting" in capsys.readouterr().out
 
 
 async def test_a_stopped_message_without_a_turn_ends_with_the_notice_of_the_stop(
