@@ -146,7 +146,7 @@ async def test_a_gateway_that_sends_no_hello_is_abandoned(discord: FakeDiscord) 
         discord.gateway.says_hello = True
         await recorder.pulse.wait_for("up".__eq__)
         await say_and_receive(discord, recorder, "hello")
-    assert "did not answer in time" in recorder.pulse.states[0]
+    assert "didn't answer in time" in recorder.pulse.states[0]
 
 
 async def test_a_connection_without_heartbeat_acks_is_abandoned_even_if_events_arrive(discord: FakeDiscord) -> None:
@@ -158,7 +158,7 @@ async def test_a_connection_without_heartbeat_acks_is_abandoned_even_if_events_a
             await asyncio.sleep(0.01)
         discord.gateway.acknowledges = True
         await say_and_receive(discord, recorder, "after")
-    assert "did not answer in time" in recorder.pulse.states[0]
+    assert "didn't answer in time" in recorder.pulse.states[0]
 
 
 def test_a_dead_connection_is_noticed_within_90_seconds() -> None:

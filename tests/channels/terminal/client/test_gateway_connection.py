@@ -73,7 +73,7 @@ async def test_reconnecting_ends_if_the_gateway_always_hangs_up() -> None:
         return
 
     async with gateway(*[rude] * 50) as connect:
-        with pytest.RaisesGroup(pytest.RaisesExc(GatewayLost, match=r"did not come back\.$")):
+        with pytest.RaisesGroup(pytest.RaisesExc(GatewayLost, match=r"didn't come back\.$")):
             async with connected(connect, ignore, retry_delays=NO_DELAYS):
                 await asyncio.Event().wait()
 

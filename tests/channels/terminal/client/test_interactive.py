@@ -218,7 +218,7 @@ async def test_a_lost_gateway_ends_the_prompt(person: Person) -> None:
     async def leaving(client: Client) -> None:
         await client.show("commands", commands=[])
 
-    with pytest.RaisesGroup(pytest.RaisesExc(Exception, match="did not come back")):
+    with pytest.RaisesGroup(pytest.RaisesExc(Exception, match="didn't come back")):
         async with asyncio.timeout(60), _connected(person, leaving) as connection:
             await person.chat.run(connection)
 
