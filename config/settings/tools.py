@@ -28,8 +28,8 @@ class ShellSettings(Table):
     )
     allow_unsandboxed: Flag = Field(
         default=False,
-        description="Whether commands run with all rights of the gateway if no sandbox is available. Otherwise they are "
-        "rejected.",
+        description="Whether commands run with all rights of the gateway if no sandbox is available. Otherwise they "
+        "are rejected.",
     )
     sandbox_socket: FilePath | None = Field(
         default=None,
