@@ -50,15 +50,27 @@ def seconds_between(least: float, most: float) -> Callable[[str], float]:
     """Return an argparse type for a number of seconds."""
 
     def parse(text: str) -> float:
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = math.nan  # Fails every comparison, as a typed `nan` does.
+        seconds = _number(text)
         if not least <= seconds <= most:
             raise argparse.ArgumentTypeError(f"{text} is not a number of seconds between {least:g} and {most:g}")
         return seconds
 
     return parse
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a number of seconds above 0, for argparse. There is no upper limit but infinity."""
+    seconds = _number(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return seconds
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan  # Fails every comparison, as a typed `nan` does.
 
 
 def load_settings(config: Path | None, *, resolves: bool = True) -> "Loaded":

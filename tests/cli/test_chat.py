@@ -140,7 +140,7 @@ def test_empty_input_is_wrong_usage(home: Path, arguments: list[str], stdin: str
     assert done.stderr == "gatehouse: There was nothing to send: the input is empty.\n"
 
 
-@pytest.mark.parametrize("arguments", [["hello"], ["--once", "--timeout", "0"]])
+@pytest.mark.parametrize("arguments", [["hello"], ["--once", "--timeout", "0"], ["--once", "--timeout", "inf"]])
 def test_wrong_usage_is_explained(home: Path, arguments: list[str]) -> None:
     done = gatehouse("chat", *arguments, home=home)
     assert done.returncode == 2
@@ -159,6 +159,12 @@ def test_too_long_input_is_refused(home: Path) -> None:
     done = gatehouse("chat", "--once", home=home, stdin="x" * 300_000)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "gatehouse: A message of the input is longer than 256 KiB. Send it in parts.\n"
+
+
+@pytest.mark.parametrize("timeout", ["1000000", "1e300"])
+def test_timeout_may_be_very_long(home: Path, timeout: str) -> None:
+    done = gatehouse("chat", "--once", "--timeout", timeout, "What time is it?", home=home)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_timeout_limits_the_wait(home: Path) -> None:
