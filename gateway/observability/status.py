@@ -258,7 +258,7 @@ class GatewayStatus:
             ),
             memory_bytes=resident_bytes(),
             open_files=open_files(),
-            cpu_seconds=times.user + times.system,
+            cpu_seconds=round(times.user + times.system, 3),
             disk_free_bytes=self.disk.free,
             models=tuple(
                 ModelReport(
