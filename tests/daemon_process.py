@@ -144,6 +144,11 @@ class DaemonProcess:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def kill(self) -> None:
+        """Kill the daemon and wait for its end. Its lock is free then."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(TIMEOUT)
+
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
         return self.process.wait(TIMEOUT)

@@ -347,7 +347,7 @@ async def test_chat_reconnects_to_a_restarted_gateway(tmp_path: Path) -> None:
         async with in_terminal("chat", home=tmp_path) as terminal:
             await terminal.shows("Connected to the gateway")
             await terminal.prompts()
-            first.signal(signal.SIGKILL)
+            first.kill()
             with running(tmp_path):
                 terminal.type("what time is it\r")
                 await terminal.shows("It is **")
