@@ -34,7 +34,7 @@ _HINT = "I'm the offline responder, not a language model, so I can't say more. S
 
 _REPORTS = {
     "current_time": "It is **{output}**.",
-    "list_files": "These files are in the workspace:\n\n{block}",
+    "list_files": "Here's what's in the workspace:\n\n{block}",
     "read_file": "Here it is:\n\n{block}",
     "remember": "{output} Ask me `what do you remember` at any time.",
     "remind": "{output}",

@@ -185,7 +185,7 @@ def reported(name: str, output: str, *, is_error: bool = False) -> str | ToolReq
     ("name", "output", "said"),
     [
         ("current_time", "noon", "It is **noon**."),
-        ("list_files", "a.txt", "These files are in the workspace:\n\n```\na.txt\n```"),
+        ("list_files", "a.txt", "Here's what's in the workspace:\n\n```\na.txt\n```"),
         ("read_file", "a {b}\n````\nc", "Here it is:\n\n`````\na {b}\n````\nc\n`````"),
         ("remember", "Noted.", "Noted. Ask me `what do you remember` at any time."),
         ("recall", "- tea", "Here's what I find in my notes:\n\n- tea"),
