@@ -11,12 +11,12 @@ from config import LogLevel, Settings
 from gateway.access.chat_migrations import ChatMigrations
 from gateway.access.pairing import Pairing, UnknownSenders
 from gateway.access.rules import Live
+from gateway.adapters.registry import ChannelRegistry
+from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
 from gateway.backup.restore import require_complete_restore
-from gateway.channel_host.registry import ChannelRegistry
-from gateway.channel_host.services import ChannelStore, SessionBrowser
 from gateway.commands.agents import AgentCommands
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands

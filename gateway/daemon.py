@@ -14,8 +14,8 @@ from config import LogLevel, Settings
 from gateway.access.chat_migrations import MIGRATION_FACTS, ChatMigrations
 from gateway.access.guests import FACTS
 from gateway.access.rules import Live
+from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
-from gateway.channel_host.registry import ChannelRegistry
 from gateway.commands.runner import CommandRunner
 from gateway.files.download import AttachmentDownloads
 from gateway.files.store import FileStore

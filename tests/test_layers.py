@@ -48,7 +48,7 @@ PACKAGES = (
     "turns",
     "commands",
     "inbound",
-    "channel_host",
+    "adapters",
     # Observation and administration.
     "observability",
     "install",

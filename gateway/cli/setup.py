@@ -12,8 +12,8 @@ from typing import Protocol
 
 from config import ChannelSettings, LogFormat, LogLevel, ProviderSettings, Secret, Settings, destination
 from config.secrets import LoadContext, is_reference, resolve
+from gateway.adapters.registry import ENTRY_POINT_GROUP
 from gateway.admin.client import ControlClient, is_running
-from gateway.channel_host.registry import ENTRY_POINT_GROUP
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
 from gateway.doctor.finding import Finding, Level

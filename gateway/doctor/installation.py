@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from config import HttpSettings, Settings
-from gateway.channel_host.registry import ChannelRegistry
+from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Address, Channel, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import GatehouseError

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from gateway import __version__
-from gateway.channel_host.registry import ChannelRegistry
+from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Access, Caller, Route
 from gateway.files.identify import in_bytes
 from gateway.http.routes import Health

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from channels.web.channel import WebChannel
 from config import ChannelSettings
-from gateway.channel_host.services import InMemoryStore
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Address,
     Button,

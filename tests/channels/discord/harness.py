@@ -14,8 +14,8 @@ from channels.discord.gateway_connection import DiscordClient
 from channels.discord.interactions import Interactions
 from channels.discord.wire import DiscordBot
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
+from gateway.adapters.services import InMemoryStore
 from gateway.build import open_daemon
-from gateway.channel_host.services import InMemoryStore
 from gateway.contract import Address, Channel, ChannelContext, Notebook, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon
 from gateway.testing import StubBrowser

@@ -6,7 +6,7 @@ import pytest
 
 from channels.discord.api import HISTORY_PAGE
 from channels.discord.catchup import MAX_PAGES
-from gateway.channel_host.services import InMemoryStore
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Verdict,
 )

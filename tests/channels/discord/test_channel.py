@@ -10,7 +10,7 @@ import pytest
 from channels.discord import open_channel
 from channels.discord.errors import NO_INTENT
 from config import ChannelSettings, Secret
-from gateway.channel_host.services import InMemoryStore
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Channel,
     ChannelContext,

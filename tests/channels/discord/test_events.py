@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from channels.discord.events import QUEUE_SIZE
-from gateway.channel_host.services import InMemoryStore
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import (
     Channel,
     Inbound,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from channels.telegram import open_channel
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
+from gateway.adapters.services import InMemoryStore
 from gateway.build import open_daemon
-from gateway.channel_host.services import InMemoryStore
 from gateway.contract import Address, Channel, ChannelContext, Outbound, OutboundKind, PeerKind
 from gateway.daemon import Daemon
 from gateway.testing import StubBrowser

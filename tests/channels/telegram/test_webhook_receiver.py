@@ -10,7 +10,7 @@ from channels.telegram.api import BotApi
 from channels.telegram.updates import UpdateHandler
 from channels.telegram.webhook_receiver import ALBUM_QUIET_TIME, WebhookAlbums, WebhookRegistration
 from config import ChannelSettings, Secret
-from gateway.channel_host.services import InMemoryStore
+from gateway.adapters.services import InMemoryStore
 from gateway.contract import Deliver, Inbound, Notebook, Verdict
 from gateway.errors import AuthRejected, NotAccepted
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update

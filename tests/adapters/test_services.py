@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.channel_host.services import ChannelStore, InMemoryStore
+from gateway.adapters.services import ChannelStore, InMemoryStore
 from gateway.contract import Notebook
 from gateway.spool import Spool
 

@@ -5,8 +5,8 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
-from gateway.channel_host.registry import ChannelRegistry, find_channel
-from gateway.channel_host.supervisor import ChannelState
+from gateway.adapters.registry import ChannelRegistry, find_channel
+from gateway.adapters.supervisor import ChannelState
 from gateway.contract import Inbound, Verdict
 from gateway.errors import CannotStart
 from gateway.testing import StubBrowser

@@ -2,7 +2,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from gateway.channel_host.supervisor import BACKOFF_RESET_AFTER, ChannelPulse, ChannelState, supervise
+from gateway.adapters.supervisor import BACKOFF_RESET_AFTER, ChannelPulse, ChannelState, supervise
 from gateway.contract import Deliver, Inbound, Outbound, Receipt, TextLimit, Verdict
 from gateway.errors import AuthRejected, NotAccepted, Transient
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 import structlog
 
 from config import ChannelSettings, Settings
-from gateway.channel_host.services import InMemoryStore
-from gateway.channel_host.supervisor import ChannelPulse, supervise
+from gateway.adapters.services import InMemoryStore
+from gateway.adapters.supervisor import ChannelPulse, supervise
 from gateway.contract import (
     Browser,
     Channel,
