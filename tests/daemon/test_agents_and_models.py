@@ -102,7 +102,7 @@ async def test_a_user_can_choose_only_choosable_agents(tmp_path: Path, *, is_cho
     async with talking(tmp_path, HELLO, agents={"coder": {**CODER, "choosable": is_choosable}}) as (_, chat, _daemon):
         answer = await ask(chat, "/agent coder", sender=ADA)
         listed = await ask(chat, "/agent", sender=ADA)
-    assert answer.startswith("coder now answers" if is_choosable else "There is no agent coder for you.")
+    assert answer.startswith("coder now answers" if is_choosable else "There is no agent coder that you can use.")
     assert ("coder" in listed) is is_choosable
 
 
