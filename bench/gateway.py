@@ -284,8 +284,12 @@ async def _ask_each(chat: LoopbackChannel, answered: Sequence[tuple[str, asyncio
 
 async def _settled_mb(index: Path) -> float:
     """Return the memory once all sessions are flushed. Unflushed data would count as growth."""
-    written = None
-    while written != (written := index.stat().st_mtime_ns):  # noqa: ASYNC110, ASYNC240 - there is no event for a flush
+    last: int | None = None
+    while True:  # There is no event for a flush, and before the first one there is no index.
+        written = index.stat().st_mtime_ns if index.exists() else None  # noqa: ASYNC240 - nothing else runs.
+        if written is not None and written == last:
+            break
+        last = written
         await asyncio.sleep(3 * FLUSH_INTERVAL)
     gc.collect()
     return memory_mb(os.getpid())
