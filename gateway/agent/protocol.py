@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
@@ -18,13 +19,18 @@ def new_call_id() -> str:
     return f"call_{uuid4().hex}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolSpec:
     """A tool as the model sees it. `schema` is the JSON Schema of its arguments, an object without references."""
 
     name: str
     description: str
     schema: dict[str, Json]
+
+    @cached_property
+    def text(self) -> str:
+        """All of it as one text, about as long as in a request. Every request is measured, so it is made once."""
+        return f"{self.name} {self.description} {self.schema}"
 
 
 class Prompt(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ has one factor on top of that, which is learned from its reports of usage. docs/
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from string import ascii_letters, digits
 from time import monotonic
 
@@ -27,6 +28,8 @@ _TOKENS_PER_CHARACTER = (
     (bytes(range(0xF0, 0x100)), 2.2),  # Four: emoji.
 )
 """Fitted to the mean of six tokenisers: two of OpenAI, Claude, DeepSeek, Mistral, Qwen."""
+_CACHED_LENGTH = 500
+"""Characters of a text whose measure is cached. The limit bounds the memory of the cache to a few megabytes."""
 _PER_REQUEST = 12.0
 _PER_MESSAGE = 4.0
 _PER_PICTURE = 1_200.0
@@ -49,6 +52,11 @@ def measure(text: str) -> float:
 
     A megabyte takes from one millisecond (English) to ten (Chinese), so long texts are measured in a thread.
     """
+    # Every request of a conversation contains its earlier messages again, and most of them are short.
+    return _measure_cached(text) if len(text) <= _CACHED_LENGTH else _measure_uncached(text)
+
+
+def _measure_uncached(text: str) -> float:
     left = text.encode("utf-8", "replace")
     tokens = 0.0
     for kind, each in _TOKENS_PER_CHARACTER:
@@ -60,23 +68,31 @@ def measure(text: str) -> float:
     return tokens
 
 
+_measure_cached = lru_cache(maxsize=4096)(_measure_uncached)
+_measure_tool = lru_cache(maxsize=512)(_measure_uncached)
+
+
 def measure_message(message: Message) -> float:
     if isinstance(message, ToolMessage):
-        texts = [outcome.output for outcome in message.outcomes]
-    elif isinstance(message, AssistantMessage):
+        return _PER_MESSAGE + sum(measure(outcome.output) for outcome in message.outcomes)
+    tokens = _PER_MESSAGE + measure(message.text)
+    if isinstance(message, AssistantMessage):
         # The repr of a dict is about as long as its JSON, and several times as fast.
-        calls = [f"{call.name} {call.input}" for call in message.tool_calls]
-        texts = [message.text, *calls, *(str(thought.shape) for thought in message.thoughts)]
+        for call in message.tool_calls:
+            tokens += measure(f"{call.name} {call.input}")
+        for thought in message.thoughts:
+            tokens += measure(str(thought.shape))
     else:
-        texts = [message.sender, message.sender_id, message.text]
-    shown = sum(bool(picture.data) for picture in message.pictures)
-    return _PER_MESSAGE + _PER_PICTURE * shown + sum(map(measure, texts))
+        if message.sender or message.sender_id:
+            tokens += measure(message.sender) + measure(message.sender_id)
+        for picture in message.pictures:
+            tokens += _PER_PICTURE * bool(picture.data)
+    return tokens
 
 
 def measure_frame(system: str, tools: Iterable[ToolSpec]) -> float:
     """Measure a request without messages: its system prompt and its tools."""
-    described = (_PER_MESSAGE + measure(f"{tool.name} {tool.description} {tool.schema}") for tool in tools)
-    return _PER_REQUEST + measure(system) + sum(described)
+    return _PER_REQUEST + measure(system) + sum(_PER_MESSAGE + _measure_tool(tool.text) for tool in tools)
 
 
 class Calibration:
