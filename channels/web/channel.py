@@ -15,10 +15,25 @@ from gateway.contract import Access, Caller, ChannelContext, Outbound, Receipt, 
 from gateway.errors import Undeliverable
 from gateway.text.markdown import render_html
 
+_MODULES = (
+    "app",
+    "composer",
+    "conversation",
+    "dom",
+    "drawer",
+    "history",
+    "log",
+    "login",
+    "outbox",
+    "socket",
+    "state",
+    "suggestions",
+    "view",
+)
 # A fixed list: no path of a request ever reaches the file system.
 _PAGE_FILES = {
     "/": ("index.html", "text/html"),
-    "/app.js": ("app.js", "text/javascript"),
+    **{f"/{module}.js": (f"{module}.js", "text/javascript") for module in _MODULES},
     "/app.css": ("app.css", "text/css"),
     "/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }

@@ -1,16 +1,20 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient
 
+import channels.web
 from channels.web import open_channel
 from channels.web.channel import WebChannel
 from gateway.contract import Access, Drafts, HasRoutes, OffersButtons
 from gateway.testing import Core, StubBrowser, StubPulse
 from tests.channels.websocket.harness import context, frame, outbound, running, say, serving
+
+PAGE = Path(channels.web.__file__).parent / "page"
 
 
 @pytest.fixture
@@ -41,9 +45,9 @@ def test_only_the_files_of_the_page_are_public(channel: WebChannel) -> None:
     access = {route.path: route.access for route in channel.routes()}
     assert {path for path, who in access.items() if who is Access.PUBLIC} == {
         "/",
-        "/app.js",
         "/app.css",
         "/favicon.svg",
+        *(f"/{path.name}" for path in PAGE.glob("*.js")),
     }
     assert access["/web/ws"] is Access.OWNER
 
@@ -72,6 +76,7 @@ async def test_html_in_an_answer_is_escaped(channel: WebChannel, client: TestCli
     [
         ("/", "text/html; charset=utf-8"),
         ("/app.js", "text/javascript; charset=utf-8"),
+        ("/view.js", "text/javascript; charset=utf-8"),
         ("/app.css", "text/css; charset=utf-8"),
         ("/favicon.svg", "image/svg+xml; charset=utf-8"),
     ],
@@ -109,7 +114,8 @@ async def test_serves_no_other_file(client: TestClient[Any, Any], path: str) -> 
 async def test_the_page_has_no_inline_code_and_no_foreign_addresses(client: TestClient[Any, Any]) -> None:
     """The content security policy would block both."""
     page = await (await client.get("/")).text()
-    code = await (await client.get("/app.js")).text()
+    modules = [path.name for path in PAGE.glob("*.js")]
+    code = "".join([await (await client.get(f"/{module}")).text() for module in modules])
     style = await (await client.get("/app.css")).text()
     assert not re.search(r"<script(?! src=)|<style|\son\w+=|\sstyle=", page)
     assert not re.search(r"https?://|//[a-z]+\.", page + style)

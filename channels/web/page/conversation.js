@@ -1,0 +1,115 @@
+// Receiving: messages, drafts and sessions.
+
+import { toast } from "./dom.js";
+import { requestHistory } from "./history.js";
+import { sendFrame } from "./socket.js";
+import { isCommand, now, remember, state, userItem } from "./state.js";
+import { render } from "./view.js";
+
+export function onEcho(frame) {
+  if (userItem(frame.id)) return;
+  if (isCommand(frame.text)) state.keepFrom = state.items.length;
+  else state.awaiting.add(frame.id);
+  const later = state.items.findIndex((item) => item.replyTo === frame.id);
+  const place = later < 0 ? state.items.length : later;
+  state.items.splice(place, 0, { kind: "user", id: frame.id, text: frame.text, at: frame.at, state: "taken" });
+  render();
+}
+
+export function onDraft(frame) {
+  if (state.finished.has(frame.key) || !belongsHere(frame)) return;
+  putItem({ kind: "reply", key: frame.key, text: frame.text, html: frame.html, at: now(), isLive: true, connection: state.connection, replyTo: frame.reply_to });
+  refetchMissingQuestion(frame);
+  render();
+}
+
+export function onMessage(frame) {
+  const isRepeated = state.finished.has(frame.key);
+  remember(state.finished, frame.key);
+  noteAnswer(frame);
+  if (isRepeated) return;
+  if (isAnswerToStop(frame)) state.awaiting.clear();
+  if (state.quiet.delete(frame.reply_to)) toast(frame.text);
+  else if (belongsHere(frame)) putItem(messageItem(frame));
+  sendFrame({ type: "sessions" });
+  render();
+}
+
+// Answers come in the order of the messages, and one answer may cover several: earlier messages are answered as well.
+function noteAnswer(frame) {
+  state.awaiting.delete(frame.reply_to);
+  const place = state.items.findIndex((item) => item.kind === "user" && item.id === frame.reply_to);
+  if (frame.kind !== "reply" || place < 0) return;
+  for (const item of state.items.slice(0, place)) state.awaiting.delete(item.id);
+}
+
+// /stop also drops the messages that waited behind the stopped answer.
+function isAnswerToStop(frame) {
+  const asked = state.quiet.get(frame.reply_to) ?? userItem(frame.reply_to)?.text ?? "";
+  return /^[/!]stop\b/i.test(asked);
+}
+
+function messageItem(frame) {
+  return {
+    kind: frame.kind,
+    key: frame.key,
+    text: frame.text,
+    html: frame.html,
+    at: frame.at,
+    buttons: frame.buttons ?? [],
+    isQuestion: frame.is_question ?? false,
+    replyTo: frame.reply_to,
+    file: frame.file,
+  };
+}
+
+function putItem(item) {
+  // A history that was read after the turn already has the file, as a line without a key.
+  const isSame = (other) => other.key === item.key || (item.file && other.file?.url === item.file.url);
+  let place = state.items.findIndex(isSame);
+  if (item.key !== undefined && place >= 0 && hasQuestionBelow(place)) {
+    item = { ...item, node: state.items[place].node };
+    state.items.splice(place, 1);
+    place = -1;
+  }
+  if (item.key !== undefined && place >= 0) state.items[place] = { ...item, node: state.items[place].node };
+  else state.items.push(item);
+}
+
+// An answer that continues after a question moves below that question.
+function hasQuestionBelow(place) {
+  return state.items.slice(place + 1).some((item) => item.isQuestion && item.replyTo === state.items[place].replyTo);
+}
+
+// An answer in another session only marks that session in the side bar.
+function belongsHere(frame) {
+  if (frame.session == null || frame.session === state.active) return true;
+  state.unread.add(frame.session);
+  if (!state.sessions.some((session) => session.number === frame.session)) sendFrame({ type: "sessions" });
+  return false;
+}
+
+// A message that was queued while the page was reloaded is in the history once its turn has begun.
+function refetchMissingQuestion(frame) {
+  if (!frame.reply_to || userItem(frame.reply_to) || state.refetched.has(frame.key)) return;
+  remember(state.refetched, frame.key);
+  requestHistory();
+}
+
+export function onSessions(frame) {
+  const active = frame.sessions.find((session) => session.is_active)?.number ?? null;
+  state.sessions = frame.sessions;
+  if (state.active !== undefined && active !== state.active) changeSession(active);
+  state.active = active;
+  state.unread.delete(active);
+  render();
+}
+
+function changeSession(active) {
+  state.items = state.items.slice(state.keepFrom);
+  state.keepFrom = 0;
+  state.active = active;
+  for (const id of state.awaiting) if (!userItem(id)) state.awaiting.delete(id);
+  state.isAtEnd = true;
+  requestHistory();
+}

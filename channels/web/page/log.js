@@ -1,0 +1,111 @@
+// Draws the entries of the log. Only the server's sanitised HTML is inserted as HTML; everything else is inserted as text.
+
+import { $, element, formatSize, icon, replaceNodes } from "./dom.js";
+import { state } from "./state.js";
+
+export function drawLog() {
+  const nodes = state.items.map((item) => {
+    item.node ??= element("article", "item");
+    drawItem(item);
+    return item.node;
+  });
+  replaceNodes($("log"), nodes);
+}
+
+function drawItem(item) {
+  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen];
+  if (item.node.look?.every((value, place) => value === look[place])) return;
+  item.node.look = look;
+  item.node.className = `item ${item.kind} ${item.state ?? ""} ${item.isLive ? "live" : ""}`.trim();
+  item.node.setAttribute("aria-busy", String(Boolean(item.isLive)));
+  const body = item.node.querySelector(":scope > .body") ?? item.node.appendChild(element("div", "body"));
+  if (item.file) body.replaceChildren(downloadLink(item.file));
+  else if (item.html === undefined || item.html === null) body.textContent = item.text;
+  else drawProse(body, item);
+  drawExtras(item);
+}
+
+function drawProse(body, item) {
+  body.classList.add("prose");
+  const fresh = document.createElement("template");
+  fresh.innerHTML = item.html;
+  if (!item.isLive) fresh.content.querySelectorAll("pre").forEach(addCopyButton);
+  patch(body, fresh.content);
+}
+
+// Keeps unchanged blocks at the start, so that a text selection survives while the answer grows.
+function patch(body, fresh) {
+  let old = body.firstChild;
+  while (old && fresh.firstChild && old.isEqualNode(fresh.firstChild)) {
+    fresh.firstChild.remove();
+    old = old.nextSibling;
+  }
+  while (old) {
+    const next = old.nextSibling;
+    old.remove();
+    old = next;
+  }
+  body.append(fresh);
+}
+
+function drawExtras(item) {
+  for (const extra of item.node.querySelectorAll(":scope > :not(.body)")) extra.remove();
+  if (item.buttons?.length) item.node.append(buttonRow(item));
+  if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
+  if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", pendingText()));
+  else if (!item.isLive) item.node.append(timeElement(item.at));
+}
+
+function downloadLink({ name, size, url }) {
+  const link = element("a", "download");
+  link.href = new URL(url, location.origin).pathname + new URL(url, location.origin).search;
+  link.download = name;
+  link.append(icon("file"), element("span", "", name), element("small", "", formatSize(size)));
+  return link;
+}
+
+function pendingText() {
+  return state.isOpen ? "Sending" : "Will be sent after reconnecting";
+}
+
+function buttonRow(item) {
+  const row = element("div", "buttons");
+  for (const button of item.buttons) {
+    const node = element("button", "", button.label);
+    node.type = "button";
+    node.dataset.command = button.command;
+    row.append(node);
+  }
+  return row;
+}
+
+function timeElement(at) {
+  const node = element("time", "", new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
+  node.dateTime = at;
+  return node;
+}
+
+function addCopyButton(pre) {
+  const frame = element("div", "code");
+  const head = element("div", "code-head");
+  const language = /language-(\S+)/.exec(pre.firstElementChild?.className ?? "")?.[1] ?? "";
+  const button = element("button", "copy", "Copy");
+  button.type = "button";
+  button.setAttribute("aria-label", "Copy this code");
+  head.append(element("span", "", language), button);
+  pre.tabIndex = 0;
+  pre.replaceWith(frame);
+  frame.append(head, pre);
+}
+
+export async function copy(button) {
+  const text = button.closest(".code").querySelector("pre").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(button.closest(".code").querySelector("pre"));
+    button.textContent = "Selected";
+  }
+  setTimeout(() => (button.textContent = "Copy"), 1600);
+}

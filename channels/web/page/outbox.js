@@ -1,0 +1,107 @@
+// Sending: one message at a time, so that they arrive in the order in which they were typed.
+// After a reconnect, unacknowledged messages are resent with the same id.
+
+import { toast } from "./dom.js";
+import { sendFrame } from "./socket.js";
+import { isCommand, now, state, userItem } from "./state.js";
+import { render } from "./view.js";
+
+export const RETRY_AFTER_MS = 1000;
+const OUTBOX_KEY = "gatehouse.outbox";
+
+export function sendMessage(text, { isQuiet = false, isUrgent = false, files = [] } = {}) {
+  const message = { id: newId(), text, isQuiet, at: now(), files };
+  if (isCommand(text)) state.keepFrom = state.items.length;
+  if (isQuiet) state.quiet.set(message.id, text);
+  else state.items.push({ kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending" });
+  if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);
+  else state.outbox.push(message);
+  storeOutbox();
+  state.isAtEnd = true;
+  render();
+  sendNext();
+}
+
+// Not crypto.randomUUID: browsers have it only on pages served over TLS or from this machine.
+function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export function sendNext() {
+  const [head] = state.outbox;
+  if (!state.isOpen || state.inFlight || !head) return;
+  state.inFlight = head.id;
+  sendFrame(frameOf(head));
+}
+
+function frameOf({ id, text, files }) {
+  return files?.length ? { type: "message", id, text, files } : { type: "message", id, text };
+}
+
+// The same text as the history will show.
+function shownText({ text, files = [] }) {
+  return [text, ...files.map((file) => `[${file.kind}: ${file.name}]`)].filter(Boolean).join("\n");
+}
+
+export function isTooLong(text) {
+  const frame = JSON.stringify(frameOf({ id: newId(), text }));
+  return new TextEncoder().encode(frame).length > state.maxFrameBytes;
+}
+
+function removeFromOutbox(id) {
+  state.outbox = state.outbox.filter((message) => message.id !== id);
+  storeOutbox();
+  if (state.inFlight === id) state.inFlight = null;
+  sendNext();
+}
+
+export function onAck(frame) {
+  const item = userItem(frame.id);
+  if (item) Object.assign(item, { state: "taken", at: frame.at });
+  if (item && frame.verdict !== "refused" && !isCommand(item.text)) expectAnswer(frame.id);
+  removeFromOutbox(frame.id);
+  render();
+}
+
+// The answer may come before the acknowledgement.
+function expectAnswer(id) {
+  if (!state.items.some((item) => item.replyTo === id && !item.isLive)) state.awaiting.add(id);
+}
+
+export function onError(frame) {
+  const item = frame.id && userItem(frame.id);
+  if (frame.id && frame.can_retry) return void setTimeout(() => resend(frame.id), RETRY_AFTER_MS);
+  if (item) Object.assign(item, { state: "failed", problem: frame.text });
+  else toast(frame.text);
+  if (frame.id) removeFromOutbox(frame.id);
+  render();
+}
+
+function resend(id) {
+  if (state.inFlight === id) state.inFlight = null;
+  sendNext();
+}
+
+export function storedOutbox() {
+  try {
+    const stored = JSON.parse(sessionStorage.getItem(OUTBOX_KEY));
+    return Array.isArray(stored) ? stored : [];
+  } catch {
+    return [];
+  }
+}
+
+export function storeOutbox() {
+  try {
+    sessionStorage.setItem(OUTBOX_KEY, JSON.stringify(state.outbox));
+  } catch {
+    // The storage is full or disabled. The messages are still in memory.
+  }
+}
+
+export function restorePending() {
+  for (const message of state.outbox) {
+    if (message.isQuiet) state.quiet.set(message.id, message.text);
+    else if (!userItem(message.id)) state.items.push({ ...message, text: shownText(message), kind: "user", state: "pending" });
+  }
+}
