@@ -207,7 +207,7 @@ def build_daemon(
     pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post)
     commands = CommandRunner(
         {
-            **SessionCommands(sessions, lanes, spool, now=now).handlers(),
+            **SessionCommands(live, sessions, lanes, spool, now=now).handlers(),
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **TurnCommands(sessions, lanes, readings, approvals, spool).handlers(),

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from gateway.access.rights import Action, check_right
 from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
-from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager, SessionMeta
@@ -58,7 +58,7 @@ class AgentCommands:
         if not wanted:
             current = agent_of(self._agents, call, session).name
             return Answer(text="\n".join(["Agents", *_rows(choices, current), "/agent <name> switches"]))
-        _require_owner_in_groups(call)
+        check_right(self._live, call.inbound, Action.CHOOSE_AGENT, is_owner=call.is_owner)
         if wanted not in choices:
             raise Refused(f"There is no agent {wanted[:MAX_NAME]} that you can use. Available: {', '.join(choices)}.")
         return Answer(
@@ -76,7 +76,7 @@ class AgentCommands:
                 return Answer(text=f"The agent {agent.name} answers by rules and has no models.")
             rows = _rows(names, agent.model)
             return Answer(text="\n".join([f"Models of {agent.name}", *rows, "/model <name> switches"]))
-        _require_owner_in_groups(call)
+        check_right(self._live, call.inbound, Action.CHOOSE_AGENT, is_owner=call.is_owner)
         if wanted.lower() == DEFAULT:
             wanted = ""
         elif wanted not in agent.models:
@@ -135,8 +135,7 @@ class AgentCommands:
         if not wanted:
             rows = _rows(choices if call.is_owner else [current], current)
             return Answer(text="\n".join(["Workspaces", *rows, "/workspace <name> switches (owner)"]))
-        if not call.is_owner:  # Workspaces are the owner's folders.
-            raise Refused("Only an owner may choose the workspace.")
+        check_right(self._live, call.inbound, Action.CHOOSE_WORKSPACE, is_owner=call.is_owner)
         if wanted not in choices:
             raise Refused(f"There is no workspace {wanted[:MAX_NAME]}. Available: {', '.join(choices)}.")
 
@@ -155,11 +154,6 @@ class AgentCommands:
 def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> ConfiguredAgent:
     """Return the agent that answers in `session` now, with its model."""
     return agents[call.routed.agent] if session is None else agents.chosen(call.routed.agent, session)
-
-
-def _require_owner_in_groups(call: Call) -> None:
-    if call.inbound.address.kind is not PeerKind.DIRECT and not call.is_owner:
-        raise Refused("In a group, only an owner may change who answers.")
 
 
 def _rows(names: Iterable[str], current: str | None) -> list[str]:

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from gateway.access.rights import Action, check_right
+from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers, is_number, parse_number
 from gateway.commands.turns import DroppedJobs
-from gateway.contract import Button, PeerKind
+from gateway.contract import Button
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -24,8 +26,9 @@ QUOTE_WIDTH = 60
 
 class SessionCommands:
     def __init__(
-        self, sessions: SessionManager, lanes: Lanes[Job], spool: Spool, *, now: Callable[[], datetime]
+        self, live: Live, sessions: SessionManager, lanes: Lanes[Job], spool: Spool, *, now: Callable[[], datetime]
     ) -> None:
+        self._live = live
         self._sessions = sessions
         self._lanes = lanes
         self._spool = spool
@@ -124,8 +127,7 @@ class SessionCommands:
         return Answer(text=f"Session {number} is closed. /session resume {number} opens it again.", commit=commit)
 
     async def delete(self, call: Call) -> Answer:
-        if call.inbound.address.kind is not PeerKind.DIRECT and not call.is_owner:
-            raise Refused("Only an owner may delete a session of a group.")
+        check_right(self._live, call.inbound, Action.DELETE, is_owner=call.is_owner)
         if not call.argument:
             raise Refused("Which one? Add its number, like /session delete 2. /session list shows the numbers.")
         session = self._find(call, call.argument)
@@ -197,6 +199,7 @@ class SessionCommands:
         return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
 
     async def clear(self, call: Call) -> Answer:
+        check_right(self._live, call.inbound, Action.CLEAR, is_owner=call.is_owner)
         text = "Cleared. The agent has forgotten this session so far; the transcript keeps it."
         if (session := call.session) is None:
             return Answer(text=text)
@@ -208,9 +211,10 @@ class SessionCommands:
         if call.session is None or undo is None:
             return Answer(text="There is nothing to undo here.")
         session = call.session
-        said = "\n\n".join(
-            each.content for each in loaded if isinstance(each, entries.User) and each.turn == undo.undone
-        )
+        messages = [each for each in loaded if isinstance(each, entries.User) and each.turn == undo.undone]
+        authors = {message.sender for message in messages}
+        check_right(self._live, call.inbound, Action.UNDO, is_owner=call.is_owner, authors=authors)
+        said = "\n\n".join(message.content for message in messages)
         return Answer(
             text=f"Undone: “{excerpt(said, QUOTE_WIDTH)}” and its answer no longer count.",
             commit=lambda operations: self._sessions.append(session, [undo], also=operations),

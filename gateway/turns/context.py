@@ -11,7 +11,7 @@ from time import monotonic
 
 from msgspec import Struct
 
-from config import DmScope
+from gateway.access.rights import is_shared
 from gateway.access.rules import Live
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import sanitize_name
@@ -200,5 +200,4 @@ class TurnContext:
 
     def _is_shared(self, job: Job) -> bool:
         """Whether several people may write in the session, so that the model has to know who wrote what."""
-        is_direct = job.inbound.address.kind is PeerKind.DIRECT
-        return not is_direct or self._live.settings.session.dm_scope is DmScope.MAIN
+        return is_shared(self._live, job.inbound.address, job.inbound.sender)

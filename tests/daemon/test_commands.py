@@ -129,7 +129,7 @@ async def test_only_an_owner_can_delete_the_session_of_a_group(tmp_path: Path) -
         await chat.hear_message()
         verdict = await chat.say("/session delete 1", peer="g", kind=PeerKind.GROUP, sender=somebody)
         assert verdict is Verdict.REFUSED
-        assert "Only an owner" in (await chat.hear_message()).text
+        assert "only an owner" in (await chat.hear_message()).text
 
 
 async def test_a_session_deleted_during_a_turn_stays_deleted(tmp_path: Path) -> None:
@@ -220,3 +220,26 @@ async def test_a_repeated_stop_does_not_stop_later_messages(tmp_path: Path) -> N
         replies = [await chat.hear_message() for _ in range(2)]
         assert {reply.kind for reply in replies} == {OutboundKind.REPLY}
         assert not any("Stopped." in reply.text for reply in replies)
+
+
+async def test_a_guest_cannot_delete_or_clear_the_conversation_that_everyone_shares(tmp_path: Path) -> None:
+    guest = Sender(id="7", name="Guest")
+    tables = {"loopback": {"dm_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    async with gateway(settings(tmp_path, channels=tables, session={"dm_scope": "main"})) as (daemon, chat):
+        await ask(chat, "my name is Ada")
+        for command in ("/session delete 1", "/clear", "/model other", "/undo"):
+            answer = await ask(chat, command, sender=guest)
+            assert answer.startswith("Several people share"), command
+        assert [session.messages for session in daemon.sessions.list("agent:main:main")] == [2]
+        await ask(chat, "hello", sender=guest)
+        assert (await ask(chat, "/undo", sender=guest)).startswith("Undone: “hello”")
+        assert await ask(chat, "/session delete 1") == "Session 1 is deleted."
+
+
+async def test_a_member_of_a_group_with_sessions_per_sender_deletes_their_own(tmp_path: Path) -> None:
+    tables = {"loopback": {"group_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
+    member = Sender(id="7", name="Member")
+    configured = settings(tmp_path, channels=tables, session={"group_scope": "per-sender"})
+    async with gateway(configured) as (_, chat):
+        await ask(chat, "hello", sender=member, group="g")
+        assert await ask(chat, "/session delete 1", sender=member, group="g") == "Session 1 is deleted."
