@@ -87,7 +87,7 @@ async def open_daemon(
         )
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        await store.drop_orphaned(sessions)
+        await store.remove_orphans(meta.key for scope in sessions.scopes() for meta in sessions.list(scope))
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
         daemon = build_daemon(

@@ -8,10 +8,11 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from tempfile import mkstemp
 
 import structlog
@@ -22,7 +23,7 @@ from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
 from gateway.private_files import write_all
-from gateway.sessions import Leaving, SessionManager, SessionMeta
+from gateway.sessions import Leaving, SessionMeta
 from gateway.sessions.keys import file_name
 
 log = structlog.get_logger()
@@ -31,6 +32,7 @@ UPLOADS = "uploads"
 """The folder of uploaded files that do not belong to a message yet."""
 
 _INCOMING = ".incoming"
+"""Incomplete files, and folders that are being deleted. The next start deletes everything in it; backups skip it."""
 _COMPONENT = re.compile(r"[^./\0][^/\0]{0,199}")
 _BLOCK_SIZE = 1 << 20
 _FILL_AFTER_EVICTION = 0.9
@@ -61,7 +63,7 @@ class FileStore:
         self._total = 0
 
     async def open(self) -> None:
-        """Create the folders and delete files that were incomplete when the last run ended.
+        """Create the folders, and delete what the last run left: incomplete files, and removed folders.
 
         Raises `CannotStart` if the folders cannot be used.
         """
@@ -140,12 +142,45 @@ class FileStore:
         except FileNotFoundError as gone:
             raise Refused(f"The file {stored.path.name} is no longer stored.") from gone
 
-    async def drop(self, folder: str) -> None:
-        """Delete a folder and the files in it."""
+    async def remove_session(self, key: str) -> bool:
+        """Delete all files of a session: those that came with messages, and those that went with answers.
+
+        Once this returns, no crash brings them back. Removing them again does nothing. Returns False, after a log
+        line, if the disk refuses.
+        """
+        return await self._remove(folder_of(key))
+
+    async def remove_orphans(self, keys: Iterable[str]) -> None:
+        """Delete the files of all sessions except `keys`. The others were deleted while no daemon was running."""
+        found = {*await asyncio.to_thread(self._folders)} - {UPLOADS}
+        if not found:
+            return
+        for folder in found - {folder_of(key) for key in keys}:
+            log.info("orphaned_files_deleted", folder=folder)
+            await self._remove(folder)
+
+    async def _remove(self, folder: str) -> bool:
         path = self._path(f"{folder}/all").parent
-        if await asyncio.to_thread(path.is_dir):
-            await asyncio.to_thread(shutil.rmtree, path, onerror=_log_undeletable)
-            self._total = await asyncio.to_thread(self._measure)
+
+        def remove() -> int | None:
+            # A rename is all or nothing. From then on the files are gone for everyone, and `open` finishes the rest.
+            removed = self._root / _INCOMING / f"{folder}-{token_hex(8)}"
+            try:
+                path.rename(removed)
+            except FileNotFoundError:
+                return None
+            fsync_directory(self._root)
+            shutil.rmtree(removed, onerror=_log_undeletable)
+            return self._measure()
+
+        try:
+            total = await finish_before_cancel(asyncio.to_thread(remove))
+        except OSError as error:
+            log.error("session_files_not_deleted", folder=folder, reason=error.strerror)  # noqa: TRY400 - the reason is enough.
+            return False
+        if total is not None:
+            self._total = total
+        return True
 
     async def drop_older(self, folder: str, before: float) -> None:
         """Delete the files of `folder` that were written before that time."""
@@ -157,16 +192,6 @@ class FileStore:
 
         if await asyncio.to_thread(drop):
             self._total = await asyncio.to_thread(self._measure)
-
-    async def drop_orphaned(self, sessions: SessionManager) -> None:
-        """Delete the folders of sessions that were deleted while no daemon was running."""
-        found = {*await asyncio.to_thread(self._folders)} - {UPLOADS}
-        if not found:
-            return
-        kept = {folder_of(session.key) for scope in sessions.scopes() for session in sessions.list(scope)}
-        for folder in found - kept:
-            log.info("orphaned_files_deleted", folder=folder)
-            await self.drop(folder)
 
     def _folders(self) -> list[str]:
         return [entry.name for entry in os.scandir(self._root) if entry.is_dir() and not entry.name.startswith(".")]
@@ -206,7 +231,7 @@ def session_file_remover(store: FileStore) -> Callable[[SessionMeta, Leaving], C
 
     async def remove(meta: SessionMeta, why: Leaving) -> None:
         if why is not Leaving.ROTATED:
-            await store.drop(folder_of(meta.key))
+            await store.remove_session(meta.key)
 
     return remove
 

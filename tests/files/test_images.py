@@ -61,7 +61,7 @@ async def test_a_picture_that_providers_reject_is_named_instead(store: FileStore
 
 async def test_a_deleted_picture_is_named(store: FileStore) -> None:
     message = await asked(store, "a.png", png())
-    await store.drop("s")
+    await store.drop_older("s", float("inf"))
     (made,) = await seen(store, message)
     assert not made.pictures
     assert "no longer stored" in made.text

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import CannotStart, Refused
-from gateway.files.store import TooLarge
+from gateway.files.store import UPLOADS, TooLarge, folder_of
 from tests.files.harness import chunks, left, opened
 
 
@@ -76,13 +76,46 @@ async def test_no_ref_points_outside_the_store(tmp_path: Path, ref: str) -> None
         await store.move(ref, "s", "a")
 
 
-async def test_dropping_a_folder_deletes_its_files(tmp_path: Path) -> None:
+async def test_removing_a_session_deletes_its_files_and_no_others(tmp_path: Path) -> None:
     store = await opened(tmp_path)
-    await store.keep("s", "a", chunks(b"x"), limit=1)
-    await store.keep("t", "a", chunks(b"x"), limit=1)
-    await store.drop("s")
-    await store.drop("never")
-    assert left(tmp_path) == ["t/a"]
+    for key in ("agent:main:a", "agent:main:b"):
+        await store.keep(folder_of(key), "came", chunks(b"x"), limit=1)
+        await store.keep(folder_of(key), "went", chunks(b"x"), limit=1)
+    assert await store.remove_session("agent:main:a")
+    assert await store.remove_session("agent:main:a")
+    assert await store.remove_session("agent:main:never")
+    kept = folder_of("agent:main:b")
+    assert left(tmp_path) == [f"{kept}/came", f"{kept}/went"]
+
+
+async def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    """The folder is moved away first, so a crash leaves it there with some of its files."""
+    await opened(tmp_path)
+    half = tmp_path / "files" / ".incoming" / "a-session"
+    half.mkdir()
+    (half / "b").write_bytes(b"x")
+    await opened(tmp_path)
+    assert left(tmp_path) == []
+    assert not half.exists()
+
+
+async def test_removed_files_no_longer_count(tmp_path: Path) -> None:
+    store = await opened(tmp_path, budget=1_000)
+    await store.keep(folder_of("agent:main:a"), "a", chunks(bytes(900)), limit=900)
+    await store.remove_session("agent:main:a")
+    await store.keep("t", "b", chunks(bytes(600)), limit=600)
+    os.utime(tmp_path / "files/t/b", (1, 1))
+    await store.keep("t", "c", chunks(bytes(300)), limit=300)
+    assert left(tmp_path) == ["t/b", "t/c"]
+
+
+async def test_only_sessions_that_exist_keep_their_files(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    for key in ("agent:main:a", "agent:main:b"):
+        await store.keep(folder_of(key), "x", chunks(b"x"), limit=1)
+    await store.keep(UPLOADS, "new", chunks(b"x"), limit=1)
+    await store.remove_orphans(["agent:main:b", "agent:main:c"])
+    assert left(tmp_path) == [f"{folder_of('agent:main:b')}/x", "uploads/new"]
 
 
 async def test_only_old_files_are_dropped(tmp_path: Path) -> None:
