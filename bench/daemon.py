@@ -30,10 +30,11 @@ def started() -> Iterator[Daemon]:
     """Start a daemon in a new home folder on a free port, and wait until `/readyz` answers 200."""
     with TemporaryDirectory() as home:
         port = free_port()
-        (Path(home) / "gatehouse.toml").write_text(f"[http]\nport = {port}\n")
+        config = Path(home) / "gatehouse.toml"
+        config.write_text(f"[http]\nport = {port}\n")
         began = perf_counter()
         process = subprocess.Popen(
-            [GATEHOUSE, "run"],
+            [GATEHOUSE, "run", "--config", config],
             cwd=home,
             env={**os.environ, "HOME": home},
             stdout=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 from config.editor import schema, set_value, set_values, show, unset_value
 from config.errors import ConfigError, Problem
-from config.loader import Loaded, destination, find, load
+from config.loader import Loaded, destination, find, find_ignored, load
 from config.model import Settings
 from config.secrets import Secret
 from config.settings.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
@@ -65,6 +65,7 @@ __all__ = [
     "WaitingSign",
     "destination",
     "find",
+    "find_ignored",
     "load",
     "schema",
     "set_value",

@@ -28,6 +28,11 @@ class Loaded:
     warnings: tuple[str, ...]
 
     @property
+    def source(self) -> str:
+        """The file, or a sentence that says that there is none."""
+        return str(self.path or "no file, so the defaults apply")
+
+    @property
     def has_exposed_secret(self) -> bool:
         """Whether the file itself contains a secret and other users can read it."""
         return EXPOSED_SECRET in self.warnings
@@ -36,16 +41,14 @@ class Loaded:
 def find(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
     """Return the file to read, or None for the defaults.
 
+    `cwd` only serves to complete a relative path that the operator has named. No file in it is used otherwise: an agent
+    may have written it, and the configuration names programs to run.
+
     Raises `ConfigError` if --config (`explicit`) or $GATEHOUSE_CONFIG names a file that does not exist.
     """
     named = _named_path(explicit, environ, cwd, home)
     if named is None:
-        usual = (
-            cwd / "gatehouse.toml",
-            home / ".gatehouse" / "gatehouse.toml",
-            Path("/etc/gatehouse/gatehouse.toml"),
-        )
-        return next((path for path in usual if os.path.exists(path)), None)  # noqa: PTH110  # Path.exists raises for folders we may not enter.
+        return next((path for path in _usual_paths(home) if os.path.exists(path)), None)  # noqa: PTH110  # Path.exists raises for folders we may not enter.
     if not os.path.exists(named):  # noqa: PTH110  # As above.
         origin = "--config" if explicit else "$GATEHOUSE_CONFIG"
         hint = f"create it, or start without {origin} to use the defaults"
@@ -59,6 +62,17 @@ def destination(explicit: Path | None, environ: Mapping[str, str], cwd: Path, ho
     """Return the file to write: the file that `find` returns, or else the one to create."""
     named = _named_path(explicit, environ, cwd, home)
     return named or find(None, {}, cwd, home) or home / ".gatehouse" / "gatehouse.toml"
+
+
+def find_ignored(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
+    """Return the `gatehouse.toml` in `cwd` if there is one that `find` passes over."""
+    path = cwd / "gatehouse.toml"
+    is_read = _named_path(explicit, environ, cwd, home) is not None or path in _usual_paths(home)
+    return None if is_read or not os.path.exists(path) else path  # noqa: PTH110  # As above.
+
+
+def _usual_paths(home: Path) -> tuple[Path, ...]:
+    return (home / ".gatehouse" / "gatehouse.toml", Path("/etc/gatehouse/gatehouse.toml"))
 
 
 def _named_path(explicit: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:

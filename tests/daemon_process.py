@@ -29,9 +29,11 @@ port = 0
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment without the configuration of this machine."""
+    """Return an environment without the configuration of this machine, and with that of `home` if there is one."""
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"} or name.startswith("COV")}
-    return {**kept, "HOME": str(home), **(extra or {})}
+    path = home / "gatehouse.toml"
+    config = {"GATEHOUSE_CONFIG": str(path)} if path.exists() else {}
+    return {**kept, **config, "HOME": str(home), **(extra or {})}
 
 
 def write_config(home: Path, text: str = DEFAULTS) -> Path:

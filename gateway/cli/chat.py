@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,6 +21,7 @@ from gateway.cli.common import (
     fail,
     load_settings,
     positive_seconds,
+    print_error,
 )
 from gateway.data_dir import DataDirTaken, prepare_data_dir, unusable
 from gateway.errors import CannotStart, GatehouseError
@@ -101,7 +103,10 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     if await asyncio.to_thread(is_running, directory):
         return await _attach(directory, talk, _ATTACHED)
-    settings = (await asyncio.to_thread(load_settings, options.config)).settings  # Our own daemon needs the secrets.
+    loaded = await asyncio.to_thread(load_settings, options.config)  # Our own daemon needs the secrets.
+    settings = loaded.settings
+    if sys.stderr.isatty():  # In a script, it would look like an error.
+        print_error(f"Configuration: {loaded.source}")
     prepare_data_dir(directory)
     path = directory / "chat.log"
     try:
@@ -112,6 +117,7 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
         if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
             os.ftruncate(descriptor, 0)
         configure(settings.gateway.log_level, LogFormat.JSON, secrets_in(settings), file)
+        log.info("config_loaded", file=loaded.source)
         try:
             return await _run_own_daemon(settings, talk)
         except DataDirTaken as taken:

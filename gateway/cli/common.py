@@ -7,11 +7,12 @@ import argparse
 import io
 import math
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from config import Loaded
@@ -39,10 +40,38 @@ class CommandParser(argparse.ArgumentParser):
         raise SystemExit(fail(f"{sentence}{stop} Run `{self.prog} --help` for usage.", EXIT_USAGE))
 
 
-def command_parser(name: str, description: str, config: Path | None) -> CommandParser:
-    """Return a parser for the command `name`. It accepts `--config` too, with `config` as the default."""
-    parser = CommandParser(prog=f"gatehouse {name}", description=description)
-    parser.add_argument("--config", type=Path, default=config, metavar="FILE", help="configuration file to use")
+class SettingsParser(CommandParser):
+    """A parser of a command that reads the configuration. It accepts `--config`, and so does each of its subcommands.
+
+    Parsing prints a note if there is a configuration file in the current folder, which is not used.
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # Those of argparse, which it passes to the parsers of subcommands too.
+        super().__init__(**options)
+        # Without a default, a subcommand does not replace the file that was named before it.
+        self.add_argument(
+            "--config", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="configuration file to use"
+        )
+
+    def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]  # No command passes a namespace.
+        from config import find_ignored  # noqa: PLC0415 - pydantic would slow down `--help`.
+
+        options = super().parse_args(args)
+        if ignored := find_ignored(options.config, os.environ, Path.cwd(), Path.home()):
+            from gateway.text import printable  # noqa: PLC0415 - as above.
+
+            note = (
+                f"gatehouse: {ignored} is not used: an agent may have written it, so Gatehouse reads no configuration "
+                f"from the current folder. If the file is yours, add: --config {shlex.quote(str(ignored))}"
+            )
+            print_error(printable(note))
+        return options
+
+
+def command_parser(name: str, description: str, config: Path | None) -> SettingsParser:
+    """Return a parser for the command `name`. `config` is the file that was named before the command."""
+    parser = SettingsParser(prog=f"gatehouse {name}", description=description)
+    parser.set_defaults(config=config)
     return parser
 
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             path = find(options.config, os.environ, Path.cwd(), Path.home())
             # Secrets are not resolved: they print as *** anyway, and this shell may not have the daemon's environment.
             loaded = load(path, os.environ, resolves=False)
-            print(f"# {path or 'no file: these are the defaults'}")
+            print(f"# {loaded.source}")
             print(show(loaded.settings), end="")
             _print_warnings(loaded)
         case "check":
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             errors, _ = find_startup_errors(loaded.settings)
             if errors:
                 raise ConfigError([Problem(key="", message=error) for error in errors], path=path)
-            print(f"OK: {path or 'no file, so the defaults apply'}")
+            print(f"OK: {loaded.source}")
             _print_warnings(loaded)
         case "schema":
             print(json.dumps(schema(), indent=2))

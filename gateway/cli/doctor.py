@@ -94,10 +94,9 @@ def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
 
     startup_errors, channels = find_startup_errors(settings)
     findings += (error("config", each, "The gateway won't start until this is fixed.") for each in startup_errors)
-    findings += (warning("config", f"{loaded.path}: {each}.", "Change or ignore it.") for each in loaded.warnings)
-    if not startup_errors and not loaded.warnings:
-        file = str(loaded.path or "no file, so the defaults apply")
-        findings.append(ok("config", f"The configuration is valid: {file}."))
+    findings += (warning("config", f"{each}.", "Change or ignore it.") for each in loaded.warnings)
+    if not startup_errors:
+        findings.append(ok("config", f"The configuration is valid: {loaded.source}."))
     if not is_live:
         findings.append(check_port(settings.http))  # While the daemon runs, it occupies the port itself.
     findings += _check_data_dir(loaded, is_live=is_live)

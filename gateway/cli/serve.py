@@ -41,6 +41,7 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
     signals = _Signals(shutdown)
     with closing(DaemonLog(loaded)) as logs:
         logs.apply(loaded)
+        log.info("config_loaded", file=loaded.source)
         controls = Controls(config, loaded.path, logs)
         async with open_daemon(loaded.settings, shutdown=shutdown, controls=controls) as daemon:
             if signals.stops:
@@ -186,7 +187,7 @@ class Controls:
                 raise Refused(str(error)) from error
             finally:
                 _notify_systemd("READY=1")
-            log.info("config_reloaded")
+            log.info("config_reloaded", file=loaded.source)
             return restart_needed
 
 

@@ -159,8 +159,11 @@ def test_check_lists_every_error_that_would_prevent_a_start(tmp_path: Path, caps
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_config_option_works_after_the_command_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert config(None, "--config", str(path), "show") == 0
+@pytest.mark.parametrize("arguments", [("--config", "{path}", "show"), ("show", "--config", "{path}")])
+def test_config_option_works_after_the_command_and_the_subcommand(
+    path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert config(path / "wrong", *(argument.format(path=path) for argument in arguments)) == 0
     assert capsys.readouterr().out.startswith(f"# {path}\n")
 
 

@@ -380,6 +380,12 @@ def test_tail_returns_complete_lines_after_truncation_and_replacement(tmp_path: 
         tail.read()
 
 
+def test_config_option_may_follow_the_subcommand(tmp_path: Path) -> None:
+    path = write_config(tmp_path).rename(tmp_path / "other.toml")
+    done = gatehouse("sessions", "verify", "--config", str(path), home=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_columns_are_aligned_with_wide_and_combining_characters() -> None:
     assert format_table([("a\x1b[2J", "b"), ("\u6771\u4eac\n", "c"), ("e\u0301", "d")]) == (
         "a[2J   b\n\u6771\u4eac   c\ne\u0301      d"

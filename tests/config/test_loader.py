@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, destination, find, load
+from config import ConfigError, destination, find, find_ignored, load
 from tests.config.harness import problems_of, write_config
 
 
@@ -88,18 +88,37 @@ def test_the_environment_overrides_the_idle_timeout(tmp_path: Path) -> None:
 
 def test_find_prefers_the_named_file_to_the_usual_places(tmp_path: Path) -> None:
     cwd, home = tmp_path / "cwd", tmp_path / "home"
-    places = [tmp_path / "explicit.toml", tmp_path / "env.toml", cwd / "gatehouse.toml"]
-    places.append(home / ".gatehouse" / "gatehouse.toml")
-    for place in places:
+    explicit, from_environment, usual = tmp_path / "explicit.toml", tmp_path / "env.toml", home / ".gatehouse"
+    for place in (explicit, from_environment, cwd / "gatehouse.toml", usual / "gatehouse.toml"):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
     environ = {"GATEHOUSE_CONFIG": "../env.toml"}
-    assert find(places[0], environ, cwd, home) == places[0]
+    assert find(explicit, environ, cwd, home) == explicit
     assert find(None, environ, cwd, home) == cwd / "../env.toml"
-    assert find(None, {"GATEHOUSE_CONFIG": ""}, cwd, home) == places[2]
-    assert find(None, {"GATEHOUSE_CONFIG": "~/.gatehouse/gatehouse.toml"}, cwd, home) == places[3]
-    places[2].unlink()
-    assert find(None, {}, cwd, home) == places[3]
+    assert find(None, {"GATEHOUSE_CONFIG": ""}, cwd, home) == usual / "gatehouse.toml"
+    assert find(None, {"GATEHOUSE_CONFIG": "~/.gatehouse/gatehouse.toml"}, tmp_path, home) == usual / "gatehouse.toml"
+
+
+def test_a_file_in_the_current_folder_is_neither_read_nor_written(tmp_path: Path) -> None:
+    cwd, home = tmp_path / "cwd", tmp_path / "home"
+    cwd.mkdir()
+    (cwd / "gatehouse.toml").touch()
+    assert find(None, {}, cwd, home) != cwd / "gatehouse.toml"
+    assert destination(None, {}, cwd, home) == home / ".gatehouse" / "gatehouse.toml"
+    assert find(Path("gatehouse.toml"), {}, cwd, home) == cwd / "gatehouse.toml"
+
+
+def test_a_file_in_the_current_folder_is_reported_as_ignored_unless_it_is_used(tmp_path: Path) -> None:
+    cwd, home = tmp_path / "cwd", tmp_path / "home"
+    (home / ".gatehouse").mkdir(parents=True)
+    cwd.mkdir()
+    assert find_ignored(None, {}, cwd, home) is None
+    (cwd / "gatehouse.toml").touch()
+    (home / ".gatehouse" / "gatehouse.toml").touch()
+    assert find_ignored(None, {}, cwd, home) == cwd / "gatehouse.toml"
+    assert find_ignored(None, {}, home / ".gatehouse", home) is None
+    assert find_ignored(Path("gatehouse.toml"), {}, cwd, home) is None
+    assert find_ignored(None, {"GATEHOUSE_CONFIG": "gatehouse.toml"}, cwd, home) is None
 
 
 @pytest.mark.parametrize(("explicit", "environ"), [(Path("gone"), {}), (None, {"GATEHOUSE_CONFIG": "gone"})])
