@@ -223,6 +223,7 @@ class ClientConnection:
                     # The user's own text is shown as it was typed.
                     html=self._render(line.text) if self._render and line.role != "user" and not line.file else None,
                     file=wire.link_to(line.file) if line.file else None,
+                    is_failure=line.is_failure,
                 )
                 for line in reversed(newest)
             ]

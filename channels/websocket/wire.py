@@ -125,6 +125,8 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at: datetime
     html: str | None = None
     file: FileLink | None = None
+    is_failure: bool = False
+    """The text explains why there is no answer."""
 
 
 class HistoryFrame(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):

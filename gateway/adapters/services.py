@@ -48,7 +48,14 @@ class SessionBrowser:
         if active is None:
             return []
         return [
-            Line(role=line.role, text=line.text, at=line.ts, file=enclosure(line.file) if line.file else None)
+            Line(
+                role="user" if line.role == "user" else "assistant",
+                # The same form as in the answer that the chat got.
+                text=f"*{line.text}*" if line.role == "gateway" else line.text,
+                at=line.ts,
+                file=enclosure(line.file) if line.file else None,
+                is_failure=line.is_failure,
+            )
             for line in await self._sessions.lines(active.key, limit)
         ]
 

@@ -22,6 +22,7 @@ MAX_EXPORT_CHARS = 20_000
 DEFAULT_LINES = 10
 MAX_LINES = 100
 QUOTE_WIDTH = 60
+_SPEAKERS = {"user": "You", "assistant": "Agent", "gateway": "Gateway"}
 
 
 class SessionCommands:
@@ -196,7 +197,7 @@ class SessionCommands:
         lines = await self._sessions.lines(call.session, min(int(wanted), MAX_LINES)) if call.session else []
         if not lines:
             return Answer(text="This session has no messages yet.")
-        return Answer(text="\n\n".join(f"{'You' if line.role == 'user' else 'Agent'}: {line.text}" for line in lines))
+        return Answer(text="\n\n".join(f"{_SPEAKERS[line.role]}: {line.text}" for line in lines))
 
     async def clear(self, call: Call) -> Answer:
         check_right(self._live, call.inbound, Action.CLEAR, is_owner=call.is_owner)

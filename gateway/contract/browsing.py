@@ -29,6 +29,8 @@ class Line:
     at: datetime
     file: Enclosure | None = None
     """A file that the agent sent. The text names it."""
+    is_failure: bool = False
+    """The text says why there is no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

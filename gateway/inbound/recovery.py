@@ -133,7 +133,7 @@ class WorkRecovery:
         end: list[Entry] = []
         if is_turn and first.state is not InboxState.RECEIVED:
             end = [
-                entries.Assistant(content=f"*{text}*", turn=first.turn),
+                entries.System(content=text, is_failure=True, turn=first.turn),
                 entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=first.turn),
             ]
         try:

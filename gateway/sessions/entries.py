@@ -108,6 +108,13 @@ class Assistant(Entry, frozen=True, kw_only=True, tag="assistant"):
     usage: Usage | None = None
 
 
+class System(Entry, frozen=True, kw_only=True, tag="system"):
+    """A sentence of the gateway about a turn: why it failed or was stopped. People see it, the model does not."""
+
+    content: str
+    is_failure: bool = False
+
+
 class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):
     tool_use_id: str
     name: str

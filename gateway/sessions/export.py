@@ -20,12 +20,12 @@ from gateway.text import excerpt, printable
 NAME_WIDTH = 80
 
 _BACKTICKS = re.compile("`+")
-_HEADINGS = {"user": "User", "assistant": "Assistant", "tool_result": "Tool result"}
+_HEADINGS = {"user": "User", "assistant": "Assistant", "tool_result": "Tool result", "gateway": "Gateway"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One message of the document. `role` is `user`, `assistant` or `tool_result`; `name` is the name of a user."""
+    """One message of the document. `role` is `user`, `assistant`, `tool_result` or `gateway`; `name` is a user's."""
 
     role: str
     content: str
@@ -69,6 +69,8 @@ class StatementBuilder:
                 answer = self._answer or Statement(role="assistant", content="", at=entry.ts)
                 call = ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input)
                 self._answer = replace(answer, tool_calls=(*answer.tool_calls, call))
+            case entries.System():
+                return [*self.finish(), Statement(role="gateway", content=entry.content, at=entry.ts)]
             case entries.SentFile():
                 return [*self.finish(), Statement(role="assistant", content=f"[file: {entry.name}]", at=entry.ts)]
             case entries.ToolResult():
@@ -129,7 +131,10 @@ def _moment(moment: datetime) -> str:
 
 
 class JsonExport:
-    """One JSON object: session_id, channel, chat_id, created_at, last_accessed, messages."""
+    """One JSON object: session_id, channel, chat_id, created_at, last_accessed, messages.
+
+    Its format has no role for the gateway's own sentences, so they are left out.
+    """
 
     def __init__(self, meta: SessionMeta, undone: Iterable[str] = ()) -> None:
         self._meta = meta
@@ -163,6 +168,8 @@ class JsonExport:
     def _render(self, statements: list[Statement]) -> str:
         pieces = []
         for statement in statements:
+            if statement.role == "gateway":
+                continue
             message: dict[str, Json] = {
                 "role": statement.role,
                 "content": statement.content,

@@ -12,6 +12,7 @@ from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.turn_progress import INTERRUPTED, to_tool_call
 
 _CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
+_NEVER_EMPTY = (e.User, e.System)
 
 SUMMARY_HEADING = "[Summary of the earlier conversation]\n\n"
 _EDITED = "[I have edited an earlier message. It now says:]\n"
@@ -21,7 +22,7 @@ _NOT_SHOWN_AGAIN = "[The images are not shown again, because the answer to them 
 def effective_entries(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
     """Return the entries after the last `clear`, without those of undone turns.
 
-    With `enough`, entries before that many visible messages may be left out; messages of `turn` do not count.
+    With `enough`, entries before that many messages for the model may be left out; messages of `turn` do not count.
     """
     effective: list[Entry] = []
     undone: set[str | None] = set()
@@ -34,7 +35,8 @@ def effective_entries(entries: Sequence[Entry], *, enough: int | None = None, tu
         if undone and entry.turn in undone:
             continue
         effective.append(entry)
-        if enough is not None and (turn is None or entry.turn != turn) and is_visible(entry):
+        is_message = is_visible(entry) and not isinstance(entry, e.System)
+        if enough is not None and (turn is None or entry.turn != turn) and is_message:
             visible += 1
             # One more than enough, and at a question: the window never starts inside a turn.
             if visible > enough and isinstance(entry, e.User):
@@ -84,7 +86,7 @@ def is_conversation(entry: Entry) -> bool:
 
 def is_visible(entry: Entry) -> bool:
     """Return True for messages that a person sees. An assistant entry without text only carries tool calls."""
-    return isinstance(entry, e.User) or (isinstance(entry, e.Assistant) and entry.content != "")
+    return isinstance(entry, _NEVER_EMPTY) or (isinstance(entry, e.Assistant) and entry.content != "")
 
 
 def is_turn_boundary(before: Entry | None, after: Entry | None) -> bool:
@@ -124,12 +126,14 @@ def apply_edits(entries: list[Entry]) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleLine:
-    """One message or file as a person sees it. `role` is `user` or `assistant`."""
+    """One message or file as a person sees it. `role` is `user`, `assistant`, or `gateway` for its own sentences."""
 
     role: str
     text: str
     ts: datetime
     file: e.SentFile | None = None
+    is_failure: bool = False
+    """The line says why there is no answer."""
 
 
 def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
@@ -143,11 +147,17 @@ def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
                 lines.append(VisibleLine(role="user", text=visible_text(entry), ts=entry.ts))
             case e.Assistant():
                 lines.append(VisibleLine(role="assistant", text=entry.content, ts=entry.ts))
+            case e.System():
+                lines.append(system_line(entry))
             case e.SentFile():
                 lines.append(VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts, file=entry))
             case _:
                 pass
     return [line for line in lines if line.text][-limit:]
+
+
+def system_line(entry: e.System) -> VisibleLine:
+    return VisibleLine(role="gateway", text=entry.content, ts=entry.ts, is_failure=entry.is_failure)
 
 
 def visible_text(entry: e.User) -> str:

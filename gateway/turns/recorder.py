@@ -125,14 +125,14 @@ class TurnRecorder:
         If it `may_continue`, the turn of the next message in the lane begins in the same commit.
         """
         job, outcome = state.jobs[0], state.outcome or TurnOutcome.ANSWERED
-        unwritten = join_paragraphs(["".join(state.streaming), state.note])
-        answer = state.replies(join_paragraphs([*state.written, unwritten]))
+        unwritten = "".join(state.streaming)
+        answer = state.replies(join_paragraphs([*state.written, unwritten, f"*{state.note}*" if state.note else ""]))
         parts = self._delivery.compose_all(answer, turn=job.turn, files=state.sent)
         reason = NOT_RUN if state.is_waiting else INTERRUPTED
         end: list[Entry] = [
             *([] if state.has_begun else state.opening_entries()),
             *(entries.ToolResult(tool_use_id=call, output=reason, is_error=True) for call in state.calls),
-            _assistant_entry(state, unwritten),
+            *_last_entries(state, unwritten),
             entries.TurnEnd(outcome=outcome),
         ]
         settled = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
@@ -199,6 +199,15 @@ class TurnRecorder:
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:
     """Let the turn of `job` answer the messages of `others` as well."""
     return [SetInboxState(turn=other.turn, state=InboxState.RUNNING, answered_by=job.turn) for other in others]
+
+
+def _last_entries(state: TurnState, text: str) -> list[Entry]:
+    """Return the text of the last step, and after it why there is no more. The model must not see the reason."""
+    answer = _assistant_entry(state, text)
+    if not state.note:
+        return [answer]
+    reason = entries.System(content=state.note, is_failure=state.outcome is TurnOutcome.FAILED)
+    return [answer, reason] if text or answer.usage else [reason]
 
 
 def _assistant_entry(state: TurnState, text: str) -> entries.Assistant:

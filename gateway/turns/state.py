@@ -31,7 +31,7 @@ class TurnState(Struct, kw_only=True):
     outcome: TurnOutcome | None = None
     """None while the turn runs."""
     note: str = ""
-    """Explains in the chat why the turn ended without an answer."""
+    """A sentence that says why the turn ended without an answer. It is not part of the conversation."""
     written: list[str] = field(default_factory=list)
     """The texts of finished steps, which are in the transcript."""
     streaming: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class TurnState(Struct, kw_only=True):
     def end(self, outcome: TurnOutcome, reason: str) -> None:
         """Set how the turn ends without an answer. The text so far stays, and `reason` follows it."""
         self.outcome = outcome
-        self.note = f"*{reason}*"
+        self.note = reason
 
     def opening_entries(self) -> list[Entry]:
         """Return the entries that the turn starts with in the transcript."""

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from config import GatewaySettings
+from gateway.adapters.services import SessionBrowser
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
+from gateway.contract import Address, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.errors import ProviderFailed
+from gateway.sessions import entries
 from gateway.spool import SpoolFull
-from tests.daemon.harness import gateway, settings
+from gateway.turns.approvals import Approvals
+from tests.agent.wire import OPENAI
+from tests.daemon.harness import Slow, ask, gateway, settings, transcript_entries
+from tests.daemon.models import said, talking
 
 
 class Scripted:
@@ -34,6 +40,40 @@ class Scripted:
 
 def use(daemon: Daemon, provider: Provider) -> None:
     daemon.agents.replace("main", lambda agent: replace(agent, provider=provider))
+
+
+async def test_a_failure_is_shown_to_people_and_not_to_the_model(tmp_path: Path) -> None:
+    refusal, answer = OPENAI.refusal(404, "model_not_found"), OPENAI.answer("Hello.")
+    async with talking(tmp_path, refusal, answer) as (server, chat, daemon):
+        failed = await ask(chat, "hello")
+        await ask(chat, "hello again")
+        _, *asked = said(server)
+        shown = await ask(chat, "/history")
+        (session,) = daemon.sessions.list("agent:main:loopback:direct:somebody")
+        address = Address(channel="loopback", kind=PeerKind.DIRECT, peer="somebody")
+        browser = SessionBrowser(daemon.live, daemon.sessions, Approvals(daemon.live, daemon.sessions))
+        lines = await browser.history(address, Sender(id="somebody", is_owner=True), limit=9)
+    assert asked == ["hello", "hello again"]
+    reason = failed.strip("*")
+    assert reason
+    assert shown == f"You: hello\n\nGateway: {reason}\n\nYou: hello again\n\nAgent: Hello."
+    assert [(line.role, line.text, line.is_failure) for line in lines][1] == ("assistant", failed, True)
+    assert session.messages == 4
+    (stored,) = (entry for entry in transcript_entries(tmp_path) if isinstance(entry, entries.System))
+    assert (stored.content, stored.is_failure) == (reason, True)
+
+
+async def test_the_reason_of_a_stop_is_not_part_of_the_conversation(tmp_path: Path) -> None:
+    slow = Slow()
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        use(daemon, slow)
+        await chat.say("hello")
+        await slow.is_asked.wait()
+        await chat.say("/stop")
+        texts = {(await chat.hear_message()).text for _ in range(2)}
+        history = await daemon.sessions.history("agent:main:loopback:direct:somebody")
+    assert texts == {"Stopped.", "*Stopped.*"}
+    assert [type(message).__name__ for message in history] == ["UserMessage"]
 
 
 @pytest.mark.parametrize(

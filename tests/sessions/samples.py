@@ -42,6 +42,7 @@ conversation = st.one_of(
     st.builds(e.ToolResult, tool_use_id=tool_ids, output=texts, is_error=st.booleans(), turn=turns),
 )
 marks = st.one_of(
+    st.builds(e.System, content=texts, is_failure=st.booleans(), turn=turns),
     st.builds(e.Plan, steps=st.tuples(st.builds(e.PlanStep, content=texts, status=texts))),
     st.builds(e.Approval, approval_id=texts, question=texts, decision=st.none() | texts),
     st.builds(e.Edit, event_id=texts, content=texts),

@@ -153,6 +153,14 @@ thanks
 """
 
 
+def test_a_failure_is_in_the_markdown_export_and_not_in_the_json_export() -> None:
+    entries = sealed([*dialogue(1), e.User(content="thanks"), e.System(content="The model is down.", is_failure=True)])
+    text = export_text(MarkdownExport(meta(entries)), entries)
+    assert text.endswith("## Gateway, 2026-03-01 00:00:09 UTC\n\nThe model is down.\n")
+    messages = json.loads(export_text(JsonExport(meta(entries)), entries))["messages"]
+    assert [message["content"] for message in messages] == ["question of t1", "", "noon", "answer of t1", "thanks"]
+
+
 def test_an_empty_session_can_be_exported() -> None:
     entries = sealed([header()])
     assert export_text(MarkdownExport(meta(entries)), []).startswith("# Session 1\n")

@@ -23,6 +23,7 @@ from gateway.cli.sessions.names import find_session, unknown_scope
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.sessions import VisibleLine, entries, visible_text
+from gateway.sessions.history import system_line
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import end_of_last_line
@@ -212,6 +213,8 @@ def _decode(lines: Iterable[bytes]) -> Iterator[VisibleLine]:
                 message = VisibleLine(role="user", text=visible_text(entry), ts=entry.ts)
             case entries.Assistant():
                 message = VisibleLine(role="assistant", text=entry.content, ts=entry.ts)
+            case entries.System():
+                message = system_line(entry)
             case entries.SentFile():
                 message = VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts)
             case entries.Clear():

@@ -26,6 +26,7 @@ from gateway.sessions.entries import (
     SentFile,
     Status,
     Summary,
+    System,
     Title,
     ToolResult,
     ToolUse,
@@ -55,6 +56,7 @@ _Known = (
     Header
     | User
     | Assistant
+    | System
     | ToolUse
     | ToolResult
     | SentFile

@@ -53,7 +53,7 @@ class EnoughForLines:
             self._left = 0
         elif isinstance(entry, e.Undo):
             self._undone.add(entry.undone)
-        elif isinstance(entry, e.User | e.Assistant) and entry.content and entry.turn not in self._undone:
+        elif isinstance(entry, e.User | e.Assistant | e.System) and entry.content and entry.turn not in self._undone:
             self._left -= 1
 
     @property
