@@ -3,7 +3,6 @@
 import json
 import os
 import queue
-import re
 import signal
 import subprocess
 import sys
@@ -132,12 +131,9 @@ class DaemonProcess:
     def errors(self) -> str:
         return (self.home / "stderr").read_text()
 
-    @property
     def link(self) -> str:
-        """The sign-in link that the daemon printed."""
-        while (found := re.search(r"http://\S+#code=\S+", self.errors())) is None:
-            assert self.process.poll() is None, self.errors()
-        return found[0]
+        """Return a new sign-in link."""
+        return gatehouse("link", home=self.home).stdout.strip()
 
     @property
     def token(self) -> str:

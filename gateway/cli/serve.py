@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from contextlib import closing
@@ -15,7 +16,7 @@ from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, load_settings, print_error
 from gateway.daemon import Daemon
 from gateway.errors import CannotStart, Refused
-from gateway.install.sd_notify import is_journal, notify, reloading, report_status, stopping, watchdog_interval
+from gateway.install.sd_notify import notify, reloading, report_status, stopping, watchdog_interval
 from gateway.observability import housekeeping
 from gateway.observability.log_file import LogFile
 from gateway.observability.logging import configure, secrets_in
@@ -52,10 +53,13 @@ async def _serve(loaded: Loaded, config: Path | None) -> bool:
                 _notify_systemd("READY=1")
                 log.info("gateway_ready", url=daemon.server.url, pid=os.getpid())
                 controls.started.set()
-                # The link signs its reader in, so it must not be stored in the journal.
-                if not is_journal(STDERR, os.environ.get("JOURNAL_STREAM")):
+                if os.isatty(STDERR):
                     link = daemon.sign_in_link()
                     print_error(f"\n  Gatehouse is ready. Open this link to chat (it works once):\n\n    {link}\n")
+                else:
+                    # The link signs its reader in, so no file and no journal must store it.
+                    option = f" --config {shlex.quote(str(config))}" if config else ""
+                    print_error(f"Gatehouse is ready. For a link to the chat page, run: gatehouse link{option}")
 
             async def report_to_systemd() -> None:
                 await controls.started.wait()

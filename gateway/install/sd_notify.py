@@ -1,7 +1,6 @@
-"""Messages to the service manager (sd_notify), and detection of the journal."""
+"""Messages to the service manager (sd_notify)."""
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -31,19 +30,6 @@ def notify(address: str | None, state: str) -> None:
             peer.sendall(state.encode())
     except (OSError, ValueError) as error:  # ValueError: the address is malformed.
         log.warning("sd_notify_failed", state=state, reason=str(error))
-
-
-def is_journal(descriptor: int, journal_stream: str | None) -> bool:
-    """Return True if `descriptor` is connected to the journal.
-
-    systemd sets $JOURNAL_STREAM to `device:inode` of the stream. The variable alone proves little: programs that a
-    service starts inherit it, and so do the shells of a desktop session.
-    """
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return False
-    return journal_stream == f"{status.st_dev}:{status.st_ino}"
 
 
 def reloading() -> str:

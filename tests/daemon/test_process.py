@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.channels.terminal.pseudo_terminal import in_terminal
 from tests.daemon_process import (
     COMMAND,
     DEFAULTS,
@@ -45,9 +46,8 @@ def readiness(url: str) -> dict[str, object]:
             assert monotonic() < deadline
 
 
-def test_it_runs_without_config_or_key_and_prints_its_address(tmp_path: Path) -> None:
+def test_it_runs_without_config_or_key(tmp_path: Path) -> None:
     with running(tmp_path, start=by_shell()) as daemon:
-        assert daemon.link.startswith(f"{daemon.url}/#code=")
         assert get(f"{daemon.url}/healthz") == (200, {"status": "alive"})
         assert readiness(daemon.url) == {"status": "ready", "channels": {"web": "up", "terminal": "up"}}
         assert daemon.stop() == 0
@@ -360,21 +360,21 @@ def test_it_runs_without_a_reachable_service_manager(tmp_path: Path, address: st
         assert daemon.stop() == 0
 
 
-def test_the_link_is_not_written_to_the_journal(tmp_path: Path) -> None:
+async def test_the_link_is_printed_to_a_terminal(tmp_path: Path) -> None:
     write_config(tmp_path)
-    (tmp_path / "stderr").touch()
-    journal = (tmp_path / "stderr").stat()
-    with DaemonProcess(tmp_path, {"JOURNAL_STREAM": f"{journal.st_dev}:{journal.st_ino}"}) as daemon:
+    async with in_terminal("run", home=tmp_path) as terminal:
+        await terminal.shows("/#code=")
+        terminal.send_signal(signal.SIGTERM)
+        assert await terminal.ended() == 0
+
+
+def test_the_link_is_not_written_to_a_file_or_the_journal(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    with DaemonProcess(tmp_path) as daemon:
         daemon.ready().wait_for("channel_up")
         daemon.stop()
     assert "#code=" not in daemon.errors() + json.dumps(daemon.log)
-
-
-def test_the_link_is_printed_where_the_journal_is_only_inherited(tmp_path: Path) -> None:
-    """As in a terminal of a desktop that systemd has started."""
-    write_config(tmp_path)
-    with DaemonProcess(tmp_path, {"JOURNAL_STREAM": "8:1"}) as daemon:
-        assert daemon.ready().link.startswith(f"{daemon.url}/#code=")
+    assert daemon.errors() == f"Gatehouse is ready. For a link to the chat page, run: gatehouse link --config {path}\n"
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "| true", ">&- 2>&- <&-", ">/dev/full 2>/dev/full"])

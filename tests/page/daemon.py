@@ -19,10 +19,10 @@ class Daemon:
         write_config(home, DEFAULTS.replace("port = 0", f"port = {port}"))
 
     async def start(self) -> str:
-        """Start and return the sign-in link that the daemon prints."""
+        """Start and return a sign-in link."""
         self._running = DaemonProcess(self._home)
         await asyncio.to_thread(self._running.ready)
-        return self._running.link
+        return await asyncio.to_thread(self._running.link)
 
     async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._running is None:
