@@ -182,3 +182,6 @@ def _find_warnings(settings: Settings) -> Iterator[str]:
     for number, binding in enumerate(settings.bindings):
         if binding.channel and binding.channel not in settings.channels:
             yield f"bindings[{number}].channel: there is no table [channels.{binding.channel}], so it never matches"
+    for number, repo in enumerate(settings.repos):
+        if trouble := repo.find_trouble():
+            yield f"repos[{number}].path: {trouble}, so /workspace does not offer `{repo.name}`"

@@ -12,7 +12,7 @@ from config.settings.channels import Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.sessions import LimitSettings, SessionSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
-from config.types import Backend, ProviderKind, Slug, Table
+from config.types import Backend, ProviderKind, Slug, Table, resolve_links
 
 
 class Settings(Table):
@@ -81,17 +81,21 @@ class Settings(Table):
         return repos
 
     @model_validator(mode="after")
-    def _check_repos_exclude_data_dir(self) -> Self:
-        # Tools read and write the workspace, and data_dir contains the token and everyone's conversations.
-        data = self.gateway.data_dir.resolve()
+    def _check_folders_exclude_data_dir(self) -> Self:
+        # Tools read and write these folders, and data_dir contains the token and everyone's conversations.
+        data = resolve_links(self.gateway.data_dir)
+        folders = {f"repos[{number}].path": repo.path for number, repo in enumerate(self.repos)}
+        workspaces = resolve_links(self.gateway.workspace_root)
+        if workspaces != data / "workspace":  # The default, in which the gateway itself keeps nothing.
+            folders["gateway.workspace_root"] = workspaces
         problems = [
             Problem(
-                key=f"repos[{number}].path",
+                key=key,
                 message="overlaps with gateway.data_dir, so tools could read its secrets",
                 hint="choose a folder outside gateway.data_dir that does not contain it, or move gateway.data_dir",
             )
-            for number, repo in enumerate(self.repos)
-            if data.is_relative_to(repo.path.resolve()) or repo.path.resolve().is_relative_to(data)
+            for key, folder in folders.items()
+            if data.is_relative_to(folder) or folder.is_relative_to(data)
         ]
         if problems:
             raise InvalidTables(problems)

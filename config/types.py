@@ -161,6 +161,14 @@ FilePath = Annotated[Path, AfterValidator(_make_absolute)]
 """A path to a file or folder. Relative paths start at the config file's folder."""
 
 
+def resolve_links(path: Path) -> Path:
+    """Return `path` without links and `..`. A path that cannot be resolved stays as it is, and cannot be opened."""
+    try:
+        return path.resolve()
+    except RuntimeError:  # Raised by Python before 3.13 for a link that leads to itself.
+        return path
+
+
 def _check_url(value: str) -> str:
     # The messages do not quote the value: people do put passwords into URLs.
     try:

@@ -1,5 +1,7 @@
 """Agents, the providers of their models, and the repos that they work in."""
 
+import os
+import stat
 from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -19,6 +21,7 @@ from config.types import (
     Table,
     Text,
     Url,
+    resolve_links,
 )
 
 VENDORS = {ProviderKind.OPENAI: "OpenAI", ProviderKind.ANTHROPIC: "Anthropic"}
@@ -136,4 +139,22 @@ class Repo(Table):
     """A folder that a session can use as its workspace."""
 
     name: Slug = Field(description="The name to use in chat.")
-    path: FilePath = Field(description="The folder.")
+    path: FilePath = Field(description="The folder. Links in it are resolved when the file is read.")
+
+    @field_validator("path")
+    @classmethod
+    def _resolve_links(cls, path: Path) -> Path:
+        return resolve_links(path)
+
+    def find_trouble(self) -> str:
+        """Return why sessions cannot use the folder now, as part of a sentence, or an empty string. Reads the disk."""
+        try:
+            mode = self.path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return f"the folder {self.path} does not exist"
+        except OSError as error:
+            return f"the folder {self.path} cannot be used: {(error.strerror or 'unknown reason').lower()}"
+        if not stat.S_ISDIR(mode):
+            return f"{self.path} is not a folder"
+        is_readable = os.access(self.path, os.R_OK | os.X_OK)
+        return "" if is_readable else f"this user may not read the folder {self.path}"

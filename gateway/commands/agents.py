@@ -1,5 +1,6 @@
 """Commands about who answers in a session: the agent, its model, its tools, and how much of the session it sees."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from gateway.access.rights import Action, check_right
@@ -128,14 +129,19 @@ class AgentCommands:
 
     async def workspace(self, call: Call) -> Answer:
         session = await self._session(call)
-        folders = {repo.name for repo in self._live.settings.repos}
-        current = session.workspace if session.workspace in folders else DEFAULT
-        choices = [DEFAULT, *(repo.name for repo in self._live.settings.repos)]
+        repos = self._live.settings.repos
+        # A folder may come and go while the gateway runs, such as one on another disk.
+        troubles = await asyncio.to_thread(lambda: {repo.name: repo.find_trouble() for repo in repos})
+        current = session.workspace if session.workspace in troubles else DEFAULT
+        choices = [DEFAULT, *(name for name, trouble in troubles.items() if not trouble)]
         wanted = call.argument.lower()
         if not wanted:
             rows = _rows(choices if call.is_owner else [current], current)
-            return Answer(text="\n".join(["Workspaces", *rows, "/workspace <name> switches (owner)"]))
+            unavailable = [_unavailable(*each) for each in troubles.items() if each[1] and call.is_owner]
+            return Answer(text="\n".join(["Workspaces", *rows, *unavailable, "/workspace <name> switches (owner)"]))
         check_right(self._live, call.inbound, Action.CHOOSE_WORKSPACE, is_owner=call.is_owner)
+        if trouble := troubles.get(wanted):
+            raise Refused(_unavailable(wanted, trouble))
         if wanted not in choices:
             raise Refused(f"There is no workspace {wanted[:MAX_NAME]}. Available: {', '.join(choices)}.")
 
@@ -154,6 +160,10 @@ class AgentCommands:
 def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> ConfiguredAgent:
     """Return the agent that answers in `session` now, with its model."""
     return agents[call.routed.agent] if session is None else agents.chosen(call.routed.agent, session)
+
+
+def _unavailable(workspace: str, trouble: str) -> str:
+    return f"The workspace {workspace} is unavailable: {trouble}."
 
 
 def _rows(names: Iterable[str], current: str | None) -> list[str]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, load
 from gateway.contract import Sender
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
 from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
@@ -113,10 +112,14 @@ async def test_a_user_can_neither_choose_nor_list_workspaces(tmp_path: Path) -> 
             assert "website" not in reply.replace("/workspace website", "")
 
 
-@pytest.mark.parametrize("path", [".", "data", "data/sessions"])
-def test_a_workspace_that_contains_the_data_directory_is_refused(path: str, tmp_path: Path) -> None:
-    file = tmp_path / "gatehouse.toml"
-    file.write_text(f'[gateway]\ndata_dir = "data"\n[[repos]]\nname = "all"\npath = "{path}"\n')
-    file.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"repos\[0\]\.path.*data_dir"):
-        load(file)
+async def test_a_repo_whose_folder_is_gone_is_not_offered(tmp_path: Path) -> None:
+    repo = tmp_path / "website"
+    repo.mkdir()
+    async with gateway(settings(tmp_path, repos=[{"name": "website", "path": repo}])) as (_, chat):
+        await say_and_hear(chat, "hello")
+        repo.rmdir()
+        sentence = f"The workspace website is unavailable: the folder {repo} does not exist."
+        assert sentence in (await say_and_hear(chat, "/workspace")).text
+        assert sentence in (await say_and_hear(chat, "/workspace website")).text
+        repo.mkdir()
+        assert "work in website" in (await say_and_hear(chat, "/workspace website")).text
