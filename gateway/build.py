@@ -275,7 +275,7 @@ def build_daemon(
             *core_routes(auth=auth, health=status.health, url=lambda: server.url),
             *operator.routes(),
             *status.routes(),
-            *doctor_routes(lambda: live.settings, channels.by_identity),
+            *doctor_routes(lambda: live.settings, channels.by_identity, mcp),
             *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),

@@ -133,7 +133,7 @@ CLIENTS = {
     "gateway/install/setup.py": "a model server on this machine, at its usual address",
     "gateway/agent/providers/sdk_client.py": "providers, at the address in the configuration",
     "gateway/agent/providers/aiohttp_transport.py": "the transport below those",
-    "gateway/mcp/client.py": "an MCP server, at the address in the configuration",
+    "gateway/mcp/http.py": "an MCP server, at the address in the configuration",
     "gateway/files/to_text.py": "a provider's endpoint, at the address in the configuration",
     "channels/discord/api.py": "attachments, at the address that the platform's API returns",
 }

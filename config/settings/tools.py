@@ -68,6 +68,27 @@ class McpSettings(Table):
     timeout: Seconds = Field(
         default=60.0, ge=0.1, le=DAY, description="How many seconds the server gets to start, and to answer a call."
     )
+    max_result_bytes: Integer = Field(
+        default=2_000_000,
+        ge=10_000,
+        le=100_000_000,
+        description="The largest message that is read from the server. A larger result becomes an error.",
+    )
+    max_tools: Integer = Field(
+        default=200, ge=1, le=2000, description="How many of its tools are used. Further ones are left out."
+    )
+    max_schema_bytes: Integer = Field(
+        default=32_000,
+        ge=100,
+        le=1_000_000,
+        description="The largest schema of a tool, which is part of every model request. Larger tools are left out.",
+    )
+    max_schemas_bytes: Integer = Field(
+        default=400_000,
+        ge=1000,
+        le=10_000_000,
+        description="The size of the schemas of all its tools together. Further tools are left out.",
+    )
 
     @field_validator("url")
     @classmethod

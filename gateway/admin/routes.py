@@ -18,6 +18,7 @@ from gateway.admin.session_routes import required_text, stream_route
 from gateway.contract import Access, Caller, Channel, Route
 from gateway.conversation import Json
 from gateway.errors import Refused
+from gateway.mcp.server import McpServers
 from gateway.outbound.delivery import Delivery
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, OutboxState, RetryDead, Spool
@@ -183,15 +184,17 @@ def _describe_guest(guest: Guest) -> dict[str, Json]:
     }
 
 
-def doctor_routes(settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel]) -> list[Route]:
+def doctor_routes(
+    settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel], mcp: McpServers
+) -> list[Route]:
     """Return the route for checks that only the daemon can make: it has the secrets, and runs in its sandbox."""
 
     async def examine(_request: web.Request, _: Caller) -> web.StreamResponse:
         # Rarely used, so the daemon's start does not wait for it.
         from gateway.doctor.finding import as_json  # noqa: PLC0415
-        from gateway.doctor.peers import DEADLINE, check_peers  # noqa: PLC0415
+        from gateway.doctor.peers import DEADLINE, check_mcp, check_peers  # noqa: PLC0415
 
-        findings = await check_peers(settings(), channels, DEADLINE)
+        findings = [*await check_peers(settings(), channels, DEADLINE), *check_mcp(mcp)]
         return web.json_response({"findings": [as_json(finding) for finding in findings]})
 
     return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=DOCTOR_TIMEOUT)]

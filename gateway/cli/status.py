@@ -106,6 +106,7 @@ def render(report: StatusReport) -> list[str]:
     up = duration(timedelta(seconds=report.uptime_seconds))
     lines = [f"Gatehouse {report.version} is {report.state}, up {up}"]
     lines += (f"  ! {sentence}" for sentence in (*report.troubles, *report.warnings))
+    lines += (f"  - {sentence}" for sentence in report.notes)
 
     lines += ("", "Channels")
     names = [each.name if each.account == "default" else f"{each.name}:{each.account}" for each in report.channels]

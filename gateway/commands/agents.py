@@ -20,6 +20,7 @@ DEFAULT = "default"
 """Stands for the agent's own model, or its own workspace."""
 MAX_NAME = 200
 SUMMARY_WIDTH = 80
+MAX_LEFT_OUT = 20
 
 
 class AgentCommands:
@@ -125,7 +126,12 @@ class AgentCommands:
             for server in self._mcp
             if server.trouble
         ]
-        return Answer(text="\n".join([f"Tools of {agent.name}", *(rows or ["(none)"]), *unavailable]))
+        left_out = [
+            f"Left out: `{each.name}` of {server.name}" + (f": {each.reason}." if call.is_owner else ".")
+            for server in self._mcp
+            for each in server.left_out[:MAX_LEFT_OUT]
+        ]
+        return Answer(text="\n".join([f"Tools of {agent.name}", *(rows or ["(none)"]), *left_out, *unavailable]))
 
     async def workspace(self, call: Call) -> Answer:
         session = await self._session(call)

@@ -4,7 +4,7 @@ The process with the gateway's secrets and restrictions makes the calls: the dae
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
+from gateway.mcp.server import McpServers
 from gateway.sandbox.bubblewrap import SandboxUnavailable
+from gateway.text.plain import count
 
 DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
@@ -87,6 +89,19 @@ async def check_model(name: str, settings: ProviderSettings, model: str | None, 
         message = f"The model `{model}` hasn't answered for {deadline:g} seconds."
         return error(about, message, f"Check {about}.base_url and the network. A local model may still be loading.")
     return ok(about, f"The model `{model}` answers.")
+
+
+def check_mcp(servers: McpServers) -> Iterator[Finding]:
+    """Report the MCP servers of the running daemon, and the tools that they may not add."""
+    for server in servers:
+        about = f"mcp.{server.name}"
+        if server.trouble:
+            yield error(about, f"The server cannot be used: {server.trouble}.", f"Check the settings in {about}.")
+        elif not server.left_out:
+            yield ok(about, f"The server has {count(len(server.tools), 'tool')}.")
+        for each in server.left_out:
+            message = f"The tool `{each.name}` is left out: {each.reason}."
+            yield warning(about, message, f"If an agent needs this tool, raise that limit in {about}.")
 
 
 async def check_sandbox(settings: Settings) -> Finding:

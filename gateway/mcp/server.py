@@ -18,6 +18,7 @@ from gateway.agent.protocol import ToolSpec
 from gateway.agent.tools import Tool, ToolContext, ToolFailed
 from gateway.aio import backoff_delays
 from gateway.conversation import Json
+from gateway.mcp.limits import TOO_LARGE, LeftOutTool, select_tools
 from gateway.text import clean, excerpt
 
 log = structlog.get_logger()
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from mcp import Client
 
 
-MAX_TOOLS = 200
 MAX_DESCRIPTION_CHARS = 2_000
 POLL_INTERVAL = 30.0
 """Seconds between two requests for the list of tools, which also show that the server is still there."""
@@ -69,6 +69,8 @@ class McpServer:
         self.settings = settings
         self.tools: tuple[Tool, ...] = ()
         """As last listed. They stay while the server is down, since conversations may refer to them."""
+        self.left_out: tuple[LeftOutTool, ...] = ()
+        """Tools that exceed a limit, as last listed."""
         self.trouble = "it is being started"
         """Why its tools cannot be used now, or an empty string. It may name programs and addresses."""
         self.ready = asyncio.Event()
@@ -120,14 +122,16 @@ class McpServer:
     async def _list_tools(self, client: "Client") -> tuple[Tool, ...]:
         listed: list[Any] = []  # Any: types of the SDK, which this module does not import.
         cursor: str | None = None
-        for _ in range(MAX_TOOLS):  # A server could return pages without end.
+        for _ in range(self.settings.max_tools):  # A server could return pages without end.
             page = await client.list_tools(cursor=cursor, cache_mode="refresh")
             listed += page.tools
             cursor = page.next_cursor
-            if cursor is None:
+            if cursor is None or len(listed) > self.settings.max_tools:
                 break
-        if len(listed) > MAX_TOOLS:
-            log.warning("mcp_tools_truncated", server=self.name, listed=len(listed), most=MAX_TOOLS)
+        kept, left_out = select_tools(listed, self.settings)
+        for each in set(left_out).difference(self.left_out):  # Not again with every poll.
+            log.warning("mcp_tool_left_out", server=self.name, tool=each.name, reason=each.reason)
+        self.left_out = left_out
         return tuple(
             Tool(
                 spec=ToolSpec(
@@ -140,7 +144,7 @@ class McpServer:
                 concurrent=bool(each.annotations and each.annotations.read_only_hint),
                 deadline=self.settings.timeout,
             )
-            for each in listed[:MAX_TOOLS]
+            for each in kept
         )
 
     async def _call_tool(self, tool: str, _context: ToolContext, arguments: dict[str, Json]) -> str:
@@ -151,6 +155,13 @@ class McpServer:
         try:
             return result_text(await self._client.call_tool(tool, arguments))
         except MCPError as failure:
+            if TOO_LARGE in failure.error.message:
+                limit = self.settings.max_result_bytes
+                log.warning("mcp_result_too_large", server=self.name, tool=tool, limit=limit)
+                raise ToolFailed(
+                    f"The result of {tool} is larger than {limit:,} bytes, so it was not read. Ask for less at once. "
+                    f"The operator can raise mcp.{self.name}.max_result_bytes."
+                ) from failure
             if failure.error.code == _CONNECTION_CLOSED:
                 self._lost.set()  # The next poll would notice it as well, but later.
             raise ToolFailed(f"The MCP server {self.name} reported an error: {failure.error.message}") from failure

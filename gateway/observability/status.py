@@ -120,6 +120,8 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     spool_busy_seconds: float = 0.0
     spool_transactions: int = 0
     cpu_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    """Facts that the operator should know, but that need no action."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,6 +186,11 @@ class GatewayStatus:
             if failures >= FAILURES_IN_A_ROW:
                 yield f"The model {model} failed {failures} times in a row. See the log for the reason."
 
+    def _notes(self) -> Iterator[str]:
+        for server in self.mcp:
+            if number := len(server.left_out):
+                yield f"Left out of the MCP server {server.name}: {count(number, 'tool')}. /tools says why."
+
     def sentence(self) -> str:
         health = self.health()
         channels = ", ".join(f"{channel.name} {channel.state}" for channel in health.channels)
@@ -192,6 +199,7 @@ class GatewayStatus:
             f"Gatehouse {__version__}, up {duration(self.now() - self._started_at)}; channels: {channels}.",
             f"{count(self.lanes.running, 'turn')} running{approvals}, {count(self.lanes.waiting, 'message')} waiting.",
             *(f"Trouble: {trouble}" for trouble in (*health.troubles, *health.warnings)),
+            *self._notes(),
         ]
         return "\n".join(lines)
 
@@ -259,6 +267,7 @@ class GatewayStatus:
             memory_bytes=resident_bytes(),
             open_files=open_files(),
             cpu_seconds=round(times.user + times.system, 3),
+            notes=tuple(self._notes()),
             disk_free_bytes=self.disk.free,
             models=tuple(
                 ModelReport(

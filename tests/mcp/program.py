@@ -47,6 +47,17 @@ async def hang() -> None:
     await asyncio.sleep(3600)
 
 
+@app.tool()
+def letters(number: int) -> str:
+    """Return a text of this length."""
+    return "x" * number
+
+
+if os.environ.get("HUGE_TOOL"):
+    app.add_tool(lambda: "", name="huge", description="Has a large schema.")
+    app._tool_manager._tools["huge"].parameters["description"] = "x" * int(os.environ["HUGE_TOOL"])  # noqa: SLF001
+
+
 if len(sys.argv) > 1:
     app.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
 else:

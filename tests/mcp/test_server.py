@@ -14,6 +14,7 @@ import pytest
 from config import McpSettings
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.conversation import Json, ToolCall, ToolOutcome
+from gateway.doctor.peers import check_mcp
 from gateway.mcp.server import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, settings
@@ -140,6 +141,54 @@ async def test_a_running_server_is_reached_by_its_url() -> None:
             assert (await call(toolbox, "far__headers")).output == "Bearer canary"
 
 
+LIMIT = 100_000
+
+
+async def test_a_result_over_the_limit_fails_only_its_own_call() -> None:
+    async with running(sums=program(max_result_bytes=LIMIT)) as servers:
+        toolbox = await up(servers)
+        large, small = await asyncio.gather(
+            call(toolbox, "sums__letters", number=10 * LIMIT), call(toolbox, "sums__add", a=1, b=1)
+        )
+        assert large.is_error
+        assert "The result of letters is larger than 100,000 bytes, so it was not read." in large.output
+        assert small == ToolOutcome(id="1", output="2")
+        assert not any(server.trouble for server in servers)
+        # The largest text that fits next to the rest of the message.
+        assert not (await call(toolbox, "sums__letters", number=LIMIT // 2 - 1_000)).is_error
+
+
+async def test_a_response_over_the_limit_fails_only_its_own_call() -> None:
+    async with served() as url:
+        settings = McpSettings.model_validate({"url": url, "timeout": 5, "max_result_bytes": LIMIT})
+        async with running(far=settings) as servers:
+            toolbox = await up(servers)
+            large = await call(toolbox, "far__letters", number=10 * LIMIT)
+            assert large.is_error
+            assert "The result of letters is larger than 100,000 bytes, so it was not read." in large.output
+            assert (await call(toolbox, "far__add", a=1, b=1)).output == "2"
+            assert not any(server.trouble for server in servers)
+
+
+async def test_a_tool_with_a_large_schema_is_left_out() -> None:
+    async with running(sums=program(env={"HUGE_TOOL": "50000"})) as servers:
+        toolbox = await up(servers)
+        (server,) = servers
+        assert "sums__huge" not in {spec.name for spec in toolbox.specs()}
+        (left_out,) = server.left_out
+        assert left_out.name == "huge"
+        assert left_out.reason.endswith("and max_schema_bytes is 32,000")
+        assert (await call(toolbox, "sums__add", a=1, b=1)).output == "2"
+
+
+async def test_tools_beyond_the_number_are_left_out() -> None:
+    async with running(sums=program(max_tools=2)) as servers:
+        toolbox = await up(servers)
+        (server,) = servers
+        assert [spec.name for spec in toolbox.specs()] == ["sums__add", "sums__refuse"]
+        assert "environment" in {each.name for each in server.left_out}
+
+
 async def test_an_agent_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     script: list[Reply] = [OPENAI.answer(calls=[Call("sums__add", ['{"a": 40, "b": 2}'])]), OPENAI.answer("It is 42.")]
     async with serving(OPENAI, *script) as model:
@@ -154,6 +203,18 @@ async def test_an_agent_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     first, second = (request.body for request in model.requests)
     assert {tool["function"]["name"].partition("__")[0] for tool in first["tools"]} == {"sums"}
     assert second["messages"][-1]["content"] == "42"
+
+
+async def test_tools_and_status_name_tools_that_were_left_out(tmp_path: Path) -> None:
+    configured = settings(tmp_path, mcp={"sums": program(env={"HUGE_TOOL": "50000"})})
+    async with gateway(configured) as (daemon, chat):
+        (server,) = daemon.mcp
+        await until(lambda: not server.trouble)
+        await chat.say("/tools")
+        assert "Left out: `huge` of sums: its schema has 50," in (await chat.hear_message()).text
+        await chat.say("/status")
+        assert "Left out of the MCP server sums: 1 tool. /tools says why." in (await chat.hear_message()).text
+        assert [finding.about for finding in check_mcp(daemon.mcp) if "`huge` is left out" in finding.message]
 
 
 async def test_waiting_for_ready_returns_once_the_tools_are_known() -> None:

@@ -1,0 +1,83 @@
+"""Limits on what an MCP server may send: the size of a message, and the number and sizes of its tools."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from config import McpSettings
+from gateway.text import clean, excerpt
+
+TOO_LARGE = "its answer is larger than `max_result_bytes`"
+"""Part of the error that replaces a message that was too large to be read."""
+
+_KEPT_BYTES = 256
+_MAX_NAME = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongLine:
+    """The start and the end of a line that was longer than the limit."""
+
+    head: bytes
+    tail: bytes
+
+
+class LineSplitter:
+    """Splits a stream of bytes into lines. Of a line that is longer than `limit`, only both ends are kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._head: bytes | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
+        """Yield the lines that end in `chunk`, without their line breaks."""
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._add(chunk[start:end])
+            start = end + 1
+            line, head = bytes(self._buffer), self._head
+            self._buffer, self._head = bytearray(), None
+            yield line if head is None else LongLine(head=head, tail=line[-_KEPT_BYTES:])
+        self._add(chunk[start:])
+
+    def _add(self, piece: bytes) -> None:
+        self._buffer += piece
+        if self._head is None and len(self._buffer) > self._limit:
+            self._head = bytes(self._buffer[:_KEPT_BYTES])
+        if self._head is not None:
+            del self._buffer[:-_KEPT_BYTES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutTool:
+    """A tool that no agent gets, with the reason."""
+
+    name: str
+    reason: str
+
+
+def select_tools(listed: Iterable[Any], settings: McpSettings) -> tuple[list[Any], tuple[LeftOutTool, ...]]:
+    """Divide the tools of a server into those within the limits, and those left out. The first ones take precedence.
+
+    The values are `Tool`s of the SDK, which this module does not import.
+    """
+    kept: list[Any] = []
+    left_out: list[LeftOutTool] = []
+    total = 0
+    for each in listed:
+        size = len(msgspec.json.encode(each.input_schema))
+        if size > settings.max_schema_bytes:
+            reason = f"its schema has {size:,} bytes, and max_schema_bytes is {settings.max_schema_bytes:,}"
+        elif len(kept) >= settings.max_tools:
+            reason = f"the server has more than max_tools, which is {settings.max_tools}"
+        elif total + size > settings.max_schemas_bytes:
+            reason = f"the schemas together are larger than max_schemas_bytes, which is {settings.max_schemas_bytes:,}"
+        else:
+            kept.append(each)
+            total += size
+            continue
+        left_out.append(LeftOutTool(name=excerpt(clean(each.name), _MAX_NAME), reason=reason))
+    return kept, tuple(left_out)
