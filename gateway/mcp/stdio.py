@@ -1,6 +1,6 @@
 """The transport to an MCP server that is a program: JSON lines through its stdin and stdout, with a limit on each line.
 
-It replaces the SDK's transport, which reads lines of any length.
+It replaces the SDK's transport, which reads lines of any length, and which ends only the process group of the server.
 """
 
 import asyncio
@@ -8,8 +8,10 @@ import errno
 import os
 import re
 import shutil
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 import anyio
@@ -22,12 +24,13 @@ from config import McpSettings
 from gateway.aio import finish_before_cancel
 from gateway.mcp.limits import TOO_LARGE, LineSplitter, LongLine
 
+_PROCESS_TREE = Path(__file__).with_name("process_tree.py")
 _CHUNK_BYTES = 65_536
 _FLUSH_TIMEOUT = 0.5
 _EXIT_TIMEOUT = 2.0
 """Seconds in which a server may exit by itself after its stdin was closed."""
 _KILL_TIMEOUT = 10.0
-"""Seconds for a program that was killed."""
+"""Seconds for `process_tree`, which kills earlier than that."""
 
 # Servers write the id either before the result or after it. A nested object or a string cannot look like this: the
 # first pattern begins with the line, and the second one ends with the brace that closes the whole message.
@@ -40,7 +43,7 @@ _NOT_A_RESPONSE = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb'\s*,\s*)?"method"')
 
 @asynccontextmanager
 async def run_program(settings: McpSettings, errors: TextIO) -> AsyncGenerator[Any]:  # Any: not exported by the SDK.
-    """Start the program of `settings` and yield the streams for the SDK. Afterwards, it has ended."""
+    """Start the program of `settings` and yield the streams for the SDK. Afterwards, all its processes have ended."""
     environment = get_default_environment() | {name: secret.reveal() for name, secret in settings.env.items()}
     command, *arguments = settings.command
     program = await asyncio.to_thread(shutil.which, command, path=environment.get("PATH"))
@@ -54,8 +57,7 @@ async def run_program(settings: McpSettings, errors: TextIO) -> AsyncGenerator[A
     )
     try:
         process = await asyncio.create_subprocess_exec(
-            program,
-            *arguments,
+            *(sys.executable, "-I", "-S", str(_PROCESS_TREE), str(os.getpid()), program, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=sink,
             stderr=errors,
@@ -133,7 +135,7 @@ class _ProgramStreams:
             self._receive.close()
 
     async def end(self, writer: asyncio.Task[None]) -> None:
-        """Let the program exit by itself, then have it killed."""
+        """Let the program exit by itself, then have it killed with all its processes."""
         self.received.close()
         self.to_send.close()
         await asyncio.wait({writer}, timeout=_FLUSH_TIMEOUT)

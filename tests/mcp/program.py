@@ -53,6 +53,18 @@ def letters(number: int) -> str:
     return "x" * number
 
 
+@app.tool()
+def daemonise(seconds: str) -> str:
+    """Start a process that leaves the session, and whose parent ends."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.execvp("sleep", ["sleep", seconds])  # noqa: S606, S607 - a test program.
+    os.wait()
+    return "started"
+
+
 if os.environ.get("HUGE_TOOL"):
     app.add_tool(lambda: "", name="huge", description="Has a large schema.")
     app._tool_manager._tools["huge"].parameters["description"] = "x" * int(os.environ["HUGE_TOOL"])  # noqa: SLF001

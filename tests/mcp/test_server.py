@@ -19,7 +19,9 @@ from gateway.mcp.server import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, settings
 from tests.polling import until
+from tests.sandbox.harness import NAP, processes_with
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).parent / "program.py")
 TIMEOUT = 60
 
@@ -187,6 +189,47 @@ async def test_tools_beyond_the_number_are_left_out() -> None:
         (server,) = servers
         assert [spec.name for spec in toolbox.specs()] == ["sums__add", "sums__refuse"]
         assert "environment" in {each.name for each in server.left_out}
+
+
+async def test_a_daemonised_process_of_a_program_ends_with_it() -> None:
+    async with running(sums=program()) as servers:
+        toolbox = await up(servers)
+        assert (await call(toolbox, "sums__daemonise", seconds=f"{NAP}1")).output == "started"
+    assert processes_with(f"{NAP}1") == []
+
+
+async def test_processes_of_a_program_that_dies_end_with_it() -> None:
+    async with running(sums=program()) as servers:
+        toolbox = await up(servers)
+        assert (await call(toolbox, "sums__daemonise", seconds=f"{NAP}2")).output == "started"
+        assert (await call(toolbox, "sums__die")).is_error
+        assert await asyncio.to_thread(processes_with, f"{NAP}2") == []
+
+
+HOST = """
+import asyncio
+from tests.mcp.test_server import NAP, call, program, running, up
+
+async def main():
+    async with running(sums=program()) as servers:
+        print((await call(await up(servers), "sums__daemonise", seconds="{nap}")).output, flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_all_processes_of_a_program_end_when_the_daemon_is_killed() -> None:
+    host = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOST.format(nap=f"{NAP}3"), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert host.stdout is not None
+    async with asyncio.timeout(TIMEOUT):
+        while await host.stdout.readline() != b"started\n":
+            pass
+    host.kill()
+    await host.wait()
+    assert await asyncio.to_thread(processes_with, f"{NAP}3") == []
 
 
 async def test_an_agent_calls_the_tools_of_a_server(tmp_path: Path) -> None:
