@@ -28,6 +28,7 @@ from config.types import (
     LogLevel,
     ProviderKind,
     WaitingSign,
+    WorkspaceMode,
 )
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "ToolSettings",
     "TranscriptionSettings",
     "WaitingSign",
+    "WorkspaceMode",
     "destination",
     "find",
     "find_ignored",

@@ -115,6 +115,13 @@ class Backend(StrEnum):
     ACP = "acp"
 
 
+class WorkspaceMode(StrEnum):
+    """Who works in the workspace of an agent: each scope in its own, or all scopes in one."""
+
+    PRIVATE = "private"
+    SHARED = "shared"
+
+
 class ProviderKind(StrEnum):
     OFFLINE = "offline"
     OPENAI = "openai"

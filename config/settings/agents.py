@@ -21,6 +21,7 @@ from config.types import (
     Table,
     Text,
     Url,
+    WorkspaceMode,
     resolve_links,
 )
 
@@ -51,6 +52,11 @@ class AgentSettings(Table):
     )
     choosable: Flag = Field(
         default=False, description="Whether everyone may choose it with /agent in a direct chat, not only owners."
+    )
+    workspace: WorkspaceMode = Field(
+        default=WorkspaceMode.PRIVATE,
+        description='"private": each person and each group has its own workspace; '
+        '"shared": everyone who talks to the agent works in one.',
     )
     max_iterations: Integer = Field(default=200, ge=1, description="How many times a turn may call the model.")
     command: tuple[Text, ...] = Field(

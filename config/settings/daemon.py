@@ -69,7 +69,7 @@ class GatewaySettings(Table):
     )
     workspace_root: FilePath = Field(
         default_factory=lambda data: data["data_dir"] / "workspace",
-        description='The folder that the file tools can access, outside data_dir. Default: "workspace" in data_dir.',
+        description='The folder of the workspaces, outside data_dir. Default: "workspace" in data_dir.',
     )
     log_format: LogFormat = Field(
         default=LogFormat.AUTO, description="The format of log lines; auto: console on a terminal, JSON otherwise."

@@ -45,6 +45,10 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The things that a tool may touch. Workspace and notes belong to the conversation's scope."""
 
     workspace: Path
+    is_private: bool = False
+    """The workspace belongs to one scope. It is created when a tool needs it first, and must not be a link."""
+    attachments: Path | None = None
+    """The files of the session, which tools can read and not change. The folder exists once there are any."""
     notes: Path
     now: Callable[[], datetime]
     send_file: SendFile = cannot_send

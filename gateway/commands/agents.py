@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from config import WorkspaceMode
 from gateway.access.rights import Action, check_right
 from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
@@ -143,6 +144,13 @@ class AgentCommands:
         wanted = call.argument.lower()
         if not wanted:
             rows = _rows(choices if call.is_owner else [current], current)
+            agent = agent_of(self._agents, call, session)
+            is_private = self._live.settings.agents[agent.name].workspace is WorkspaceMode.PRIVATE
+            rows.append(
+                "The default workspace belongs to this conversation alone."
+                if is_private
+                else f"Everyone who talks to {agent.name} shares the default workspace."
+            )
             unavailable = [_unavailable(*each) for each in troubles.items() if each[1] and call.is_owner]
             return Answer(text="\n".join(["Workspaces", *rows, *unavailable, "/workspace <name> switches (owner)"]))
         check_right(self._live, call.inbound, Action.CHOOSE_WORKSPACE, is_owner=call.is_owner)

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -74,7 +73,7 @@ class AttachmentDownloads:
         self._running[job.turn] = task
         task.add_done_callback(lambda _: self._running.pop(job.turn, None))
 
-    async def collect(self, job: Job, workspace: Path) -> tuple[entries.Attached, ...]:
+    async def collect(self, job: Job) -> tuple[entries.Attached, ...]:
         """Return the attachments of a message as its transcript has them.
 
         An attachment that is not available becomes a note with the reason.
@@ -88,17 +87,14 @@ class AttachmentDownloads:
         settings = self._live.settings.files
         reader = AttachmentReader(
             store=self.store,
-            workspace=workspace,
-            label=job.turn[:8],
             max_chars=settings.max_text_chars,
-            max_saved_bytes=settings.max_stored_bytes,
             transcribe=configured_transcriber(self._live.settings),
         )
         found: list[entries.Attached] = []
         for number, file in enumerate(attachments[: settings.max_per_message], start=1):
             try:
                 stored = await self._obtain(job, number, file)
-                found.append(await reader.read(file, stored, number))
+                found.append(await reader.read(file, stored))
             except Refused as reason:
                 found.append(unavailable(file, str(reason)))
         if surplus := len(attachments) - len(found):

@@ -3,6 +3,7 @@
 import asyncio
 import mimetypes
 import os
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from gateway.job import Job
 from gateway.sessions import entries
 
 _BLOCK_SIZE = 1 << 20
+_STORED_AS = re.compile(r"^[0-9a-f]{32}-(out)?\d+-")
+"""The start of a name in the store: turn and number. The agent may send a file back that it received."""
 
 
 def sent_file(file: Enclosure) -> entries.SentFile:
@@ -43,7 +46,7 @@ class OutgoingFiles:
         if self.count >= self.settings.max_per_message:
             raise Refused(f"an answer can have at most {self.settings.max_per_message} files")
         self.count += 1
-        label = safe_name(name)
+        label = safe_name(_STORED_AS.sub("", name))
 
         # `pread` in a thread: the file may be large, and reading it must not block the event loop.
         async def blocks() -> AsyncGenerator[bytes, None]:

@@ -78,6 +78,10 @@ class FileStore:
         except OSError as error:
             raise unusable(self._root, error.strerror) from error
 
+    def folder(self, session: str) -> Path:
+        """Return the folder with the files of a session. It exists once the session has one."""
+        return self._root / folder_of(session)
+
     async def keep(self, folder: str, name: str, chunks: AsyncIterable[bytes], *, limit: int) -> StoredFile:
         """Store the chunks and replace a file of that name. Raises `TooLarge` at the first byte beyond `limit`."""
         target = self._path(f"{folder}/{name}")

@@ -1,12 +1,8 @@
 """Turns attachments into text for the model: short texts in full, recordings transcribed, other files as a path."""
 
 import asyncio
-import os
 import re
-import shutil
-import stat
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -20,47 +16,11 @@ from gateway.contract import Attachment, AttachmentKind
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, as_text, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, StoredFile
-from gateway.private_files import CREATE, DIRECTORY_MODE, open_private
+from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.sessions import entries
 from gateway.text import clean
 
 log = structlog.get_logger()
-
-FOLDER = "attachments"
-_OURS = re.compile(r"[0-9a-f]{8}-\d+-.+")
-"""The names that `AttachmentReader` gives. The workspace may be a person's folder that has an `attachments` already."""
-
-
-def save(workspace: Path, name: str, source: Path, budget: int) -> str:
-    """Copy `source` into the folder for attachments and return its path in the workspace.
-
-    Deletes the oldest of our copies beyond `budget` bytes. The agent may have put a link in place of the folder or the
-    file, so links are not followed.
-    """
-    with suppress(FileExistsError):
-        (workspace / FOLDER).mkdir(mode=DIRECTORY_MODE)
-    folder = open_private(workspace / FOLDER, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
-        target = open_private(name, CREATE, directory=folder)
-        with os.fdopen(target, "wb") as copy, source.open("rb") as original:
-            shutil.copyfileobj(original, copy, 1 << 20)
-        files = []
-        for found in filter(_OURS.fullmatch, os.listdir(folder)):  # noqa: PTH208 - a descriptor, which no link can replace.
-            with suppress(FileNotFoundError):
-                status = os.stat(found, dir_fd=folder, follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    files.append((status.st_mtime, status.st_size, found))
-        total = sum(size for _, size, _ in files)
-        for _, size, old in sorted(files):
-            if total > budget and old != name:
-                os.unlink(old, dir_fd=folder)
-                total -= size
-    finally:
-        os.close(folder)
-    return f"{FOLDER}/{name}"
-
 
 OPENAI_URL = "https://api.openai.com/v1"
 TRANSCRIPTION_TIMEOUT = 120.0
@@ -137,14 +97,10 @@ class AttachmentReader:
     """Reads the attachments of one message. Texts of up to `max_chars` become part of the message."""
 
     store: FileStore
-    workspace: Path
-    label: str
-    """The prefix of names in the workspace, so that two files of the same name do not collide."""
     max_chars: int
-    max_saved_bytes: int
     transcribe: Transcribe | None
 
-    async def read(self, attachment: Attachment, stored: StoredFile, number: int) -> entries.Attached:
+    async def read(self, attachment: Attachment, stored: StoredFile) -> entries.Attached:
         found_type = media_type(await self.store.read(stored.ref, HEAD), attachment.media_type)
         kind = attachment.kind
         if found_type in PICTURES:
@@ -169,13 +125,8 @@ class AttachmentReader:
                 return msgspec.structs.replace(found, note=note, said=said)
         if kind is AttachmentKind.FILE and (text := await self._whole_text(found)) is not None:
             return msgspec.structs.replace(found, note=text)
-        # Everything else is copied into the workspace, where the agent's tools can open it.
-        name = safe_name(f"{self.label}-{number}-{found.name}")
-        try:
-            path = await asyncio.to_thread(save, self.workspace, name, stored.path, self.max_saved_bytes)
-            place = f"in the workspace: {path}"
-        except OSError as error:
-            place = f"it could not be saved into the workspace: {error.strerror}"
+        # The agent's tools open everything else. They see the stored file itself, so that no copy outlives the session.
+        place = f"saved as {ATTACHMENTS}/{stored.path.name}"
         note = f"[{kind}: {found.name}, {found_type}, {in_bytes(found.size)}; {place}{failure}]"
         return msgspec.structs.replace(found, note=note)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from gateway.sandbox.processes import ProcessResult, RunLimits, run_process
 
 WORKSPACE = "/workspace"
+ATTACHMENTS = "/attachments"
+"""Where commands find the files of their session, read-only. The file tools use this path as well."""
 
 _TMP_BYTES = 256 * 1024 * 1024
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
@@ -45,12 +47,19 @@ class SandboxCommand:
     limits: SandboxLimits
     bounds: RunLimits
     network: bool = False
+    attachments: Path | None = None
+    """The folder that the command sees as `ATTACHMENTS`, once it exists."""
 
 
 async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
     """Run `command` in a sandbox. Raises `SandboxUnavailable` if none can be made here."""
     argv = await asyncio.to_thread(
-        bubblewrap_argv, command.command, command.workspace, command.limits, network=command.network
+        bubblewrap_argv,
+        command.command,
+        command.workspace,
+        command.limits,
+        network=command.network,
+        attachments=command.attachments,
     )
     return await run_process(
         argv,
@@ -67,7 +76,9 @@ def command_environment(workspace: str, home: str) -> dict[str, str]:
     return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
 
 
-def bubblewrap_argv(command: str, workspace: Path, limits: SandboxLimits, *, network: bool) -> list[str]:
+def bubblewrap_argv(
+    command: str, workspace: Path, limits: SandboxLimits, *, network: bool, attachments: Path | None = None
+) -> list[str]:
     """Return the arguments that run `command` in the sandbox. Raises `SandboxUnavailable`. Blocks: use a thread."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -75,6 +86,8 @@ def bubblewrap_argv(command: str, workspace: Path, limits: SandboxLimits, *, net
     options = [*_working_options(bwrap)]
     if network:
         options += ["--share-net", *_read_only(_READABLE_WITH_NETWORK)]
+    if attachments is not None:
+        options += ["--ro-bind-try", str(attachments), ATTACHMENTS]
     options += ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
     return [bwrap, *options, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
 

@@ -53,7 +53,11 @@ async def run_by_service(command: SandboxCommand, service: Path) -> ProcessResul
         writer.close()
 
     try:
-        writer.write(_line({**asdict(command), "workspace": str(command.workspace)}))
+        paths = {
+            "workspace": str(command.workspace),
+            "attachments": str(command.attachments) if command.attachments else None,
+        }
+        writer.write(_line({**asdict(command), **paths}))
         await writer.drain()
         answer = json.loads(await reader.readline())
         if "refused" in answer:
@@ -140,6 +144,8 @@ def _decode_command(line: bytes) -> SandboxCommand:
             limits=SandboxLimits(**given["limits"]),
             bounds=RunLimits(**given["bounds"]),
             network=bool(given["network"]),
+            # A daemon of an older version sends none.
+            attachments=Path(given["attachments"]) if given.get("attachments") else None,
         )
     except (TypeError, KeyError) as mistake:
         raise ValueError("the line is not a command") from mistake

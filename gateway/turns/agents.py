@@ -6,13 +6,15 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
-from config import AgentSettings, Backend, Settings
+from config import AgentSettings, Backend, Settings, WorkspaceMode
+from config.files import make_private_directory
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Provider
 from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.errors import CannotStart, Refused
+from gateway.files.workspaces import Workspace, private_folders, shared_folder, workspace_of
 from gateway.mcp.server import McpServers, server_of
 from gateway.sessions import SessionMeta
 
@@ -92,7 +94,8 @@ class ConfiguredAgent:
     """Returns facts about a model by its name: one of this agent's provider, or `provider/model`."""
     system: str
     toolbox: Toolbox
-    workspace: Path
+    workspace: Workspace
+    """The workspace of the session that `AgentRegistry.chosen` was called for."""
     max_iterations: int
 
 
@@ -104,7 +107,9 @@ class AgentRegistry:
             raise CannotStart("\n".join(faults))
         mcp = mcp or McpServers()
         self._providers = ProviderRegistry(settings.providers)
-        self._repos = {repo.name: repo.path for repo in settings.repos}
+        self._repos = {repo.name: Workspace(path=repo.path, name=repo.path.name) for repo in settings.repos}
+        self._root = settings.gateway.workspace_root
+        self._modes = {name: agent.workspace for name, agent in settings.agents.items()}
         self._used_providers: set[str] = set()
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, agent in settings.agents.items():
@@ -124,9 +129,12 @@ class AgentRegistry:
                 about=lineup.about,
                 system=_read_prompt(name, agent, settings),
                 toolbox=open_toolbox(name, agent, settings, mcp.tools),
-                workspace=_make_workspace(settings.gateway.workspace_root / name),
+                # Without a session there is no scope. No message has this one, so the folder stays unused.
+                workspace=self._workspace(name, f"agent:{name}"),
                 max_iterations=agent.max_iterations,
             )
+            is_shared = agent.workspace is WorkspaceMode.SHARED
+            _make_folder((shared_folder if is_shared else private_folders)(self._root, name))
 
     def __getitem__(self, name: str) -> ConfiguredAgent:
         return self._agents[name]
@@ -142,12 +150,15 @@ class AgentRegistry:
         agent = self._agents.get(session.agent) or self._agents.get(bound)
         if agent is None:
             raise Refused(f"The agent {bound} no longer exists. Resend your message, and another agent will answer.")
-        if folder := self._repos.get(session.workspace or ""):
-            agent = replace(agent, workspace=folder)
+        workspace = self._repos.get(session.workspace or "") or self._workspace(agent.name, session.scope)
         # A model is chosen for one agent. It does not carry over to another.
         if session.model is None or session.agent != agent.name:
-            return agent
-        return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
+            return replace(agent, workspace=workspace)
+        info = agent.about(session.model)
+        return replace(agent, workspace=workspace, model=session.model, chosen_model=session.model, info=info)
+
+    def _workspace(self, agent: str, scope: str) -> Workspace:
+        return workspace_of(self._root, agent, self._modes[agent], scope)
 
     def replace(self, name: str, change: Callable[[ConfiguredAgent], ConfiguredAgent]) -> None:
         """Replace the agent `name` from its next turn on, for programs that embed the gateway."""
@@ -191,15 +202,14 @@ def agent_faults(settings: Settings) -> list[str]:
     return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
 
 
-def _make_workspace(path: Path) -> Path:
+def _make_folder(path: Path) -> None:
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(path)
     except OSError as error:
         raise CannotStart(
-            f"Can't create the workspace {path}: {error.strerror}. "
+            f"Can't create the folder of workspaces {path}: {error.strerror}. "
             "Set gateway.workspace_root to a folder that this user may write to."
         ) from error
-    return path
 
 
 def _read_prompt(name: str, agent: AgentSettings, _settings: Settings) -> str:

@@ -154,7 +154,9 @@ class TurnRunner:
             store=self._files.store, settings=self._live.settings.files, job=job, count=len(state.sent)
         )
         tools = ToolContext(
-            workspace=agent.workspace,
+            workspace=agent.workspace.path,
+            is_private=agent.workspace.is_private,
+            attachments=self._files.store.folder(job.session),
             notes=self._context.notes_path(job),
             now=self._context.now,
             send_file=outgoing.add,
@@ -211,11 +213,11 @@ class TurnRunner:
 
     async def _receive_files(self, state: TurnState, jobs: Sequence[Job], slot: TurnSlot) -> None:
         """Wait for the files of messages, before the messages are recorded. The turn's slot is free during that."""
-        if state.agent is None or not any(job.inbound.attachments for job in jobs):
+        if not any(job.inbound.attachments for job in jobs):
             return
         async with slot.paused():
             for job in jobs:
-                state.received[job.turn] = await self._files.collect(job, state.agent.workspace)
+                state.received[job.turn] = await self._files.collect(job)
 
     async def _end(self, state: TurnState, *, may_continue: bool = False) -> None:
         """Record the end, and start to summarise the session if the turn has made it long."""

@@ -12,12 +12,14 @@ from typing import Any
 from msgspec import structs
 
 from channels.loopback import LoopbackChannel
-from config import GatewaySettings, HttpSettings, Settings
+from config import GatewaySettings, HttpSettings, Settings, WorkspaceMode
+from config.files import make_private_directory
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.build import open_daemon
 from gateway.contract import Address, Inbound, Outbound, OutboundKind, PeerKind, Sender
 from gateway.conversation import UserMessage
 from gateway.daemon import Daemon
+from gateway.files.workspaces import workspace_of
 from gateway.sessions.entries import Entry
 from gateway.sessions.storage.codec import decode
 from gateway.spool import AddToInbox, SetInboxState, Spool, StartTurn
@@ -60,6 +62,13 @@ async def gateway(
         assert isinstance(loopback, LoopbackChannel)
         yield daemon, loopback
         daemon.stop()
+
+
+def workspace(folder: Path, scope: str = "agent:main:loopback:direct:somebody") -> Path:
+    """Return the private workspace of a scope, as the tools of `main` create it. By default, that of `chat.say`."""
+    found = workspace_of(folder / "data/workspace", "main", WorkspaceMode.PRIVATE, scope).path
+    make_private_directory(found)
+    return found
 
 
 async def say_and_hear(

@@ -8,7 +8,7 @@ from channels.loopback import LoopbackChannel
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, serving
-from tests.daemon.harness import ask, gateway, transcript_json
+from tests.daemon.harness import ask, gateway, transcript_json, workspace
 from tests.daemon.models import modelled, said, talking
 from tests.polling import until
 
@@ -131,10 +131,8 @@ async def test_a_message_that_never_fits_ends_in_a_readable_error(tmp_path: Path
 
 
 async def test_old_tool_results_are_shortened_before_the_request_gets_too_long(tmp_path: Path) -> None:
-    workspace = tmp_path / "data/workspace/main"
-    workspace.mkdir(parents=True)
     for number in range(3):
-        (workspace / f"{number}.txt").write_text("so many words " * 700)
+        (workspace(tmp_path) / f"{number}.txt").write_text("so many words " * 700)
     look = [Call("read_file", [f'{{"path": "{number}.txt"}}'], id=f"call_{number}") for number in range(3)]
     agents = {"main": {"provider": "house", "model": "small", "tools": ["read_file"]}}
     script = [OPENAI.answer(calls=[each], tokens=(300 + 2_400 * at, 5)) for at, each in enumerate(look)]

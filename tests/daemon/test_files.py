@@ -21,7 +21,7 @@ from gateway.files.download import MAX_PARALLEL
 from gateway.sessions import visible_text
 from gateway.sessions.entries import SentFile, User
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings, transcript_entries
+from tests.daemon.harness import DAEMON_TIMEOUT, gateway, settings, transcript_entries, workspace
 from tests.files.harness import transcription_server
 from tests.files.samples import PHOTO, offered, png
 
@@ -99,18 +99,22 @@ async def test_a_text_file_is_included_in_the_message(tmp_path: Path) -> None:
     assert asked.text == "look\n\n[file: notes.txt]\n````\none\n```\ntwo\n````"
 
 
-async def test_a_long_text_file_is_saved_to_the_workspace_and_named(tmp_path: Path) -> None:
+def stored(folder: Path) -> list[Path]:
+    return [path for path in (folder / "data/files").rglob("*") if path.is_file()]
+
+
+async def test_a_long_text_file_is_named_for_the_tools(tmp_path: Path) -> None:
     few = settings(tmp_path, files={"max_text_chars": 10})
     asked = await asked_about(tmp_path, offered(), content={"F": b"x" * 11}, configured=few)
-    (saved,) = (tmp_path / "data/workspace/main/attachments").iterdir()
-    assert f"in the workspace: attachments/{saved.name}]" in asked.text
+    (saved,) = stored(tmp_path)
+    assert f"saved as /attachments/{saved.name}]" in asked.text
     assert saved.read_bytes() == b"x" * 11
 
 
 async def test_a_zip_is_stored_and_never_unpacked(tmp_path: Path) -> None:
     bomb = offered(name="../../bomb.zip", media_type="application/zip")
     asked = await asked_about(tmp_path, bomb, content={"F": b"PK\x03\x04" + bytes(1000)})
-    (saved,) = (tmp_path / "data/workspace/main/attachments").iterdir()
+    (saved,) = stored(tmp_path)
     assert saved.name.endswith("_.._bomb.zip")
     assert saved.stat().st_size == 1004
     assert "application/zip, 1.0 kB" in asked.text
@@ -131,8 +135,7 @@ async def test_a_message_with_a_file_that_is_too_large_is_answered(tmp_path: Pat
     )
     assert "[file: film.mkv" in asked.text
     assert "too large; the limit is 100 kB" in asked.text
-    kept = [path for path in (tmp_path / "data/files").rglob("*") if path.is_file()]
-    assert kept == []
+    assert stored(tmp_path) == []
 
 
 async def test_a_file_that_the_platform_lost_is_reported(tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ async def test_an_album_is_one_message_and_files_above_the_limit_are_counted(tmp
 async def test_a_voice_message_without_a_transcriber_is_saved_and_named(tmp_path: Path) -> None:
     voice = offered(name="voice.ogg", media_type="audio/ogg", kind=AttachmentKind.VOICE)
     asked = await asked_about(tmp_path, voice, content={"F": b"OggS\0"}, text="")
-    assert asked.text.startswith("[voice: voice.ogg, audio/ogg, 5 bytes; in the workspace: attachments/")
+    assert asked.text.startswith("[voice: voice.ogg, audio/ogg, 5 bytes; saved as /attachments/")
 
 
 async def test_a_voice_message_is_kept_when_its_transcriber_fails(tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ async def heard_until_file(chat: LoopbackChannel) -> list[Heard]:
 
 async def test_the_agent_sends_a_file_after_its_answer(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path), using(ScriptedProvider(sending("out/report.pdf"), OK))) as (_, chat):
-        folder = tmp_path / "data/workspace/main/out"
+        folder = workspace(tmp_path) / "out"
         folder.mkdir()
         (folder / "report.pdf").write_bytes(b"%PDF-1.7")
         await chat.say("make it")
@@ -290,7 +293,7 @@ async def test_a_file_that_is_too_large_for_the_chat_is_described_in_text(tmp_pa
         channel.max_file_bytes = 3
 
     async with gateway(settings(tmp_path), before) as (_, chat):
-        (tmp_path / "data/workspace/main/a.txt").write_text("long")
+        (workspace(tmp_path) / "a.txt").write_text("long")
         await chat.say("send it")
         text = (await chat.hear_message()).text
     assert text == "ok\n\n(I have a file for you, but can't send it here: a.txt, 4 bytes)"
@@ -310,7 +313,7 @@ async def test_a_file_sent_before_a_crash_is_delivered_once_with_the_answer(tmp_
                 yield chunk
 
     async with gateway(hasty, using(Hanging(sending("a.txt")))) as (_, chat):
-        path = tmp_path / "data/workspace/main/a.txt"
+        path = workspace(tmp_path) / "a.txt"
         path.write_text("first")
         await chat.say("send it")
         await hangs.wait()
@@ -375,7 +378,7 @@ async def test_orphaned_files_are_removed_at_start(tmp_path: Path) -> None:
 async def test_an_export_names_the_files(tmp_path: Path) -> None:
     provider = ScriptedProvider(sending("a.txt"), OK)
     async with gateway(settings(tmp_path), using(provider)) as (_, chat):
-        (tmp_path / "data/workspace/main/a.txt").write_text("x")
+        (workspace(tmp_path) / "a.txt").write_text("x")
         chat.files["photo"] = png()
         await chat.say("look", attachments=[PHOTO])
         await heard_until_file(chat)

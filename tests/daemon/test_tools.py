@@ -7,7 +7,7 @@ import pytest
 
 from gateway.contract import Sender
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, serving
-from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text
+from tests.daemon.harness import gateway, say_and_hear, settings, transcript_text, workspace
 from tests.daemon.models import configured
 from tests.polling import until
 from tests.sandbox.harness import NAP, needs_sandbox, processes_with
@@ -56,7 +56,7 @@ async def test_a_shell_command_sees_no_private_data_and_stops_with_its_turn(tmp_
     hang = Call("shell", [json.dumps({"command": f"echo > begun; exec sleep {NAP}99"})])
     script = [OPENAI.answer(calls=[look]), OPENAI.answer(calls=[hang]), OPENAI.answer("Yes?")]
     agent = {"provider": "fake", "model": "m", "ask": []}
-    workspace = tmp_path / "data" / "workspace" / "main"
+    files = workspace(tmp_path)
     async with serving(OPENAI, *script) as server:
         tables = {
             "providers": {"fake": server.table()},
@@ -66,13 +66,13 @@ async def test_a_shell_command_sees_no_private_data_and_stops_with_its_turn(tmp_
         async with gateway(settings(tmp_path, **tables)) as (_, chat):
             (tmp_path / "data" / "secret.txt").write_text("canary")
             await chat.say("look around")
-            await until((workspace / "begun").exists)
+            await until((files / "begun").exists)
             await chat.say("/stop")
             heard = [await chat.hear_message(), await chat.hear_message()]
             reply = await say_and_hear(chat, "still there?")
     assert any("Stopped" in each.text for each in heard)
     assert reply.text == "Yes?"
-    assert (workspace / "seen").read_text() == "done\n"
+    assert (files / "seen").read_text() == "done\n"
     assert "canary" not in transcript_text(tmp_path)
     assert not processes_with(f"{NAP}99")
     assert not server.complaints

@@ -15,6 +15,7 @@ from gateway.agent.protocol import TextDelta
 from gateway.build import open_daemon
 from gateway.conversation import ToolCall, UserMessage
 from tests.agent.scripted import ScriptedProvider
+from tests.daemon.harness import workspace
 from tests.files.samples import png
 from tests.page.conftest import shoot
 
@@ -33,7 +34,7 @@ async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[
     async with open_daemon(settings) as daemon, asyncio.TaskGroup() as tasks:
         sees = ModelInfo(name="eyes", sees_images=True)
         daemon.agents.replace("main", lambda main: replace(main, provider=provider, info=sees))
-        (tmp_path / "data/workspace/main/report.txt").write_text("All is well.")
+        (workspace(tmp_path, "agent:main:web:direct:owner") / "report.txt").write_text("All is well.")
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()

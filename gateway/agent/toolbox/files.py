@@ -17,6 +17,7 @@ from msgspec import Meta
 from gateway.agent.toolbox.workspace import explain_os_errors, open_child, open_inside, open_parent
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 from gateway.private_files import CREATE, FILE_MODE, open_private
+from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.text import excerpt
 
 _MAX_LISTED = 500
@@ -50,14 +51,20 @@ async def list_files(context: ToolContext, path: str = ".") -> str:
         return f"{name} ({found.st_size} bytes)" if stat.S_ISREG(found.st_mode) else name
 
     def run() -> str:
-        with open_inside(context.workspace, path, os.O_DIRECTORY) as folder, os.scandir(folder) as found:
+        with open_inside(context, path, os.O_DIRECTORY) as folder, os.scandir(folder) as found:
             names = sorted(each.name for each in islice(found, _MAX_SORTED))
             lines = [entry(folder, name) for name in names[:_MAX_LISTED]]
         if len(names) > _MAX_LISTED:
             lines.append(f"... and {len(names) - _MAX_LISTED} more. Use search_files to find one by its name.")
+        if Path(path) == Path() and _has_attachments(context):
+            lines.append(f"{ATTACHMENTS}/")
         return "\n".join(lines) or "The folder is empty."
 
     return await asyncio.to_thread(run)
+
+
+def _has_attachments(context: ToolContext) -> bool:
+    return context.attachments is not None and context.attachments.is_dir()
 
 
 @tool(concurrent=True)
@@ -65,7 +72,7 @@ async def read_file(context: ToolContext, path: str, first_line: Annotated[int, 
     """Read a text file in the workspace."""
 
     def run() -> str:
-        with open_inside(context.workspace, path) as descriptor:
+        with open_inside(context, path) as descriptor:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):  # Reading a device or a pipe could block forever.
                 raise ToolFailed(f"{path!r} is not a file. Use list_files to look into a folder.")
@@ -104,7 +111,7 @@ def _skip_lines(file: BinaryIO, lines: int, path: str) -> None:
 async def write_file(context: ToolContext, path: str, content: str) -> str:
     """Write a whole text file in the workspace. Missing folders are created."""
     data = content.encode()
-    await asyncio.to_thread(_write, context.workspace, path, data)
+    await asyncio.to_thread(_write, context, path, data)
     return f"Written: {len(data)} bytes."
 
 
@@ -115,7 +122,7 @@ async def edit_file(context: ToolContext, path: str, old: str, new: str, every: 
         raise ToolFailed("`old` is empty. Use write_file to write a file whole.")
 
     def run() -> str:
-        with open_inside(context.workspace, path) as descriptor:
+        with open_inside(context, path) as descriptor:
             seen = os.fstat(descriptor)
             if not stat.S_ISREG(seen.st_mode):
                 raise ToolFailed(f"{path!r} is not a file.")
@@ -137,15 +144,15 @@ async def edit_file(context: ToolContext, path: str, old: str, new: str, every: 
             raise ToolFailed(f"`old` is in {path!r} {count} times. Give more of the text around it, or set every=true.")
         if len(text) + count * (len(after) - len(before)) > _MAX_EDITED_BYTES:
             raise ToolFailed(f"{path!r} would become too big: at most {_MAX_EDITED_BYTES} bytes can be edited.")
-        _write(context.workspace, path, text.replace(before, after).encode(), seen)
+        _write(context, path, text.replace(before, after).encode(), seen)
         return f"Replaced {count} time{'s' if count > 1 else ''}."
 
     return await asyncio.to_thread(run)
 
 
-def _write(workspace: Path, path: str, data: bytes, seen: os.stat_result | None = None) -> None:
+def _write(context: ToolContext, path: str, data: bytes, seen: os.stat_result | None = None) -> None:
     """Replace the file atomically. With `seen`, only if the file has not changed since."""
-    with open_parent(workspace, path) as (folder, name), explain_os_errors(path):
+    with open_parent(context, path) as (folder, name), explain_os_errors(path):
         try:
             existing = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -185,7 +192,7 @@ async def search_files(
     """Find files in the workspace and its folders by name and by plain text in them."""
     if "\n" in text:
         raise ToolFailed("The text must be within one line.")
-    return await asyncio.to_thread(_Search(text, name).run, context.workspace, path)
+    return await asyncio.to_thread(_Search(text, name).run, context, path)
 
 
 class _Search:
@@ -198,14 +205,16 @@ class _Search:
         self._found_left = _MAX_FOUND
         self._deadline = monotonic() + _SEARCH_TIMEOUT
 
-    def run(self, workspace: Path, path: str) -> str:
+    def run(self, context: ToolContext, path: str) -> str:
         lines: list[str] = []
-        with open_inside(workspace, path, os.O_DIRECTORY) as folder:
-            for line in self._search_folder(folder, Path(path), depth=0):
-                lines.append(line)
-                self._found_left -= 1
-                if self._is_over():
-                    break
+        places = [path, *([ATTACHMENTS] if Path(path) == Path() and _has_attachments(context) else [])]
+        for place in places:
+            with open_inside(context, place, os.O_DIRECTORY) as folder:
+                for line in self._search_folder(folder, Path(place), depth=0):
+                    lines.append(line)
+                    self._found_left -= 1
+                    if self._is_over():
+                        break
         if self._is_over():
             lines.append("[Not everything was searched. Narrow it down by path, name or text.]")
         return "\n".join(lines) or "Nothing was found."

@@ -11,8 +11,10 @@ from secrets import token_hex
 import structlog
 
 from config import ShellSettings
+from gateway.agent.toolbox.workspace import command_folder
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
 from gateway.sandbox.bubblewrap import (
+    ATTACHMENTS,
     SandboxCommand,
     SandboxLimits,
     SandboxUnavailable,
@@ -32,6 +34,7 @@ _MAX_CONCURRENT = 8
 _QUEUE_TIMEOUT = 10.0
 _MARK = "GATEHOUSE_SHELL"
 _MAX_SWEEPS = 20
+_ATTACHMENTS_HINT = f"[There is no sandbox here. The files of {ATTACHMENTS} are in the folder $ATTACHMENTS.]"
 
 
 def make_shell(settings: ShellSettings) -> Tool:
@@ -46,13 +49,16 @@ def make_shell(settings: ShellSettings) -> Tool:
         except TimeoutError as late:
             raise ToolFailed("Too many commands are running at the moment. Try again in a while.") from late
         try:
-            boxed = sandbox_command(command, context.workspace, settings)
+            folder = await asyncio.to_thread(command_folder, context)
+            boxed = replace(sandbox_command(command, folder, settings), attachments=context.attachments)
             try:
                 result = await run_in_sandbox(boxed, settings)
             except SandboxUnavailable as missing:
                 if not settings.allow_unsandboxed:
                     raise ToolFailed(str(missing)) from missing
                 result = await _run_unsandboxed(boxed)
+                if context.attachments is not None and ATTACHMENTS in command:
+                    result = replace(result, output=f"{result.output}\n{_ATTACHMENTS_HINT}")
         finally:
             slots.release()
         output = result.output.strip("\n")
@@ -107,7 +113,7 @@ async def _run_unsandboxed(command: SandboxCommand) -> ProcessResult:
 
     return await run_process(
         prlimit_argv(command.command, command.limits),
-        env={**command_environment(workspace, workspace), _MARK: mark},
+        env={**command_environment(workspace, workspace), "ATTACHMENTS": str(command.attachments or ""), _MARK: mark},
         cwd=command.workspace,
         bounds=command.bounds,
         kill=kill_group,

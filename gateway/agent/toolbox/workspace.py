@@ -1,24 +1,35 @@
-"""Opens files inside the workspace, and never outside of it, even if links are swapped at the same time."""
+"""Opens files of the workspace and of the session, and never others, even if links are swapped at the same time."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import structlog
 
-from gateway.agent.tools import ToolFailed
+from config.files import make_private_directory
+from gateway.agent.tools import ToolContext, ToolFailed
+from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.text import excerpt
 
 log = structlog.get_logger()
 
+_FORMER_COPY = re.compile(r"attachments/([0-9a-f]{8})(-\d+-[^/]+)")
+"""A copy of an attachment in the workspace, as older transcripts name it: the start of the turn, and the rest."""
+
 
 @contextmanager
-def open_inside(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
-    """Open `path` inside the workspace, for reading."""
+def open_inside(context: ToolContext, path: str, flags: int = 0) -> Iterator[int]:
+    """Open `path` inside the workspace or the attachments, for reading."""
     with explain_os_errors(path):
-        root = workspace.resolve()
-        descriptor = _open_path(root, _parts(root, path), flags)
+        attachment = _path_in_attachments(context, path)
+        if attachment is None:
+            root = _workspace_root(context)
+            descriptor = _open_path(root, _parts(root, path), flags)
+        else:
+            root, inner = attachment
+            descriptor = _open_path(root, _parts(root, inner), flags)
     try:
         yield descriptor
     finally:
@@ -26,10 +37,12 @@ def open_inside(workspace: Path, path: str, flags: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def open_parent(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
+def open_parent(context: ToolContext, path: str) -> Iterator[tuple[int, str]]:
     """Open the folder of `path`, creating it if needed. Yields it with the file's name."""
     with explain_os_errors(path):
-        root = workspace.resolve()
+        if _path_in_attachments(context, path) is not None:
+            raise ToolFailed(f"The files in {ATTACHMENTS} cannot be changed. Write to a file in the workspace instead.")
+        root = _workspace_root(context)
         *folders, name = _parts(root, path) or [""]
         if not name:
             raise ToolFailed("That is the workspace itself. Name a file in it.")
@@ -38,6 +51,14 @@ def open_parent(workspace: Path, path: str) -> Iterator[tuple[int, str]]:
         yield descriptor, name
     finally:
         os.close(descriptor)
+
+
+def command_folder(context: ToolContext) -> Path:
+    """Return the workspace for a command, which can use all of it. Raises `ToolFailed` if there is none."""
+    with explain_os_errors("."):
+        root = _workspace_root(context)
+        os.close(_open_path(root, _parts(root, "."), os.O_DIRECTORY))
+    return root
 
 
 @contextmanager
@@ -59,6 +80,36 @@ def open_child(folder: int, name: str, flags: int = 0) -> int:
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
 
 
+def _workspace_root(context: ToolContext) -> Path:
+    if not context.is_private:
+        return context.workspace.resolve()  # The owner chose the folder, which may be a link.
+    make_private_directory(context.workspace)
+    return _not_resolved(context.workspace)
+
+
+def _path_in_attachments(context: ToolContext, path: str) -> tuple[Path, str] | None:
+    """Return the folder of the attachments and the path in it, or None if `path` is in the workspace."""
+    if context.attachments is None:
+        return None
+    given = PurePosixPath(path)
+    if given.is_relative_to(ATTACHMENTS):
+        return _not_resolved(context.attachments), str(given.relative_to(ATTACHMENTS))
+    former = _FORMER_COPY.fullmatch(str(given))
+    if former is None or os.path.lexists(context.workspace / path):
+        return None
+    with suppress(FileNotFoundError):
+        names = os.listdir(context.attachments)  # noqa: PTH208 - names suffice.
+        # Turns begin with their time, so the last name is the newest file.
+        found = max((name for name in names if name.startswith(former[1]) and name.endswith(former[2])), default=None)
+        return None if found is None else (_not_resolved(context.attachments), found)
+    return None
+
+
+def _not_resolved(folder: Path) -> Path:
+    """Resolve the path of a folder of ours, but not its last part: if that were a link, `_parts` would refuse it."""
+    return folder.parent.resolve() / folder.name
+
+
 def _parts(root: Path, path: str) -> list[str]:
     """Return the parts of the resolved `path` below `root`."""
     # Links are resolved here, so that a link within the workspace may be used.
@@ -71,7 +122,7 @@ def _parts(root: Path, path: str) -> list[str]:
 
 def _open_path(root: Path, parts: list[str], flags: int, *, creates: bool = False) -> int:
     """Open a resolved path part by part, following no link: one could have been created since it was resolved."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     for depth, part in enumerate(parts, start=1):
         try:
             if creates:

@@ -34,7 +34,7 @@ from tests.daemon_process import DEFAULTS, DaemonProcess, by_fork_with, write_co
 
 
 def long_file(data: Path) -> str:
-    """Write a long file to the workspace, so that an answer with its text takes a while. Return its last word."""
+    """Write a long file to the shared workspace, so that an answer takes a while. Return its last word."""
     workspace = data / "workspace" / "main"
     workspace.mkdir(parents=True)
     (workspace / "long.txt").write_text(" ".join(f"word{number}" for number in range(250)))
@@ -168,7 +168,7 @@ async def test_after_being_killed_repeatedly_the_daemon_answers_every_message_on
 ) -> None:
     """Killed during a model call, right after a message arrived, and during sends that do and do not arrive."""
     end = long_file(tmp_path / "data")
-    write_config(tmp_path, config(discord))
+    write_config(tmp_path, f'{config(discord)}[agents.main]\nworkspace = "shared"\n')
     asked = []
     async with process(tmp_path, discord):
         asked.append(await discord.call_bot("read long.txt"))

@@ -116,7 +116,7 @@ CALLED = {"entities": [{"type": "mention", "offset": 0, "length": 9}]}
 
 
 def long_file(data: Path) -> str:
-    """Put a long file into the workspace, so that the answer takes a while. Returns its last word."""
+    """Put a long file into the shared workspace, so that the answer takes a while. Returns its last word."""
     workspace = data / "workspace" / "main"
     workspace.mkdir(parents=True)
     (workspace / "long.txt").write_text(" ".join(f"word{number}" for number in range(450)))
@@ -151,7 +151,8 @@ async def test_an_answer_cut_by_a_kill_is_completed_by_editing_it(tmp_path: Path
     end = long_file(tmp_path / "data")
     write_config(
         tmp_path,
-        f'{DEFAULTS}\n[channels.telegram]\ntoken = "{TOKEN}"\napi_base = "{api.url}"\ngroup_allow = [{GROUP["id"]}]\n',
+        f'{DEFAULTS}\n[channels.telegram]\ntoken = "{TOKEN}"\napi_base = "{api.url}"\ngroup_allow = [{GROUP["id"]}]\n'
+        '[agents.main]\nworkspace = "shared"\n',
     )
     with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
         await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
