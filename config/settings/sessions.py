@@ -61,13 +61,16 @@ class SessionSettings(Table):
                     raise InvalidValue(f"{linked} is listed for both `{names[linked]}` and `{name}`", "remove one")
         return links
 
-    @field_validator("backlog_limit")
+    @field_validator("backlog_limit", mode="before")
     @classmethod
-    def _replace_if_below_one(cls, limit: int, info: ValidationInfo) -> int:
-        if limit >= 1:
-            return limit
+    def _replace_if_unusable(cls, limit: object, info: ValidationInfo) -> int:
+        fault = "is not a whole number"
+        if isinstance(limit, int) and not isinstance(limit, bool):
+            if limit >= 1:
+                return limit
+            fault = "is below 1"
         if context := context_of(info):
-            context.warn(f"session.backlog_limit is below 1; {_BACKLOG_LIMIT} is used instead")
+            context.warn(f"session.backlog_limit {fault}; {_BACKLOG_LIMIT} is used instead")
         return _BACKLOG_LIMIT
 
 

@@ -64,7 +64,10 @@ def test_a_missing_prompt_file_is_reported(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ('[session]\ndm_scope = "per-peer"', "the same id on different platforms"),
-        ("[session]\nbacklog_limit = 0", "20 is used instead"),
+        ("[session]\nbacklog_limit = 0", "session.backlog_limit is below 1; 20 is used instead"),
+        ('[session]\nbacklog_limit = "many"', "session.backlog_limit is not a whole number; 20 is used instead"),
+        ("[session]\nbacklog_limit = 7.5", "session.backlog_limit is not a whole number; 20 is used instead"),
+        ("[session]\nbacklog_limit = true", "session.backlog_limit is not a whole number; 20 is used instead"),
         ('[channels.telegram]\ndm_policy = "allowlist"', "no one can write"),
         ('[[bindings]]\nagent = "main"\nchannel = "telegram"', "never matches"),
     ],

@@ -174,9 +174,9 @@ def test_system_prompt_and_prompt_file_exclude_each_other() -> None:
         AgentSettings(system_prompt="Hi", prompt_file=Path("x"))
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_backlog_limit_below_one_becomes_twenty(limit: int) -> None:
-    assert SessionSettings(backlog_limit=limit).backlog_limit == 20
+@pytest.mark.parametrize("limit", [0, -1, "many", "7", 7.5, True, None, [7]])
+def test_a_backlog_limit_that_cannot_be_used_becomes_twenty(limit: object) -> None:
+    assert SessionSettings.model_validate({"backlog_limit": limit}).backlog_limit == 20
 
 
 @pytest.mark.parametrize("kind", [ProviderKind.OPENAI, ProviderKind.ANTHROPIC])
