@@ -81,13 +81,20 @@ def _named_path(explicit: Path | None, environ: Mapping[str, str], cwd: Path, ho
     return folder.joinpath(*parts) if parts else None
 
 
-def load(path: Path | None, environ: Mapping[str, str] = os.environ, *, resolves: bool = True) -> Loaded:
+def load(
+    path: Path | None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    resolves: bool = True,
+    is_running: bool = False,
+) -> Loaded:
     """Read and validate `path`, or take the defaults if it is None. Raises `ConfigError` with all problems.
 
-    With `resolves` false, references to secrets are not followed: enough to look at settings, not to run with them.
+    With `resolves` false, references to secrets are not followed: enough to look at settings, not to run with them. The
+    running gateway passes `is_running` when it reads the file again.
     """
     tables = read_tables(path) if path else {}
-    return validate(tables, path, environ, resolves=resolves)
+    return validate(tables, path, environ, resolves=resolves, is_running=is_running)
 
 
 def read_tables(path: Path) -> dict[str, Any]:
@@ -127,11 +134,20 @@ def _check_numbers(value: object) -> None:
         _check_numbers(inner)
 
 
-def validate(tables: dict[str, Any], path: Path | None, environ: Mapping[str, str], *, resolves: bool = True) -> Loaded:
+def validate(
+    tables: dict[str, Any],
+    path: Path | None,
+    environ: Mapping[str, str],
+    *,
+    resolves: bool = True,
+    is_running: bool = False,
+) -> Loaded:
     """Return the settings in `tables`, as if they had been read from `path`. Raises `ConfigError` with all problems."""
     mode = path.stat().st_mode if path and path.is_file() else 0
     folder = path.absolute().parent if path else Path.cwd()
-    context = LoadContext(environ=environ, folder=folder, resolves=resolves, is_exposed=bool(mode & 0o044))
+    context = LoadContext(
+        environ=environ, folder=folder, resolves=resolves, is_exposed=bool(mode & 0o044), is_running=is_running
+    )
     if mode & 0o022:
         context.warn("other users can change the file; run chmod 600 on it")
     problems: list[Problem] = []

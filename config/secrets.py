@@ -23,13 +23,15 @@ class LoadContext:
     """Context of a validation: where references and relative paths point to, and where warnings go.
 
     With `resolves` false, references to secrets are not followed: a command that edits the file runs in a shell that
-    may lack the daemon's environment. `is_exposed` means that other users can read the file.
+    may lack the daemon's environment. `is_exposed` means that other users can read the file. `is_running` means that
+    the running gateway reads the file again: its environment stays as it was at its start.
     """
 
     environ: Mapping[str, str]
     folder: Path
     resolves: bool = True
     is_exposed: bool = False
+    is_running: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, warning: str) -> None:
@@ -145,6 +147,9 @@ def resolve(reference: str, context: LoadContext | None) -> Secret:
         value = context.environ.get(name, "")
         if not value:
             fault = f"{name} is empty" if name in context.environ else f"{name} is not set"
+            if context.is_running:
+                fault += " in the environment of the running gateway"
+                hint = f"restart the gateway with {name} set, since a reload cannot pass it on; or use `file:`"
     elif kind == "file":
         hint = "create this file so that only Gatehouse can read it (mode 0600)"
         value, fault = _read(context.path(name))

@@ -275,7 +275,12 @@ def build_daemon(
             *core_routes(auth=auth, health=status.health, url=lambda: server.url),
             *operator.routes(),
             *status.routes(),
-            *doctor_routes(lambda: live.settings, channels.by_identity, mcp),
+            *doctor_routes(
+                lambda: live.settings,
+                channels.by_identity,
+                mcp,
+                controls.check_config if controls is not None else None,
+            ),
             *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),

@@ -17,6 +17,7 @@ from gateway.access.rules import Live
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.commands.runner import CommandRunner
+from gateway.conversation import Json
 from gateway.files.download import AttachmentDownloads
 from gateway.files.store import FileStore
 from gateway.http.auth import Auth
@@ -56,6 +57,9 @@ class ProcessControls(Protocol):
         """Read the configuration file again and apply it. Return the changed keys that need a restart."""
 
     def set_log_level(self, level: LogLevel) -> None: ...
+
+    def check_config(self) -> dict[str, Json]:
+        """Return a `ConfigReport` of `gateway.doctor` about the file as it is now, as JSON. Blocks."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,5 +1,6 @@
 """Routes of the control socket for operator commands: reload, log level, spool, pairing, doctor and backup."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -185,9 +186,15 @@ def _describe_guest(guest: Guest) -> dict[str, Json]:
 
 
 def doctor_routes(
-    settings: Callable[[], Settings], channels: Mapping[tuple[str, str], Channel], mcp: McpServers
+    settings: Callable[[], Settings],
+    channels: Mapping[tuple[str, str], Channel],
+    mcp: McpServers,
+    check_config: Callable[[], dict[str, Json]] | None,
 ) -> list[Route]:
-    """Return the route for checks that only the daemon can make: it has the secrets, and runs in its sandbox."""
+    """Return the routes for checks that only the daemon can make: it has the secrets, and runs in its sandbox.
+
+    `check_config` checks the configuration file of the process. It is None in `gatehouse chat`.
+    """
 
     async def examine(_request: web.Request, _: Caller) -> web.StreamResponse:
         # Rarely used, so the daemon's start does not wait for it.
@@ -197,7 +204,15 @@ def doctor_routes(
         findings = [*await check_peers(settings(), channels, DEADLINE), *check_mcp(mcp)]
         return web.json_response({"findings": [as_json(finding) for finding in findings]})
 
-    return [Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=DOCTOR_TIMEOUT)]
+    async def examine_config(_request: web.Request, _: Caller) -> web.StreamResponse:
+        if check_config is None:
+            raise Refused("This gateway belongs to `gatehouse chat`, which doesn't check the configuration.")
+        return web.json_response(await asyncio.to_thread(check_config))
+
+    return [
+        Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=DOCTOR_TIMEOUT),
+        Route(method="POST", path="/config/check", access=Access.CONTROL, handle=examine_config),
+    ]
 
 
 def backup_routes(

@@ -102,15 +102,16 @@ def _number(text: str) -> float:
         return math.nan  # Fails every comparison, as a typed `nan` does.
 
 
-def load_settings(config: Path | None, *, resolves: bool = True) -> "Loaded":
+def load_settings(config: Path | None, *, resolves: bool = True, is_running: bool = False) -> "Loaded":
     """Load the configuration. Raises `ConfigError` with all mistakes at once.
 
     Commands that talk to the running gateway pass `resolves=False`: the gateway reads its secrets from its own
-    environment, and this shell may not have them.
+    environment, and this shell may not have them. The running gateway itself passes `is_running`.
     """
     from config import find, load  # noqa: PLC0415 - pydantic would slow down `--help`.
 
-    return load(find(config, os.environ, Path.cwd(), Path.home()), os.environ, resolves=resolves)
+    path = find(config, os.environ, Path.cwd(), Path.home())
+    return load(path, os.environ, resolves=resolves, is_running=is_running)
 
 
 def load_data_dir(config: Path | None) -> Path:

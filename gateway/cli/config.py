@@ -2,15 +2,13 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from config import (
     ConfigError,
-    Loaded,
     LogFormat,
     LogLevel,
-    Problem,
     destination,
     find,
     load,
@@ -43,20 +41,18 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             loaded = load(path, os.environ, resolves=False)
             print(f"# {loaded.source}")
             print(show(loaded.settings), end="")
-            _print_warnings(loaded)
+            _print_warnings(loaded.warnings)
         case "check":
             # Imported here because they load most of the gateway, which no other subcommand needs.
-            from gateway.doctor.installation import find_startup_errors  # noqa: PLC0415
+            from gateway.cli.config_check import examine_config  # noqa: PLC0415
             from gateway.observability.logging import configure  # noqa: PLC0415
 
-            path = find(options.config, os.environ, Path.cwd(), Path.home())
-            loaded = load(path, os.environ)
-            configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The errors contain everything the log would say.
-            errors, _ = find_startup_errors(loaded.settings)
-            if errors:
-                raise ConfigError([Problem(key="", message=error) for error in errors], path=path)
-            print(f"OK: {loaded.source}")
-            _print_warnings(loaded)
+            configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The report contains everything the log would say.
+            report = examine_config(options.config)
+            if report.problems:
+                raise ConfigError(report.problems, path=Path(report.source))
+            print(f"OK: {report.source}")
+            _print_warnings(report.warnings)
         case "schema":
             print(json.dumps(schema(), indent=2))
         case "path":
@@ -73,6 +69,6 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     return EXIT_OK
 
 
-def _print_warnings(loaded: Loaded) -> None:
-    for warning in loaded.warnings:
+def _print_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
         print_error(f"warning: {warning}")

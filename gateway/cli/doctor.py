@@ -7,15 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from config import ConfigError, Loaded, LogFormat, LogLevel, Settings
+from config import ConfigError, LogFormat, LogLevel, Settings
+from config.secrets import EXPOSED_SECRET
 from gateway import __version__
 from gateway.admin.archive import open_archive, open_local_archive
 from gateway.admin.client import ControlClient, NotRunning, is_running
 from gateway.admin.routes import DOCTOR_TIMEOUT
-from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
+from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser
+from gateway.cli.config_check import examine_config
 from gateway.cli.spool import list_spool
+from gateway.doctor.configuration import PORT, ConfigReport, check_port
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
-from gateway.doctor.installation import check_permissions, check_port, check_units, find_startup_errors
+from gateway.doctor.installation import check_permissions, check_units
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
 from gateway.doctor.peers import DEADLINE, check_peers
 from gateway.doctor.stores import check_leftovers, check_sessions, check_spool
@@ -75,51 +78,44 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
     """Run all checks, with or without those that call platforms and models."""
     findings = [ok("version", f"Gatehouse {__version__} on Python {sys.version.split()[0]}.")]
-    try:
-        # While the daemon runs, its secrets count and not those of this shell. The data directory, which tells whether
-        # it runs, can be read without resolving secrets.
-        loaded = load_settings(config, resolves=False)
-        settings = loaded.settings
-        directory = settings.gateway.data_dir
-        is_live = is_running(directory)
-        if not is_live:
-            loaded = load_settings(config)
-            settings = loaded.settings
-    except ConfigError as mistakes:
-        file = str(mistakes.path or "the configuration")
-        for problem in mistakes.problems:
-            message = f"{file}: {problem.key} {problem.message}".replace("  ", " ")
-            findings.append(error("config", message, problem.hint or "Change it in the file."))
+    report = examine_config(config)
+    for problem in report.problems:
+        if problem.key != PORT:  # The port has its own finding below.
+            message = f"{problem.key} {problem.message}".strip()
+            findings.append(error("config", message, problem.hint or "The gateway won't start until this is fixed."))
+    findings += (warning("config", f"{each}.", "Change or ignore it.") for each in report.warnings)
+    settings = report.settings
+    if settings is None:
         return [*findings, *check_units(Path.home())]
 
-    startup_errors, channels = find_startup_errors(settings)
-    findings += (error("config", each, "The gateway won't start until this is fixed.") for each in startup_errors)
-    findings += (warning("config", f"{each}.", "Change or ignore it.") for each in loaded.warnings)
-    if not startup_errors:
-        findings.append(ok("config", f"The configuration is valid: {loaded.source}."))
+    if not report.problems:
+        findings.append(ok("config", f"The configuration is valid: {report.source}."))
+    directory = settings.gateway.data_dir
+    is_live = is_running(directory)
     if not is_live:
         findings.append(check_port(settings.http))  # While the daemon runs, it occupies the port itself.
-    findings += _check_data_dir(loaded, is_live=is_live)
+    findings += _check_data_dir(report, settings, is_live=is_live)
     findings += check_units(Path.home())
     if is_live:
         findings += asyncio.run(_ask_daemon(directory, is_local=is_local))
     else:
         findings.append(ok("daemon", "Not running."))
         if not is_local:
-            findings += asyncio.run(check_peers(settings, channels, DEADLINE))
+            findings += asyncio.run(check_peers(settings, report.channels, DEADLINE))
     return findings
 
 
-def _check_data_dir(loaded: Loaded, *, is_live: bool) -> list[Finding]:
-    settings = loaded.settings
+def _check_data_dir(report: ConfigReport, settings: Settings, *, is_live: bool) -> list[Finding]:
     directory = settings.gateway.data_dir
-    if not directory.is_dir():
+    if not os.path.lexists(directory):
         return [ok("data", f"{directory} doesn't exist yet. The first start creates it.")]
+    if not directory.is_dir():
+        return []  # Reported as a problem of the configuration.
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         message = f"User {os.geteuid()} can't use {directory}."
         return [error("permissions", message, "Run this as the gateway's user, or give it the directory.")]
     return [
-        *check_permissions(directory, loaded.path, holds_secrets=loaded.has_exposed_secret),
+        *check_permissions(directory, Path(report.source) if EXPOSED_SECRET in report.warnings else None),
         *(check_disk(directory), *check_file_system(directory), check_fsync(directory), check_clock(directory)),
         *asyncio.run(_check_stores(settings, is_live=is_live)),
         *check_leftovers(directory),

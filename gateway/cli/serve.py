@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -14,6 +15,7 @@ from config import ConfigError, Loaded, LogLevel
 from gateway.aio import ShutdownRequest
 from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, load_settings, print_error
+from gateway.conversation import Json
 from gateway.daemon import Daemon
 from gateway.errors import CannotStart, Refused
 from gateway.install.sd_notify import notify, reloading, report_status, stopping, watchdog_interval
@@ -165,6 +167,12 @@ class Controls:
         self._logs = logs
         self._lock = asyncio.Lock()
 
+    def check_config(self) -> dict[str, Json]:
+        # Rarely used, so the daemon's start does not wait for it.
+        from gateway.doctor.configuration import check_config, report_as_json  # noqa: PLC0415
+
+        return report_as_json(check_config(partial(load_settings, self._config, is_running=True), is_running=True))
+
     async def reload_on_hangup(self, daemon: Daemon, hung_up: asyncio.Event) -> None:
         """Reload whenever the event is set. Signals that arrive during a reload cause one more."""
         while True:
@@ -183,7 +191,7 @@ class Controls:
         async with self._lock:
             _notify_systemd(reloading())
             try:
-                loaded = await asyncio.to_thread(load_settings, self._config)
+                loaded = await asyncio.to_thread(load_settings, self._config, is_running=True)
                 restart_needed = await daemon.reload(loaded.settings)
                 self._logs.apply(loaded)
             except (ConfigError, CannotStart) as error:

@@ -16,8 +16,8 @@ from gateway.adapters.registry import ENTRY_POINT_GROUP
 from gateway.admin.client import ControlClient, is_running
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, command_parser, fail
 from gateway.cli.service import install
+from gateway.doctor.configuration import open_channels
 from gateway.doctor.finding import Finding, Level
-from gateway.doctor.installation import open_channels
 from gateway.doctor.peers import DEADLINE, check_channel, check_model
 from gateway.errors import CannotStart, Refused
 from gateway.install.installer import create_configuration

@@ -1,21 +1,14 @@
-"""Checks of the installation: startup errors, the HTTP port, file permissions and the installed service. They block."""
+"""Checks of the installation: file permissions and the installed service. They block."""
 
-import errno
 import os
-import socket
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from config import HttpSettings, Settings
-from gateway.adapters.registry import ChannelRegistry
-from gateway.contract import Address, Channel, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.doctor.finding import Finding, error, ok, warning
-from gateway.errors import GatehouseError
 from gateway.install.units import ServiceScope, program_of, same_unit, service_paths, shipped_units
 from gateway.text.plain import count
-from gateway.turns.agents import agent_faults
 
 _OTHERS = 0o077
 _UNCHECKED = ("workspace",)
@@ -23,66 +16,8 @@ _UNCHECKED = ("workspace",)
 _NAMED_FILES = 3
 
 
-class NoSessions:
-    """An empty session browser, for channels that are opened but never run."""
-
-    def sessions(self, _address: Address, _sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
-        return []
-
-    async def history(self, _address: Address, _sender: Sender, *, limit: int) -> list[Line]:
-        return [][:limit]
-
-    def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
-        return []
-
-    def commands(self) -> list[CommandInfo]:
-        return []
-
-
-def open_channels(settings: Settings) -> Mapping[tuple[str, str], Channel]:
-    """Open all enabled channels without running them. By their contract, that does no I/O."""
-    channels = ChannelRegistry(NoSessions())
-    channels.open(settings)
-    return channels.by_identity
-
-
-def find_startup_errors(settings: Settings) -> tuple[list[str], dict[tuple[str, str], Channel]]:
-    """Return everything that would prevent the gateway from starting, and the channels that can be opened.
-
-    Starts no channel, writes no file and calls no peer.
-    """
-    errors = [*agent_faults(settings)]
-    opened: dict[tuple[str, str], Channel] = {}
-    for name, channel in settings.channels.items():
-        try:
-            opened.update(open_channels(settings.model_copy(update={"channels": {name: channel}})))
-        except GatehouseError as failure:
-            errors.append(str(failure))
-    return errors, opened
-
-
-def check_port(http: HttpSettings) -> Finding:
-    """Listen on the port for a moment, as the gateway does. Must not be called while the daemon runs."""
-    where = f"{http.host} port {http.port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            # As the server does: connections in TIME_WAIT do not count as a listener.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except OSError as failure:
-        if failure.errno == errno.EADDRINUSE:
-            return error("port", f"Another program uses {where}.", "Stop that program, or change http.port.")
-        message = f"Can't listen on {where}: {failure.strerror or failure}."
-        return error("port", message, "Set http.host to an address of this machine and http.port to 1024 or higher.")
-    return ok("port", f"{where} is free.")
-
-
-def check_permissions(directory: Path, config: Path | None, *, holds_secrets: bool) -> list[Finding]:
-    """Check every file of the data directory, and the configuration file if it contains a secret."""
+def check_permissions(directory: Path, exposed_config: Path | None) -> list[Finding]:
+    """Check every file of the data directory. `exposed_config` is a file with a secret that others can read."""
     findings = []
     folder = directory.resolve()  # systemd's StateDirectory is a symbolic link.
     owner = folder.stat().st_uid
@@ -113,9 +48,11 @@ def check_permissions(directory: Path, config: Path | None, *, holds_secrets: bo
                 f"Another user owns {_name_some(foreign)} in {folder}, so the gateway may not be able to use them."
             )
             findings.append(error("permissions", message, f"As root: chown -R {owner} {folder}"))
-    if config is not None and holds_secrets and config.stat().st_mode & _OTHERS:
-        message = f"{config} contains a secret, and other users can read it."
-        findings.append(error("permissions", message, f"chmod 600 {config}", partial(_make_private, [config])))
+    if exposed_config is not None:
+        message = f"{exposed_config} contains a secret, and other users can read it."
+        # A warning, as at the start: the gateway works.
+        repair = partial(_make_private, [exposed_config])
+        findings.append(warning("permissions", message, f"chmod 600 {exposed_config}", repair))
     return findings or [ok("permissions", f"{directory} is private.")]
 
 

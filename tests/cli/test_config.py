@@ -43,7 +43,7 @@ def test_show_works_without_the_secrets(path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("logging_as_it_was")
 def test_check_says_ok_and_warns(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path.write_text("[session]\nbacklog_limit = 0", encoding="utf-8")
+    path.write_text("[http]\nport = 0\n[session]\nbacklog_limit = 0", encoding="utf-8")
     assert config(path, "check") == 0
     captured = capsys.readouterr()
     assert captured.out == f"OK: {path}\n"
@@ -136,6 +136,7 @@ def test_check_lists_every_error_that_would_prevent_a_start(tmp_path: Path, caps
     path.write_text(
         f"""
         gateway.data_dir = "{tmp_path}/data"
+        http.port = 0
         agents.writer = {{ backend = "acp", command = ["x"] }}
         agents.coder = {{ tools = ["fly"] }}
         channels.carrier_pigeon = {{}}

@@ -129,7 +129,7 @@ def unit_of_a_program_that_is_gone(home: Path) -> None:
     ("damage", "found", "is_mended"),
     [
         (open_to_others, ("permissions", "wrong"), True),
-        (secret_in_the_open, ("permissions", "wrong"), True),
+        (secret_in_the_open, ("permissions", "odd"), True),
         (mistyped_key, ("config", "wrong"), False),
         (unknown_secret, ("config", "wrong"), False),
         (channel_without_token, ("config", "wrong"), False),

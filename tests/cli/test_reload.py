@@ -10,7 +10,8 @@ from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.http.auth import Auth
 from gateway.http.server import HttpServer
-from tests.daemon_process import gatehouse, write_config
+from tests.daemon_process import COMMAND, DEFAULTS, TIMEOUT, environment, gatehouse, running, write_config
+from tests.forks.process import forked
 
 Reload = Callable[[], Awaitable[list[str]]]
 
@@ -70,3 +71,17 @@ def test_names_the_mistake_in_the_configuration(tmp_path: Path) -> None:
     asked = gatehouse("reload", home=tmp_path)
     assert asked.returncode == 78
     assert "http.port" in asked.stderr
+
+
+def test_a_variable_that_only_this_shell_has_is_reported_as_missing_in_the_running_gateway(tmp_path: Path) -> None:
+    with running(tmp_path):
+        path = write_config(tmp_path, DEFAULTS + 'token = "env:WEB_TOKEN"\n')
+        env = environment(tmp_path, {"WEB_TOKEN": "a-token-of-many-letters"})
+        asked = forked([str(COMMAND), "reload"], cwd=tmp_path, env=env, stdin="", timeout=TIMEOUT)
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr == (
+        f"gatehouse: {path}: 1 problem\n"
+        "  http.token: `env:WEB_TOKEN` cannot be resolved: "
+        "WEB_TOKEN is not set in the environment of the running gateway\n"
+        "    restart the gateway with WEB_TOKEN set, since a reload cannot pass it on; or use `file:`\n"
+    )

@@ -48,6 +48,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/metrics"): Access.OWNER,
         ("POST", "/reload"): Access.CONTROL,
         ("POST", "/log-level"): Access.CONTROL,
+        ("POST", "/config/check"): Access.CONTROL,
         ("POST", "/doctor"): Access.CONTROL,
         ("GET", "/spool"): Access.CONTROL,
         ("POST", "/spool/retry"): Access.CONTROL,
