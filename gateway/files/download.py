@@ -105,14 +105,14 @@ class AttachmentDownloads:
     async def _obtain(self, job: Job, number: int, file: Attachment) -> StoredFile:
         """Return the file from the store, or download it. Raises `Refused` with the reason if that fails."""
         folder = folder_of(job.session)
-        name = f"{job.turn}-{number}-{safe_name(file.name, file.kind)}"
+        prefix = f"{job.turn}-{number}-"
+        name = f"{prefix}{safe_name(file.name, file.kind)}"
         ref = f"{folder}/{name}"
         if ref in self._failed:
             raise Refused(self._failed[ref])
-        try:
-            return await self.store.find(ref)
-        except Refused:
-            pass  # Not downloaded yet.
+        # By prefix: an older version may have downloaded it, and made another name of the claimed one.
+        if (found := await self.store.find_prefixed(folder, prefix)) is not None:
+            return found
         address = job.inbound.address
         try:
             async with self._slots[address.channel, address.account]:

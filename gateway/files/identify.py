@@ -112,14 +112,31 @@ MAX_NAME_BYTES = 120
 """File systems allow 255 bytes. A stored name also has a turn and a number."""
 
 _LONGEST_SUFFIX = 20
-_FORBIDDEN = re.compile(r'[/\\:*?"<>|\r\n\t]+')
+_PUNCTUATION = frozenset("._-+@,=")
+_KEPT_CATEGORIES = frozenset({"L", "M", "N"})
+"""Letters, marks such as accents and vowel signs, and numbers, of every script."""
 _THOUSAND = 1000
 
 
 def safe_name(claimed: str, fallback: str = "file") -> str:
-    """Return one path component that is not hidden and has no special characters for headers or shells."""
-    text = unicodedata.normalize("NFC", printable(clean(claimed)))
-    text = " ".join(_FORBIDDEN.sub("_", text).split()).strip(". ")
+    """Return one path component that is harmless in a header and as a word of a shell command, even without quotes.
+
+    It has no spaces and no characters that a shell interprets, and is neither hidden nor an option.
+    """
+    # NFC first: it turns some letters into a semicolon or a backtick.
+    text = unicodedata.normalize("NFC", printable(clean(claimed))).strip()
+    kept = "".join(char if _is_harmless(char) else " " for char in text)
+    return shorten_name(re.sub(" +", "_", kept), fallback)
+
+
+def _is_harmless(char: str) -> bool:
+    category = unicodedata.category(char)
+    return char in _PUNCTUATION or category[0] in _KEPT_CATEGORIES or category == "So"  # So: emoji.
+
+
+def shorten_name(name: str, fallback: str = "file") -> str:
+    """Cut a name to `MAX_NAME_BYTES`, but not its suffix."""
+    text = name.lstrip("-. ").rstrip(". ")
     stem, dot, suffix = text.rpartition(".")
     if not dot or len(suffix.encode()) > _LONGEST_SUFFIX:
         stem, suffix = text, ""

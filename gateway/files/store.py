@@ -129,6 +129,17 @@ class FileStore:
             raise Refused(f"The file {path.name} is no longer stored.") from gone
         return StoredFile(ref=ref, path=path, size=found.st_size)
 
+    async def find_prefixed(self, folder: str, prefix: str) -> StoredFile | None:
+        """Return the stored file of `folder` whose name begins with `prefix`, if there is one."""
+
+        def find() -> StoredFile | None:
+            for _, size, path in list(self._files(folder)):
+                if path.name.startswith(prefix):
+                    return StoredFile(ref=f"{folder}/{path.name}", path=path, size=size)
+            return None
+
+        return await asyncio.to_thread(find)
+
     async def path(self, ref: str) -> Path:
         """Return the path of a stored file. Raises `Refused` if it does not exist."""
         return (await self.find(ref)).path

@@ -125,3 +125,14 @@ async def test_only_old_files_are_dropped(tmp_path: Path) -> None:
     await store.keep("s", "new", chunks(b"x"), limit=1)
     await store.drop_older("s", 2.0)
     assert left(tmp_path) == ["s/new"]
+
+
+async def test_a_stored_file_is_found_by_the_start_of_its_name(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await store.keep("s", "turn-1-an old name;.txt", chunks(b"x"), limit=1)
+    await store.keep("s", "turn-10-b.txt", chunks(b"x"), limit=1)
+    found = await store.find_prefixed("s", "turn-1-")
+    assert found is not None
+    assert found.ref == "s/turn-1-an old name;.txt"
+    assert await store.find_prefixed("s", "turn-2-") is None
+    assert await store.find_prefixed("never", "turn-1-") is None
