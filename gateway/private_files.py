@@ -1,4 +1,8 @@
-"""Private files: readable by their owner only, and never opened through a symbolic link. All functions block."""
+"""Private files: readable by their owner only, and never opened through a symbolic link. All functions block.
+
+Every file of the data directory and of a workspace is opened here. A person or an agent may have put anything in its
+place: a link to another file, a named pipe that never ends, a folder.
+"""
 
 import errno
 import os
@@ -24,20 +28,72 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 APPEND = os.O_RDWR | os.O_APPEND
 
 
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotAFile(OSError):
+    """Something other than a regular file is in the place of a file. `strerror` says what."""
+
+    @classmethod
+    def found(cls, code: int, mode: int, path: Path | str) -> "NotAFile":
+        kind = _KINDS.get(stat.S_IFMT(mode), "something unknown")
+        return cls(code, f"It is {kind}, not a file", str(path))
+
+
 def open_private(
     path: Path | str, flags: int = os.O_RDONLY, *, directory: int | None = None, follow_links: bool = False
 ) -> int:
-    """Open a file and return its descriptor. With `O_CREAT` the file gets mode 0600, even with an unusual umask.
+    """Open a regular file and return its descriptor, without ever waiting for a pipe.
 
-    `directory` is the descriptor of the folder that a relative `path` is in. Raises `OSError` for a symbolic link,
-    unless `follow_links` is set: that is for paths that the operator chose.
+    With `O_CREAT` the file gets mode 0600, even with an unusual umask. With `O_DIRECTORY` this opens a folder.
+    `directory` is the descriptor of the folder that a relative `path` is in. Raises `NotAFile` for anything else,
+    also for a symbolic link. `follow_links` allows everything: it is for paths that the operator chose.
     """
-    links = 0 if follow_links else os.O_NOFOLLOW
-    descriptor = os.open(path, flags | os.O_CLOEXEC | links, FILE_MODE, dir_fd=directory)
+    if follow_links:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE, dir_fd=directory)
+    else:
+        descriptor = _open_regular(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, directory)
     if flags & os.O_CREAT:
         with suppress(PermissionError):  # An existing file of another user, which this user may write to.
             os.fchmod(descriptor, FILE_MODE)
     return descriptor
+
+
+def _open_regular(path: Path | str, flags: int, directory: int | None) -> int:
+    try:
+        descriptor = os.open(path, flags, FILE_MODE, dir_fd=directory)
+    except OSError as error:
+        # A link gives ELOOP, a socket or a pipe without a reader ENXIO, a folder EISDIR. Those texts would not help.
+        if error.errno not in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
+            raise
+        mode = os.stat(path, dir_fd=directory, follow_symlinks=False).st_mode
+        raise NotAFile.found(error.errno, mode, path) from error
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or flags & os.O_DIRECTORY == os.O_DIRECTORY):
+        os.close(descriptor)
+        raise NotAFile.found(errno.EINVAL, mode, path)
+    return descriptor
+
+
+def read_private(path: Path) -> bytes:
+    """Return the content of a file. Raises `NotAFile` if it is something else."""
+    with os.fdopen(open_private(path), "rb") as file:
+        return file.read()
+
+
+def require_file(path: Path) -> None:
+    """Raise `NotAFile` if something other than a regular file is there. Nothing at all is fine."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            raise NotAFile.found(errno.EINVAL, mode, path)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import sqlite3
-import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import structlog
 
 from gateway import __version__
 from gateway.errors import Refused
-from gateway.private_files import FILE_MODE, open_private
+from gateway.private_files import FILE_MODE, NotAFile, open_private, read_private
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
 
@@ -32,6 +31,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 FORMAT = "gatehouse-backup"
 VERSION = 1
+MAX_MANIFEST_BYTES = 256 * 1024 * 1024
+"""Restore holds the manifest in memory. This is enough for more than a million files."""
 
 SPOOL = "spool.db"
 INDEX = "sessions/index.json"
@@ -51,6 +52,8 @@ _MEMBER_NAME = re.compile(
 )
 _READ_BYTES = 256 * 1024
 _BLOCK_BYTES = 1024 * 1024
+_MAX_DEPTH = 64
+"""Each level of folders takes a descriptor, and an agent chooses how many levels there are."""
 _OWNER = 0o700
 _COPY = ".backup-"
 
@@ -97,21 +100,22 @@ class TarWriter:
         yield bytes(-len(data) % BLOCKSIZE)
         self.members[name] = Member(len(data), hashlib.sha256(data).hexdigest())
 
-    def add_file(self, name: str, path: Path, size: int | None = None) -> Iterator[bytes]:
-        """Add a file, or its first `size` bytes. Leaves out a file that no longer exists."""
+    def add_file(
+        self, name: str, path: Path | str, size: int | None = None, *, folder: int | None = None
+    ) -> Iterator[bytes]:
+        """Add a file, or its first `size` bytes. Leaves out a file that no longer exists.
+
+        `folder` is the descriptor of the folder that a relative `path` is in.
+        """
         try:
-            # An agent may have put a link or a pipe into its workspace. Follow no link, and do not wait for a pipe.
-            descriptor = open_private(path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = open_private(path, directory=folder)
         except FileNotFoundError:
             return
-        except OSError:
+        except OSError:  # Something other than a file, or not readable.
             self.skipped.append(name)
             return
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                self.skipped.append(name)
-                return
             size = status.st_size if size is None else min(size, status.st_size)
             yield _header(name, size, status.st_mode & _OWNER)
             digest = hashlib.sha256()
@@ -130,25 +134,33 @@ class TarWriter:
         finally:
             os.close(descriptor)
 
-    def add_tree(self, name: str, folder: Path) -> Iterator[bytes]:
-        """Add every regular file below a folder. Leaves out unfinished downloads (`.incoming`)."""
+    def add_tree(self, name: str, path: Path | str, *, folder: int | None = None, depth: int = 0) -> Iterator[bytes]:
+        """Add every regular file below a folder. Leaves out unfinished downloads (`.incoming`).
+
+        An agent may replace a folder of its workspace with a link at any moment. So each folder is opened from the
+        descriptor of the folder above, which no rename changes, and never through a link.
+        """
+        if depth > _MAX_DEPTH:
+            self.skipped.append(name)
+            return
         try:
-            with os.scandir(folder) as found:
-                inside = sorted(found, key=lambda each: each.name)
+            descriptor = open_private(path, os.O_RDONLY | os.O_DIRECTORY, directory=folder)
         except FileNotFoundError:
             return
         except OSError:
             self.skipped.append(name)
             return
-        for each in inside:
-            inner = f"{name}/{each.name}"
-            if each.is_dir(follow_symlinks=False):
-                if each.name != ".incoming":
-                    yield from self.add_tree(inner, folder / each.name)
-            elif each.is_file(follow_symlinks=False):
-                yield from self.add_file(inner, folder / each.name)
-            else:
-                self.skipped.append(inner)
+        try:
+            with os.scandir(descriptor) as found:
+                kinds = sorted((each.name, each.is_dir(follow_symlinks=False)) for each in found)
+            for each, is_folder in kinds:
+                inner = f"{name}/{each}"
+                if not is_folder:
+                    yield from self.add_file(inner, each, folder=descriptor)
+                elif each != ".incoming":
+                    yield from self.add_tree(inner, each, folder=descriptor, depth=depth + 1)
+        finally:
+            os.close(descriptor)
 
     def end(self) -> Iterator[bytes]:
         """Yield the end of the archive."""
@@ -216,7 +228,7 @@ class Backup:
         try:
             # No flush can run here: journal, index and the sizes of the transcripts belong to the same moment.
             async with self._sessions.flushes_paused() as transcripts:
-                index = await asyncio.to_thread(_read, self._directory / INDEX)
+                index = await asyncio.to_thread(_read_index, self._directory / INDEX)
                 await self._spool.copy_to(copy)
                 taken_at = self._now()
             yield _Snapshot(spool=copy, index=index, transcripts=transcripts, taken_at=taken_at)
@@ -238,7 +250,12 @@ class Backup:
             for name in SECRET_FILES:
                 yield from tar.add_file(name, self._directory / name)
             if self.config is not None:
-                yield from tar.add_data(CONFIG, _read(self.config))
+                try:
+                    config = self.config.read_bytes()
+                except OSError:
+                    tar.skipped.append(CONFIG)
+                else:
+                    yield from tar.add_data(CONFIG, config)
         manifest = Manifest(
             gatehouse=__version__,
             taken_at=snapshot.taken_at.isoformat(),
@@ -247,7 +264,10 @@ class Backup:
             # File names may contain bytes that are not UTF-8, which JSON cannot hold.
             skipped=[name.encode(errors="replace").decode() for name in tar.skipped],
         )
-        yield from tar.add_data(MANIFEST, msgspec.json.encode(manifest))
+        encoded = msgspec.json.encode(manifest)
+        if len(encoded) > MAX_MANIFEST_BYTES:
+            raise Refused("The backup failed: there are too many files. Remove some from the workspaces.")
+        yield from tar.add_data(MANIFEST, encoded)
         yield from tar.end()
 
 
@@ -261,9 +281,10 @@ def _next_block(pieces: Iterator[bytes]) -> bytes:
     return bytes(block)
 
 
-def _read(path: Path) -> bytes:
-    with suppress(FileNotFoundError):
-        return path.read_bytes()
+def _read_index(path: Path) -> bytes:
+    """Return the index. Without a readable one, a start after the restore rebuilds it from the transcripts."""
+    with suppress(FileNotFoundError, NotAFile):
+        return read_private(path)
     return b""
 
 

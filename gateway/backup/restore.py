@@ -1,6 +1,7 @@
 """Restores a backup: unpacks it next to the old files, verifies every byte, and then moves it into place."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -12,17 +13,29 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Self
 
 import msgspec
 
 from config.files import fsync_directory, make_private_directory
-from gateway.backup.create import FORMAT, MANIFEST, SPOOL, VERSION, Manifest, Member, is_member_name
+from gateway.backup.create import (
+    CONFIG,
+    FORMAT,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    SECRET_FILES,
+    SPOOL,
+    VERSION,
+    Manifest,
+    is_member_name,
+)
 from gateway.errors import CannotStart, Refused
 from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
 
 _BLOCK_BYTES = 1024 * 1024
-_MAX_MANIFEST_BYTES = 1024 * 1024 * 1024
+_MAX_EXTENDED_HEADER_BYTES = 64 * 1024
+"""An extended header holds a name that is longer than 100 bytes."""
 _OWNER = 0o700
 _STAGING = ".restoring-"
 _KEPT = {"gatehouse.lock", "control.sock"}
@@ -85,58 +98,116 @@ def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datet
     return Restored(manifest=manifest, set_aside=set_aside)
 
 
+class _Header(tarfile.TarInfo):
+    """A header of an archive, limited to the two types that a backup contains.
+
+    `tarfile` expands sparse files, and reads extended headers of any length into memory.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type == tarfile.XHDTYPE and 0 <= header.size <= _MAX_EXTENDED_HEADER_BYTES:
+            return header
+        if header.type != tarfile.REGTYPE or header.size < 0:
+            raise _Damaged("it contains something other than files")
+        return header
+
+    def _proc_gnusparse_10(self, *_arguments: object) -> None:
+        """Replace the method of `tarfile` that reads a table of any length, before `issparse` can be asked."""
+        raise _Damaged("it contains something other than files")
+
+
 def _unpack(archive: Path, staging: Path) -> Manifest:
     """Unpack all members, and compare them with the manifest."""
     try:
-        with archive.open("rb") as file, tarfile.open(fileobj=file, mode="r|gz") as members:
-            manifest = _extract(members, staging)
+        with archive.open("rb") as file:
+            # The manifest is the last member. So the archive is read twice: nothing is written before it is known
+            # which files there are, and how large they are.
+            with tarfile.open(fileobj=file, mode="r|gz", tarinfo=_Header) as members:
+                manifest = _read_manifest(members, shutil.disk_usage(staging).free)
+            file.seek(0)
+            with tarfile.open(fileobj=file, mode="r|gz", tarinfo=_Header) as members:
+                _extract(members, manifest, staging)
         _check_spool(staging / SPOOL)
     except (_Damaged, tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         reason = str(error) if isinstance(error, _Damaged) else "it is truncated or damaged"
         raise Refused(f"Can't restore {archive}: {reason}. Nothing was changed.") from error
     except OSError as error:
         # Everything else is a problem of the data directory, not of the archive. gzip's own errors have no errno.
-        if error.filename == str(archive) or error.errno is None:
+        if error.filename == str(archive) or error.errno in {None, errno.ESPIPE}:
             reason = error.strerror or "it is not a gzip file"
             raise Refused(f"Can't read {archive}: {reason}. Nothing was changed.") from error
         raise
     return manifest
 
 
-def _extract(members: tarfile.TarFile, staging: Path) -> Manifest:
-    """Write all members to `staging`. Raises `_Damaged` if they differ from the manifest."""
-    written: dict[str, Member] = {}
+def _read_manifest(members: tarfile.TarFile, free: int) -> Manifest:
+    """Read the archive up to its manifest. Raises `_Damaged` if it can't be restored within `free` bytes."""
+    needed = 0
     for info in members:
-        source = members.extractfile(info) if info.isreg() else None
-        if source is None:
-            raise _Damaged("it contains something other than files")
-        if info.name == MANIFEST and info.size <= _MAX_MANIFEST_BYTES:
-            claimed = msgspec.json.decode(source.read())
-            if not isinstance(claimed, dict) or claimed.get("format") != FORMAT:
-                raise _Damaged("its manifest is not from Gatehouse")
-            version = claimed.get("version")
-            if not isinstance(version, int) or version > VERSION:
-                raise _Damaged(f"it was made by a newer Gatehouse (format {version}; this version supports {VERSION})")
-            manifest = msgspec.convert(claimed, Manifest)
-            if manifest.members != written:
-                raise _Damaged("its contents differ from its manifest")
-            return manifest
-        if not is_member_name(info.name) or info.name in written:
-            raise _Damaged("it contains a file that doesn't belong in a backup")
+        _require_file(info)
+        if info.name == MANIFEST:
+            source = members.extractfile(info)
+            if source is None or info.size > MAX_MANIFEST_BYTES:
+                raise _Damaged("its manifest is too long")
+            return _decode_manifest(source.read())
+        # A small compressed file may claim any size. This also limits how long we read.
+        needed += tarfile.BLOCKSIZE + info.size
+        if needed > free:
+            raise _Damaged(f"it needs more than the {free / 1_000_000:,.0f} MB that are free on this disk")
+    raise _Damaged("its end is missing")
+
+
+def _decode_manifest(data: bytes) -> Manifest:
+    claimed = msgspec.json.decode(data)
+    if not isinstance(claimed, dict) or claimed.get("format") != FORMAT:
+        raise _Damaged("its manifest is not from Gatehouse")
+    version = claimed.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise _Damaged(f"it was made by a newer Gatehouse (format {version}; this version supports {VERSION})")
+    manifest = msgspec.convert(claimed, Manifest)
+    if not all(map(is_member_name, manifest.members)):
+        raise _Damaged("it contains a file that doesn't belong in a backup")
+    if not manifest.has_secrets and not manifest.members.keys().isdisjoint({CONFIG, *SECRET_FILES}):
+        raise _Damaged("it contains secrets, although its manifest says that it has none")
+    return manifest
+
+
+def _extract(members: tarfile.TarFile, manifest: Manifest, staging: Path) -> None:
+    """Write the members of the manifest to `staging`. Raises `_Damaged` at the first difference."""
+    missing = dict(manifest.members)
+    for info in members:
+        _require_file(info)
+        if info.name == MANIFEST:
+            break
+        expected = missing.pop(info.name, None)
+        source = members.extractfile(info)
+        if source is None or expected is None or expected.size != info.size:
+            raise _Damaged("its contents differ from its manifest")
         target = staging / info.name
         make_private_directory(target.parent)
         descriptor = open_private(target, CREATE)
         os.fchmod(descriptor, info.mode & _OWNER | FILE_MODE)
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no Path.
             while block := source.read(_BLOCK_BYTES):
                 digest.update(block)
-                size += len(block)
                 file.write(block)
             file.flush()
             os.fsync(descriptor)
-        written[info.name] = Member(size, digest.hexdigest())
-    raise _Damaged("its end is missing")
+        if digest.hexdigest() != expected.sha256:
+            raise _Damaged("its contents differ from its manifest")
+    if missing:
+        raise _Damaged("its contents differ from its manifest")
+
+
+def _require_file(info: tarfile.TarInfo) -> None:
+    """Raise `_Damaged` for a member whose extended header makes it sparse, or that doesn't belong in a backup."""
+    if info.issparse() or info.size < 0:
+        raise _Damaged("it contains something other than files")
+    if info.name != MANIFEST and not is_member_name(info.name):
+        raise _Damaged("it contains a file that doesn't belong in a backup")
 
 
 def _check_spool(path: Path) -> None:

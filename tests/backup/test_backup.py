@@ -2,9 +2,12 @@
 
 import asyncio
 import gzip
+import hashlib
 import io
+import json
 import os
 import re
+import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
@@ -26,6 +29,7 @@ from gateway.errors import CannotStart, Refused
 from tests.daemon.harness import gateway, settings
 
 MIDWAY = 12
+ROUNDS = 15
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -202,22 +206,149 @@ def linked(_data: bytes) -> bytes:
     return with_member("workspace/link", link="/etc/passwd")
 
 
-def with_member(name: str, link: str = "") -> bytes:
+def device(_data: bytes) -> bytes:
+    return with_member("workspace/null", kind=tarfile.CHRTYPE)
+
+
+def sparse(_data: bytes) -> bytes:
+    return with_member("workspace/sparse", kind=tarfile.GNUTYPE_SPARSE)
+
+
+def sparse_by_name(data: bytes) -> bytes:
+    """GNU tar writes newer sparse files as regular ones, with the real size in an extended header."""
+    headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 50)}
+    return rewritten(data, {"workspace/run.sh": headers})
+
+
+def undeclared(data: bytes) -> bytes:
+    return rewritten(data, {}, {"http.token": b"a token of the attacker's choice"})
+
+
+def undeclared_config(data: bytes) -> bytes:
+    return rewritten(data, {}, {"gatehouse.toml": b"[mcp.x]\ncommand = ['true']"})
+
+
+def bomb(_data: bytes) -> bytes:
+    """Claim a size that no disk holds."""
+    made = io.BytesIO()
+    info = tarfile.TarInfo("workspace/bomb")
+    info.size = 1 << 50
+    made.write(info.tobuf(tarfile.PAX_FORMAT))
+    made.write(bytes(1024 * 1024))
+    return gzip.compress(made.getvalue())
+
+
+def long_header(_data: bytes) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40
+    return gzip.compress(info.tobuf(tarfile.GNU_FORMAT))
+
+
+def with_member(name: str, link: str = "", kind: bytes = tarfile.REGTYPE) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
         info = tarfile.TarInfo(name)
-        info.type, info.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
+        info.type, info.linkname = (tarfile.SYMTYPE, link) if link else (kind, "")
         archive.addfile(info, io.BytesIO())
     return made.getvalue()
 
 
+def rewritten(data: bytes, headers: dict[str, dict[str, str]], added: dict[str, bytes] | None = None) -> bytes:
+    """Give members extended headers, and add members with correct entries in the manifest."""
+    made = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(data)) as source,
+        tarfile.open(fileobj=made, mode="w:gz", format=tarfile.PAX_FORMAT) as target,
+    ):
+        for info in source:
+            read = source.extractfile(info)
+            assert read is not None
+            content = read.read()
+            if info.name == "manifest.json":
+                manifest = json.loads(content)
+                for name, text in (added or {}).items():
+                    manifest["members"][name] = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+                    extra = tarfile.TarInfo(name)
+                    extra.size = len(text)
+                    target.addfile(extra, io.BytesIO(text))
+                content = json.dumps(manifest).encode()
+                info.size = len(content)
+            info.pax_headers = headers.get(info.name, {})
+            target.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
 async def test_damaged_backup_changes_nothing(archive: Path, tmp_path: Path) -> None:
-    for spoil in (cut, changed, no_archive, newer, climbing, absolute, linked):
+    for spoil in (cut, changed, no_archive, newer, climbing, absolute, linked, device, sparse, sparse_by_name):
         bad = spoiled(archive, spoil)
         with pytest.raises(Refused, match=r"Nothing was changed\."):
             restored(bad, tmp_path / "new")
         assert not list((tmp_path / "new/data").iterdir())
     assert not (tmp_path / "climbed").exists()
+
+
+async def test_secrets_that_the_manifest_does_not_declare_are_refused(archive: Path, tmp_path: Path) -> None:
+    for spoil in (undeclared, undeclared_config):
+        with pytest.raises(Refused, match="contains secrets, although"):
+            restored(spoiled(archive, spoil), tmp_path / "new")
+        assert not list((tmp_path / "new/data").iterdir())
+    restored(spoiled(archive, lambda data: rewritten(data, {})), tmp_path / "new")
+
+
+async def test_sizes_are_checked_before_anything_is_written(archive: Path, tmp_path: Path) -> None:
+    for spoil, reason in ((bomb, "are free on this disk"), (long_header, "other than files")):
+        with pytest.raises(Refused, match=reason):
+            restored(spoiled(archive, spoil), tmp_path / "new")
+
+
+async def test_backup_never_follows_a_folder_that_is_swapped_for_a_link(tmp_path: Path) -> None:
+    """The kernel's atomic exchange swaps the folder of the agent and a link to the secret all the time."""
+    secret = tmp_path / "home/.ssh"
+    secret.mkdir(parents=True)
+    workspace = tmp_path / "data/workspace/main"
+    async with gateway(settings(tmp_path)) as (daemon, _):
+        for number in range(20):
+            # Many files before the folder: the walk has listed it long before it opens it.
+            (workspace / f"a{number:02}").mkdir(parents=True)
+            (workspace / f"a{number:02}/x").write_bytes(bytes(20_000))
+        (workspace / "keys").mkdir()
+        for name in ("id_1", "id_2", "id_3"):
+            (workspace / "keys" / name).write_text("harmless")
+            (secret / name).write_text("the secret key")
+        (workspace / "link").symlink_to(secret)
+        swapper = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _SWAP, str(workspace), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert swapper.stdout is not None
+            assert await swapper.stdout.readline() == b"swapping\n"
+            archives = [await taken(daemon, tmp_path / f"{number}.tar.gz") for number in range(ROUNDS)]
+        finally:
+            swapper.kill()
+            await swapper.wait()
+    for made in archives:
+        assert b"the secret key" not in gzip.decompress(made.read_bytes())
+
+
+_SWAP = """
+import ctypes, os, sys
+os.chdir(sys.argv[1])
+rename = ctypes.CDLL(None).renameat2
+print("swapping", flush=True)
+while True:
+    rename(-100, b"keys", -100, b"link", 2)  # AT_FDCWD, RENAME_EXCHANGE
+"""
+
+
+async def test_folders_that_are_nested_too_deeply_are_left_out(tmp_path: Path) -> None:
+    """Each level takes a file descriptor, and the agent decides how many levels there are."""
+    async with gateway(settings(tmp_path)) as (daemon, _):
+        deep = tmp_path / "data/workspace/main" / "/".join(["d"] * 100)
+        deep.mkdir(parents=True)
+        (deep / "file").write_text("x")
+        archive = await taken(daemon, tmp_path / "backup.tar.gz")
+    (left_out,) = restored(archive, tmp_path / "new").manifest.skipped
+    assert left_out.count("/d") == 64
 
 
 async def test_the_daemon_makes_one_backup_at_a_time(tmp_path: Path) -> None:
