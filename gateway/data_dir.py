@@ -7,17 +7,25 @@ from types import TracebackType
 from typing import Self
 
 from gateway.errors import CannotStart
-from gateway.private_files import DIRECTORY_MODE, open_private
+from gateway.private_files import DIRECTORY_MODE, NotAFile, open_private
 
 
 class DataDirTaken(CannotStart):
     """Another process holds the lock."""
 
 
-def unusable(path: Path, reason: str | None) -> CannotStart:
+def unusable(path: Path, error: Exception) -> CannotStart:
     """Return the error for a file or folder of the data directory that cannot be read or written."""
+    reason = str(error)
+    if isinstance(error, OSError):
+        # The path in the error is more precise: `path` may be the folder that contains it.
+        path, reason = Path(error.filename or path), error.strerror or reason
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "It is not a folder"
+    if isinstance(error, NotAFile | FileExistsError | NotADirectoryError):
+        return CannotStart(f"Can't use {path}: {reason}. Move it elsewhere, or set gateway.data_dir to another folder.")
     return CannotStart(
-        f"Can't use {path}: {reason or 'unknown error'}. "
+        f"Can't use {path}: {reason}. "
         "Make it writable for the user that runs Gatehouse, or set gateway.data_dir to another folder."
     )
 
@@ -28,7 +36,7 @@ def prepare_data_dir(directory: Path) -> None:
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         directory.chmod(DIRECTORY_MODE)
     except OSError as error:
-        raise unusable(directory, error.strerror) from error
+        raise unusable(directory, error) from error
 
 
 class DataDirLock:
@@ -41,9 +49,9 @@ class DataDirLock:
 
     def __enter__(self) -> Self:
         try:
-            self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT, follow_links=True)
+            self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise unusable(self._path, error.strerror) from error
+            raise unusable(self._path, error) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

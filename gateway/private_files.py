@@ -57,7 +57,9 @@ def open_private(
     also for a symbolic link. `follow_links` allows everything: it is for paths that the operator chose.
     """
     if follow_links:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE, dir_fd=directory)
+        # A pipe that has no reader is an error instead of a wait. Writing to a slow reader waits as usual.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE, dir_fd=directory)
+        os.set_blocking(descriptor, True)
     else:
         descriptor = _open_regular(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, directory)
     if flags & os.O_CREAT:
@@ -94,6 +96,17 @@ def require_file(path: Path) -> None:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
             raise NotAFile.found(errno.EINVAL, mode, path)
+
+
+def rename_aside(path: Path) -> Path:
+    """Rename a file that cannot be used to a free name, for a person to look at. Return the new path."""
+    target = path.with_name(f"{path.name}.corrupted")
+    number = 1
+    while os.path.lexists(target):
+        number += 1
+        target = path.with_name(f"{path.name}.corrupted-{number}")
+    path.rename(target)
+    return target
 
 
 @contextmanager

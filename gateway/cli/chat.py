@@ -112,7 +112,7 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
     try:
         descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     except OSError as error:
-        raise unusable(path, error.strerror) from error
+        raise unusable(path, error) from error
     with open(descriptor, "a", encoding="utf-8", errors="replace", buffering=1) as file:  # noqa: ASYNC230, PTH123 - a descriptor is open already.
         if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
             os.ftruncate(descriptor, 0)

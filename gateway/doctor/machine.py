@@ -97,7 +97,7 @@ def check_clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.
     if time_now < _EARLIEST_DATE:
         return error("clock", f"The clock says {time_now:%Y-%m-%d}, which is in the past.", _SET_CLOCK)
     files = (directory / name for name in ("spool.db", "spool.db-wal", "sessions/index.json"))
-    newest = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    newest = max((file.lstat().st_mtime for file in files if os.path.lexists(file)), default=0.0)
     if newest - time_now.timestamp() > _MAX_CLOCK_SKEW:
         written = datetime.fromtimestamp(newest, UTC)
         message = f"The clock says {time_now:%Y-%m-%d %H:%M} UTC, but data was written at {written:%Y-%m-%d %H:%M}."

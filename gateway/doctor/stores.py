@@ -9,7 +9,7 @@ from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.sessions import VerifyReport
 from gateway.text.plain import count
 
-_REPAIRED_AT_START = {"no_index", "bad_index", "stale_index", "orphan", "torn_line", "set_aside"}
+_REPAIRED_AT_START = {"no_index", "bad_index", "stale_index", "orphan", "torn_line", "set_aside", "not_a_file"}
 """Kinds of problems that the next start repairs, or the last start has repaired."""
 
 ADVICE = {
@@ -26,6 +26,7 @@ ADVICE = {
     "seq_gap": "Entries are missing. If you have a backup, delete the session and import it from there.",
     "no_header": "The session still works. If you have a backup, delete the session and import it from there.",
     "torn_line": "Nothing to do: Gatehouse cuts it off and keeps a copy when the session is used again.",
+    "not_a_file": "Nothing to do: the next start sets it aside. If you have a backup, import the session from there.",
     "not_a_transcript": "Move the file elsewhere, or the next start sets it aside.",
 }
 """The advice for each kind of problem in a `VerifyReport`."""

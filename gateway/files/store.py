@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import shutil
+import stat
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from gateway.aio import finish_before_cancel
 from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
-from gateway.private_files import write_all
+from gateway.private_files import NotAFile, open_private, write_all
 from gateway.sessions import Leaving, SessionMeta
 from gateway.sessions.keys import file_name
 
@@ -76,7 +77,7 @@ class FileStore:
         try:
             self._total = await asyncio.to_thread(prepare)
         except OSError as error:
-            raise unusable(self._root, error.strerror) from error
+            raise unusable(self._root, error) from error
 
     def folder(self, session: str) -> Path:
         """Return the folder with the files of a session. It exists once the session has one."""
@@ -124,9 +125,11 @@ class FileStore:
         """Return a stored file. Raises `Refused` if it does not exist."""
         path = self._path(ref)
         try:
-            found = await asyncio.to_thread(path.stat)
+            found = await asyncio.to_thread(path.lstat)
         except OSError as gone:
             raise Refused(f"The file {path.name} is no longer stored.") from gone
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"The file {path.name} was replaced by something else.")
         return StoredFile(ref=ref, path=path, size=found.st_size)
 
     async def find_prefixed(self, folder: str, prefix: str) -> StoredFile | None:
@@ -149,12 +152,12 @@ class FileStore:
         stored = await self.find(ref)
 
         def read() -> bytes:
-            with stored.path.open("rb") as file:
+            with os.fdopen(open_private(stored.path), "rb") as file:
                 return file.read(limit)
 
         try:
             return await asyncio.to_thread(read)
-        except FileNotFoundError as gone:
+        except (FileNotFoundError, NotAFile) as gone:
             raise Refused(f"The file {stored.path.name} is no longer stored.") from gone
 
     async def remove_session(self, key: str) -> bool:
@@ -209,7 +212,11 @@ class FileStore:
             self._total = await asyncio.to_thread(self._measure)
 
     def _folders(self) -> list[str]:
-        return [entry.name for entry in os.scandir(self._root) if entry.is_dir() and not entry.name.startswith(".")]
+        return [
+            entry.name
+            for entry in os.scandir(self._root)
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+        ]
 
     def _measure(self) -> int:
         return sum(size for _, size, _ in self._files())

@@ -17,6 +17,7 @@ from config.files import write_atomically
 from gateway.bounded import BoundedDict
 from gateway.errors import CannotStart
 from gateway.http.responses import HttpError
+from gateway.private_files import read_private
 
 MIN_TOKEN_LENGTH = 16
 COOKIE_LIFETIME = 30 * 24 * 3600
@@ -181,11 +182,12 @@ def load_or_make_token(data_dir: Path, configured: Secret | None) -> Secret:
         return _require_length(configured.reveal(), "http.token in the config")
     path = data_dir / "http.token"
     try:
-        return _require_length(path.read_text("utf-8").strip(), str(path))
+        return _require_length(read_private(path).decode().strip(), str(path))
     except FileNotFoundError:
         token = secrets.token_urlsafe(32)
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotStart(f"Can't read the token file {path} ({error}). Delete it to get a new one.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CannotStart(f"Can't read the token file {path} ({reason}). Delete it to get a new one.") from error
     for leftover in data_dir.glob(f".{path.name}.*"):  # A crash interrupted an earlier start while it wrote one.
         leftover.unlink()
     write_atomically(path, f"{token}\n".encode())

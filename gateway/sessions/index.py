@@ -16,6 +16,7 @@ import structlog
 from config.files import Fsync, atomic_writer, fsync_directory, write_atomically
 from gateway.bounded import BoundedDict
 from gateway.errors import Refused
+from gateway.private_files import NotAFile, read_private, require_file
 from gateway.sessions.keys import parse_key
 from gateway.sessions.state import SessionState, UtcTime
 
@@ -226,11 +227,8 @@ _encoder = msgspec.json.Encoder()
 def read(path: Path, now: datetime) -> IndexContents | None:
     """Return the content of the index, or None if there is no usable one. A damaged one is renamed first."""
     try:
-        data = path.read_bytes()
+        data = read_private(path)
     except FileNotFoundError:
-        return None
-    except IsADirectoryError as error:  # It would be in the way of a new index.
-        set_aside(path, now, reason=str(error.strerror))
         return None
     except OSError as error:
         log.warning("index_unreadable", file=str(path), reason=str(error))
@@ -255,6 +253,15 @@ def set_aside(path: Path, now: datetime, *, reason: str) -> None:
     target = path.with_name(f"{path.name}.corrupt-{now:%Y%m%dT%H%M%S.%fZ}")
     path.replace(target)
     log.warning("index_set_aside", file=str(target), reason=reason)
+
+
+def set_aside_other_kinds(path: Path, now: datetime) -> None:
+    """Rename a folder, a link or a pipe in the place of the index or of its clean mark."""
+    for each in (path, path.with_suffix(".clean")):
+        try:
+            require_file(each)
+        except NotAFile as error:
+            set_aside(each, now, reason=str(error.strerror))
 
 
 def newest_first(sessions: Mapping[str, SessionState]) -> tuple[str, ...]:
@@ -284,7 +291,7 @@ def mark_clean(path: Path, transcripts: Path, session_count: int) -> None:
     """Write the clean mark: the next start may trust the index without reading a transcript."""
     # The folder's time comes first: a change after this line makes the mark invalid, which is the safe side.
     changed = transcripts.stat().st_mtime_ns
-    clean = _CleanMark(digest=_digest(path.read_bytes()), folder_changed=changed, sessions=session_count)
+    clean = _CleanMark(digest=_digest(read_private(path)), folder_changed=changed, sessions=session_count)
     write_atomically(path.with_suffix(".clean"), _encoder.encode(clean))
 
 
@@ -300,8 +307,8 @@ def remove_clean_mark(path: Path) -> None:
 def read_clean(path: Path, transcripts: Path) -> CleanIndex | None:
     """Return the index if it is marked clean, and neither it nor the folder of transcripts has changed since."""
     try:
-        clean = msgspec.json.decode(path.with_suffix(".clean").read_bytes(), type=_CleanMark)
-        data = path.read_bytes()
+        clean = msgspec.json.decode(read_private(path.with_suffix(".clean")), type=_CleanMark)
+        data = read_private(path)
     except (OSError, ValueError, RecursionError):
         return None
     # The time of a folder changes when a file in it is created, renamed or deleted, for example by a person. A file

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import structlog
 
+from gateway.private_files import NotAFile, require_file
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.transcript import lines_backwards, read_to_end, save_damaged
+from gateway.sessions.storage.transcript import lines_backwards, read_to_end, save_damaged, set_aside
 from gateway.spool import OnCommitted, Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -39,6 +40,10 @@ def replay(disk: Disk, key: str, lines: JournalLines) -> int:
     """
     first, _ = lines[0]
     path = disk.path(key)
+    try:
+        require_file(path)
+    except NotAFile:
+        set_aside(path)
     if not path.exists():
         if first != 1:
             log.warning("entries_without_session", session=key, count=len(lines))

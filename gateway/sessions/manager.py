@@ -83,7 +83,7 @@ class SessionManager:
             await manager._store.disk_thread.submit(manager._store.disk.prepare)
         except OSError as error:
             await manager.close()
-            raise unusable(directory, error.strerror) from error
+            raise unusable(directory, error) from error
         return manager
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class SessionManager:
         try:
             report = await self._store.recover()
         except OSError as error:
-            raise unusable(self._store.disk.transcripts, error.strerror) from error
+            raise unusable(self._store.disk.transcripts, error) from error
         await self._retention.delete_leftovers()
         log.info("sessions_recovered", **report.counts())
         return report

@@ -73,6 +73,7 @@ class Recovered:
 
 def recover(disk: Disk, now: datetime) -> Recovered:
     """Find every session. Damaged files are set aside, never deleted."""
+    index.set_aside_other_kinds(disk.index_path, now)
     clean = index.read_clean(disk.index_path, disk.transcripts)
     if clean is not None:
         return Recovered(
@@ -85,7 +86,7 @@ def recover(disk: Disk, now: datetime) -> Recovered:
     counts: Counter[str] = Counter()
     listed = index.read(disk.index_path, now)
     known = listed or index.IndexContents(scopes={})
-    unlisted = _transcript_sizes(disk.transcripts, counts)
+    unlisted, not_files = _transcript_sizes(disk.transcripts, counts)
     # Files of deleted sessions must not be adopted: the sessions would come back.
     undeleted = frozenset(key for key in known.doomed if unlisted.pop(file_name(key), None) is not None)
     sessions: dict[str, SessionState] = {}
@@ -93,7 +94,9 @@ def recover(disk: Disk, now: datetime) -> Recovered:
     for scope in known.scopes.values():
         for key, state in scope.sessions.items():
             size = unlisted.pop(file_name(key), None)
-            if size is None:
+            if file_name(key) in not_files:
+                lost.add(key)
+            elif size is None:
                 counts["dropped"] += 1
             elif size == state.size:
                 # Transcripts only grow, so a file of the same size has not changed.
@@ -126,23 +129,34 @@ def recover(disk: Disk, now: datetime) -> Recovered:
     )
 
 
-def _transcript_sizes(directory: Path, counts: Counter[str]) -> dict[str, int]:
-    """Return the size of every transcript by file name. Take access from other users, and remove temporary files."""
+def _transcript_sizes(directory: Path, counts: Counter[str]) -> tuple[dict[str, int], set[str]]:
+    """Return the size of every transcript by file name, and the names of links, folders and pipes.
+
+    Those are set aside. Other users lose their access to transcripts, and temporary files are removed.
+    """
     sizes: dict[str, int] = {}
-    with os.scandir(directory) as files:
-        for file in files:
-            if file.name.startswith(IMPORT_PREFIX) or file.name.endswith(REBUILT):
+    not_files: set[str] = set()
+    with os.scandir(directory) as found:
+        files = list(found)  # Setting a file aside must not change what is listed.
+    for file in files:
+        is_file = file.is_file(follow_symlinks=False)
+        if file.name.startswith(IMPORT_PREFIX) or file.name.endswith(REBUILT):
+            if is_file:
                 Path(file).unlink()
-            elif file.name.endswith(".jsonl") and file.is_file():
-                status = file.stat()
-                sizes[file.name] = status.st_size
-                if status.st_mode & OTHERS:
-                    try:
-                        Path(file).chmod(FILE_MODE)
-                        counts["opened"] += 1
-                    except OSError as error:
-                        log.warning("file_open_to_others", file=file.name, reason=str(error))
-    return sizes
+        elif file.name.endswith(".jsonl") and not is_file:
+            set_aside(Path(file))
+            not_files.add(file.name)
+            counts["corrupted"] += 1
+        elif file.name.endswith(".jsonl"):
+            status = file.stat(follow_symlinks=False)
+            sizes[file.name] = status.st_size
+            if status.st_mode & OTHERS:
+                try:
+                    Path(file).chmod(FILE_MODE)
+                    counts["opened"] += 1
+                except OSError as error:
+                    log.warning("file_open_to_others", file=file.name, reason=str(error))
+    return sizes, not_files
 
 
 _Found = tuple[str, SessionState]

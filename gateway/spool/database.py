@@ -12,7 +12,7 @@ import structlog
 from config.files import fsync_directory
 from gateway.data_dir import unusable
 from gateway.errors import CannotStart
-from gateway.private_files import CREATE, FILE_MODE, open_private
+from gateway.private_files import CREATE, FILE_MODE, open_private, require_file
 from gateway.spool import schema
 from gateway.spool.errors import Cause, as_spool_error, cause_of
 
@@ -34,6 +34,10 @@ _PRAGMAS = (
 )
 
 
+_ENDINGS = ("", "-wal", "-shm", "-journal")
+"""The files that SQLite keeps for one database."""
+
+
 class _Damaged(Exception):
     pass
 
@@ -48,7 +52,7 @@ def preallocate_wal(path: Path) -> None:
     SQLite reads the WAL by its frame headers and ignores the bytes behind the last frame.
     """
     try:
-        descriptor = os.open(wal_path(path), os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = open_private(wal_path(path), os.O_WRONLY)
     except OSError:
         return
     try:
@@ -74,7 +78,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, Path | None]:
     target = path.with_name(f"{path.name}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     # SQLite finds the WAL by its name, so all files get the new name. The database goes first: left behind without
     # its WAL, it might look sound to the next start, which would then miss the content of the WAL.
-    for ending in ("", "-wal", "-shm", "-journal"):
+    for ending in _ENDINGS:
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + ending).rename(target.with_name(target.name + ending))
     fsync_directory(path.parent)
@@ -93,6 +97,12 @@ def copy_database(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    files = [path.with_name(path.name + ending) for ending in _ENDINGS]
+    try:
+        for file in files:  # SQLite would follow a link, and might wait for a pipe.
+            require_file(file)
+    except OSError as error:
+        raise unusable(path, error) from error
     if wal_path(path).exists() and not path.exists():
         # Either a person has deleted the file, or an earlier start was cut while it renamed both.
         raise _Damaged("its write-ahead log exists, but not the file itself")
@@ -108,7 +118,7 @@ def _open(path: Path) -> sqlite3.Connection:
             fsync_directory(path.parent)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
-        raise unusable(path, str(error)) from error
+        raise unusable(path, error) from error
     try:
         _prepare(connection, path)
     except BaseException:  # The caller does not have the connection yet, so it cannot close it.
@@ -148,7 +158,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             case Cause.LOCKED:
                 raise CannotStart(f"The spool {path} is in use by another process. Stop that one first.") from error
             case Cause.READ_ONLY:
-                raise unusable(path, str(error)) from error
+                raise unusable(path, error) from error
             case _:
                 raise as_spool_error(error) from error
 
@@ -156,8 +166,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Copy a file of an older version before its migration."""
     kept = path.with_name(f"{path.name}.version-{version}")
-    kept.unlink(missing_ok=True)  # Left by a start that was cut before the migration.
     try:
+        kept.unlink(missing_ok=True)  # Left by a start that was cut before the migration.
         copy_database(kept, connection)
     except (OSError, sqlite3.Error) as error:
         raise CannotStart(

@@ -1,11 +1,12 @@
 """A file that reserves disk space. It is deleted when the disk is full, so that accepted work can finish."""
 
 import os
+import stat
 from pathlib import Path
 
 import structlog
 
-from gateway.private_files import open_private
+from gateway.private_files import open_private, rename_aside
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -22,7 +23,10 @@ class Reserve:
     def hold(self) -> bool:
         """Create the file unless that would leave less free space than its size. Returns whether it is held."""
         try:
-            self.is_held = self._path.stat().st_size >= RESERVE_SIZE
+            status = self._path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                log.warning("reserve_set_aside", file=str(rename_aside(self._path)))
+            self.is_held = stat.S_ISREG(status.st_mode) and status.st_size >= RESERVE_SIZE
         except OSError:
             self.is_held = False
         if self.is_held:

@@ -220,7 +220,7 @@ async def test_a_folder_open_to_others_is_closed(directory: Path) -> None:
 
 async def test_a_folder_that_cannot_be_created_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CannotStart, match=r"Can't use .*sessions: "):
+    with pytest.raises(CannotStart, match=r"Can't use .*file: .*Move it elsewhere"):
         await SessionManager.open(tmp_path / "file" / "sessions", SessionSettings(), Clock())
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import stat
 import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -76,8 +77,12 @@ class ChatPrompt:
 def open_history(path: Path) -> History:
     """Open the history file, readable by its owner only. If that fails, keep the history in memory."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        data = path.read_bytes()
+        # Something else may be in its place: do not wait for a pipe.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with os.fdopen(os.open(path, flags, 0o600), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return InMemoryHistory()
+            data = file.read()
         if len(data) > MAX_HISTORY_SIZE:
             # An entry starts with a line "# <time>"; its text is on lines that start with "+".
             half = data[-MAX_HISTORY_SIZE // 2 :]

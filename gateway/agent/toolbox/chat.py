@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import stat
 from pathlib import PurePath
 from typing import Annotated, Literal
 
@@ -50,8 +49,6 @@ async def send_file(context: ToolContext, path: str) -> str:
 
     def open_file() -> int:
         with open_inside(context, path) as file:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise ToolFailed(f"{path!r} is not a file.")
             return os.dup(file)
 
     descriptor = await asyncio.to_thread(open_file)

@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 
 from msgspec import Meta
 
-from gateway.agent.toolbox.workspace import explain_os_errors, open_child, open_inside, open_parent
+from gateway.agent.toolbox.workspace import explain_os_errors, open_inside, open_parent
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.sandbox.bubblewrap import ATTACHMENTS
@@ -74,8 +74,6 @@ async def read_file(context: ToolContext, path: str, first_line: Annotated[int, 
     def run() -> str:
         with open_inside(context, path) as descriptor:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):  # Reading a device or a pipe could block forever.
-                raise ToolFailed(f"{path!r} is not a file. Use list_files to look into a folder.")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 _skip_lines(file, first_line - 1, path)
                 content = file.read(_MAX_READ_BYTES)
@@ -124,8 +122,6 @@ async def edit_file(context: ToolContext, path: str, old: str, new: str, every: 
     def run() -> str:
         with open_inside(context, path) as descriptor:
             seen = os.fstat(descriptor)
-            if not stat.S_ISREG(seen.st_mode):
-                raise ToolFailed(f"{path!r} is not a file.")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 content = file.read(_MAX_EDITED_BYTES + 1)
         if len(content) > _MAX_EDITED_BYTES:
@@ -239,7 +235,7 @@ class _Search:
                 return
             if stat.S_ISDIR(kind) and name not in _SKIPPED_FOLDERS and depth < _MAX_DEPTH:
                 try:
-                    child = open_child(folder, name, os.O_DIRECTORY)
+                    child = open_private(name, os.O_DIRECTORY, directory=folder)
                 except OSError:  # Not readable, removed, or replaced by a link.
                     continue
                 try:
@@ -254,12 +250,11 @@ class _Search:
             yield str(path)
             return
         try:
-            descriptor = open_child(folder, path.name)
-        except OSError:
+            descriptor = open_private(path.name, directory=folder)
+        except OSError:  # It may have been replaced by a pipe or a link since it was listed.
             return
         with os.fdopen(descriptor, "rb") as file:
-            # The file may have been replaced by a pipe since it was listed.
-            content = file.read(_MAX_SEARCHED_BYTES + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            content = file.read(_MAX_SEARCHED_BYTES + 1)
         if len(content) > _MAX_SEARCHED_BYTES or b"\0" in content:
             return
         for number, line in enumerate(content.decode(errors="replace").split("\n"), start=1):

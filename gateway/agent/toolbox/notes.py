@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from config.files import fsync_directory, write_atomically
 from gateway.agent.tools import ToolContext, ToolFailed, tool
-from gateway.private_files import APPEND, DIRECTORY_MODE, open_private
+from gateway.private_files import APPEND, DIRECTORY_MODE, open_private, read_private
 
 log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ def load_notes(path: Path) -> list[str]:
 def _read(path: Path) -> list[_Note]:
     """Return the notes, oldest first, without damaged lines. Their limits keep the file small."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_private(path).split(b"\n")
     except FileNotFoundError:
         return []
     notes: list[_Note] = []

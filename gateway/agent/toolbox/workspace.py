@@ -10,6 +10,7 @@ import structlog
 
 from config.files import make_private_directory
 from gateway.agent.tools import ToolContext, ToolFailed
+from gateway.private_files import NotAFile, open_private
 from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.text import excerpt
 
@@ -21,15 +22,15 @@ _FORMER_COPY = re.compile(r"attachments/([0-9a-f]{8})(-\d+-[^/]+)")
 
 @contextmanager
 def open_inside(context: ToolContext, path: str, flags: int = 0) -> Iterator[int]:
-    """Open `path` inside the workspace or the attachments, for reading."""
+    """Open a file inside the workspace or the attachments for reading, or a folder with `O_DIRECTORY`."""
     with explain_os_errors(path):
         attachment = _path_in_attachments(context, path)
         if attachment is None:
             root = _workspace_root(context)
-            descriptor = _open_path(root, _parts(root, path), flags)
+            descriptor = _open_path(root, _parts(root, path) or ["."], flags)
         else:
             root, inner = attachment
-            descriptor = _open_path(root, _parts(root, inner), flags)
+            descriptor = _open_path(root, _parts(root, inner) or ["."], flags)
     try:
         yield descriptor
     finally:
@@ -69,15 +70,11 @@ def explain_os_errors(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ToolFailed(f"There is no {shown!r} in the workspace. Use list_files to see the files.") from error
+    except NotAFile as error:
+        raise ToolFailed(f"{shown!r} is not a file. Use list_files to look into a folder.") from error
     except (OSError, RuntimeError, ValueError) as error:  # Not readable, a loop of links, a NUL in the name.
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "the name is not usable"
         raise ToolFailed(f"{shown!r} cannot be opened: {reason}.") from error
-
-
-def open_child(folder: int, name: str, flags: int = 0) -> int:
-    """Open `name` in `folder`, following no link."""
-    # O_NONBLOCK: opening a named pipe would otherwise block the thread forever.
-    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
 
 
 def _workspace_root(context: ToolContext) -> Path:
@@ -128,7 +125,7 @@ def _open_path(root: Path, parts: list[str], flags: int, *, creates: bool = Fals
             if creates:
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o700, dir_fd=descriptor)
-            child = open_child(descriptor, part, flags if depth == len(parts) else os.O_DIRECTORY)
+            child = open_private(part, flags if depth == len(parts) else os.O_DIRECTORY, directory=descriptor)
         finally:
             os.close(descriptor)
         descriptor = child

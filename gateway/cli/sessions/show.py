@@ -22,6 +22,7 @@ from gateway.cli.common import EXIT_OK
 from gateway.cli.sessions.names import find_session, unknown_scope
 from gateway.conversation import Json
 from gateway.errors import Refused
+from gateway.private_files import open_private
 from gateway.sessions import VisibleLine, entries, visible_text
 from gateway.sessions.history import system_line
 from gateway.sessions.keys import file_name
@@ -194,7 +195,7 @@ class Tail:
 
     def _open(self) -> BinaryIO:
         try:
-            return self._path.open("rb")
+            return os.fdopen(open_private(self._path), "rb")
         except FileNotFoundError as error:
             raise Refused("The session has been deleted.") from error
         except OSError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,10 +19,9 @@ from config.files import Fsync
 from gateway.bounded import BoundedDict
 from gateway.private_files import (
     APPEND,
-    FILE_MODE,
-    OTHERS,
     close_to_others,
     open_private,
+    opened,
     prepare_private_folder,
     write_all,
 )
@@ -49,7 +49,8 @@ class TranscriptWriter:
         if is_new:
             # Recovery did not find this file, so it was put there since then, for example by a person. Keep it.
             with suppress(FileNotFoundError):
-                if path.stat().st_size > 0:
+                status = path.lstat()
+                if status.st_size > 0 or not stat.S_ISREG(status.st_mode):
                     set_aside(path)
         self._name = str(path)
         self._descriptor = open_private(path, APPEND | (os.O_CREAT if is_new else 0))
@@ -180,10 +181,11 @@ class Disk:
         """Create the folders. Take away the access of other users, and remove temporary files of a killed daemon."""
         prepare_private_folder(self._directory)
         prepare_private_folder(self.transcripts)
-        if self.index_path.exists() and self.index_path.stat().st_mode & OTHERS:
-            self.index_path.chmod(FILE_MODE)
+        with suppress(OSError), opened(self.index_path):
+            pass
         for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index and of its clean mark.
-            leftover.unlink()
+            with suppress(IsADirectoryError):
+                leftover.unlink()
 
     def path(self, key: str) -> Path:
         return self.transcripts / file_name(key)
@@ -264,7 +266,11 @@ class Disk:
     def sizes(self) -> dict[str, int]:
         """Return the size of every transcript by file name."""
         with os.scandir(self.transcripts) as files:
-            return {file.name: file.stat().st_size for file in files if file.name.endswith(".jsonl") and file.is_file()}
+            return {
+                file.name: file.stat(follow_symlinks=False).st_size
+                for file in files
+                if file.name.endswith(".jsonl") and file.is_file(follow_symlinks=False)
+            }
 
     def place(self, key: str, arrival: ImportFile) -> None:
         """Move an imported transcript, which is durable already, to its place."""

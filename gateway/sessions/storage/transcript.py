@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from config.files import Fsync
-from gateway.private_files import APPEND, CREATE, opened, read_range, write_all
+from gateway.private_files import APPEND, CREATE, open_private, opened, read_range, rename_aside, write_all
 from gateway.sessions.entries import Checkpoint, Entry, Header
 from gateway.sessions.storage.codec import DamagedEntry, decode, names_session, refuse_newer, with_header
 from gateway.sessions.storage.tail import NeverStop, StopCondition
@@ -130,7 +130,7 @@ def is_entry(line: bytes) -> bool:
 
 def lines_forwards(path: Path) -> Iterator[bytes]:
     """Yield every line as it is, newline included. The last one may lack it."""
-    with path.open("rb") as file:
+    with os.fdopen(open_private(path), "rb") as file:
         yield from file
 
 
@@ -204,12 +204,7 @@ def save_damaged(path: Path, data: bytes) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename an unreadable file to a free name, for a person to look at. Return the new path."""
-    target = path.with_name(f"{path.name}.corrupted")
-    number = 1
-    while target.exists():
-        number += 1
-        target = path.with_name(f"{path.name}.corrupted-{number}")
-    path.rename(target)
+    target = rename_aside(path)
     log.error("transcript_set_aside", file=str(target))
     return target
 

@@ -7,7 +7,7 @@ from tempfile import mkstemp
 import msgspec
 
 from gateway.errors import Refused
-from gateway.private_files import write_all
+from gateway.private_files import open_private, write_all
 from gateway.sessions.entries import FORMAT, Header
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import advance, initial_state
@@ -25,7 +25,8 @@ class ExportFile:
     """A transcript that is read in blocks, up to the size that it had at the start."""
 
     def __init__(self, path: Path, size: int) -> None:
-        self._file = path.open("rb")
+        self._file = os.fdopen(open_private(path), "rb")
+        self._path = path
         self._left = size
         self._rest = b""
 
@@ -34,7 +35,7 @@ class ExportFile:
         while self._left > 0:
             block = self._file.read(min(BLOCK, self._left))
             if not block:
-                raise OSError(f"{self._file.name} is shorter than it was")
+                raise OSError(f"{self._path} is shorter than it was")
             self._left -= len(block)
             whole, newline, self._rest = (self._rest + block).rpartition(b"\n")
             if newline:

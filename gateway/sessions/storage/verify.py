@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.private_files import OTHERS
+from gateway.private_files import OTHERS, read_private
 from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.index import Scope
@@ -65,10 +65,11 @@ class _Check:
 
     def check_mode(self, path: Path) -> None:
         try:
-            mode = stat.S_IMODE(path.stat().st_mode)
+            status = path.lstat()
         except FileNotFoundError:
             return
-        if mode & OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & OTHERS and not stat.S_ISLNK(status.st_mode):  # The mode of a link means nothing.
             self.add("open_to_others", path.name, f"Its mode is {mode:o}, so other users of this machine have access.")
 
     def check_lines(self, path: Path) -> None:
@@ -106,17 +107,21 @@ def verify(index_path: Path, transcripts: Path) -> VerifyReport:
     """Compare the index with the transcripts, and read each transcript whole."""
     check = _Check()
     with os.scandir(transcripts) as entries:
-        files = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        kinds = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    files = sorted(name for name, is_file in kinds.items() if is_file)
     scopes: Mapping[str, Scope] = {}
     try:
-        scopes = index.decode(index_path.read_bytes()).scopes
+        scopes = index.decode(read_private(index_path)).scopes
     except FileNotFoundError:
         if any(name.endswith(".jsonl") for name in files):
             check.add("no_index", index_path.name, "The index is missing. The next start rebuilds it.")
     except (OSError, ValueError, RecursionError) as error:
         check.add("bad_index", index_path.name, f"The index can't be read ({error}). The next start rebuilds it.")
     listed = {file_name(key): (key, state.size) for scope in scopes.values() for key, state in scope.sessions.items()}
-    present = frozenset(files)
+    present = frozenset(kinds)
+    for name in sorted(kinds.keys() - set(files)):
+        if name.endswith(".jsonl"):
+            check.add("not_a_file", name, "It is a link, a folder or a pipe. The next start sets it aside.")
     for path in (index_path.parent, transcripts, index_path):
         check.check_mode(path)
     for name in files:

@@ -104,5 +104,14 @@ async def test_a_file_in_place_of_the_folder_is_reported(context: ToolContext) -
 
 async def test_a_disk_error_is_reported(context: ToolContext) -> None:
     context.notes.mkdir(parents=True)
-    with pytest.raises(ToolFailed, match="could not be saved: Is a directory"):
+    with pytest.raises(ToolFailed, match="could not be saved: It is a folder"):
         await remember.run(context, {"text": "tea"})
+
+
+async def test_a_pipe_in_the_place_of_the_notes_does_not_block(context: ToolContext) -> None:
+    context.notes.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(context.notes)
+    with pytest.raises(ToolFailed, match="It is a named pipe"):
+        await remember.run(context, {"text": "tea"})
+    with pytest.raises(ToolFailed, match="It is a named pipe"):
+        await recall.run(context, {})

@@ -182,9 +182,12 @@ def test_a_link_in_place_of_a_transcript_is_not_followed(path: Path, tmp_path: P
     target = tmp_path / "elsewhere"
     target.write_bytes(b"")
     path.symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        append(path, encoded(SAID), is_new=True)
+    with pytest.raises(OSError, match="It is a symbolic link"):
+        append(path, encoded(SAID), is_new=False)
+    append(path, encoded(SAID), is_new=True)
     assert target.read_bytes() == b""
+    assert not path.is_symlink()
+    assert path.with_name(f"{path.name}.corrupted").is_symlink()
 
 
 def test_files_are_private_under_any_umask(path: Path) -> None:
