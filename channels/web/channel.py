@@ -22,6 +22,7 @@ _MODULES = (
     "dom",
     "drawer",
     "history",
+    "items",
     "log",
     "login",
     "outbox",

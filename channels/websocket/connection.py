@@ -220,6 +220,8 @@ class ClientConnection:
                     role=line.role,
                     text=line.text,
                     at=line.at,
+                    id=line.event_id,
+                    turn=line.turn,
                     # The user's own text is shown as it was typed.
                     html=self._render(line.text) if self._render and line.role != "user" and not line.file else None,
                     file=wire.link_to(line.file) if line.file else None,

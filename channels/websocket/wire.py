@@ -120,9 +120,13 @@ class SessionsFrame(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", t
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message of the user with its `id`, or of the agent with its `turn`, with which the keys of its frames start."""
+
     role: str
     text: str
     at: datetime
+    id: str | None = None
+    turn: str | None = None
     html: str | None = None
     file: FileLink | None = None
     is_failure: bool = False

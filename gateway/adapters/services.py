@@ -55,6 +55,8 @@ class SessionBrowser:
                 at=line.ts,
                 file=enclosure(line.file) if line.file else None,
                 is_failure=line.is_failure,
+                event_id=line.event_id,
+                turn=line.turn,
             )
             for line in await self._sessions.lines(active.key, limit)
         ]

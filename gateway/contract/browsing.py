@@ -31,6 +31,10 @@ class Line:
     """A file that the agent sent. The text names it."""
     is_failure: bool = False
     """The text says why there is no answer."""
+    event_id: str | None = None
+    """The `Inbound.event_id` of a person's message."""
+    turn: str | None = None
+    """The turn of an answer. The keys of its messages are the turn, or start with the turn and a dot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,10 @@ def apply_edits(entries: list[Entry]) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleLine:
-    """One message or file as a person sees it. `role` is `user`, `assistant`, or `gateway` for its own sentences."""
+    """One message or file as a person sees it. `role` is `user`, `assistant`, or `gateway` for its own sentences.
+
+    Only users have an `event_id`.
+    """
 
     role: str
     text: str
@@ -134,30 +137,44 @@ class VisibleLine:
     file: e.SentFile | None = None
     is_failure: bool = False
     """The line says why there is no answer."""
+    event_id: str | None = None
+    turn: str | None = None
 
 
 def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
-    """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only."""
+    """Return the last `limit` lines that a person sees, oldest first. Summaries are for the model only.
+
+    The files of a turn follow its text, as they do when the answer is delivered.
+    """
     if limit < 1:
         return []
     lines: list[VisibleLine] = []
+    files: list[VisibleLine] = []
     for entry in effective_entries(entries):
+        if files and entry.turn != files[0].turn:
+            lines += files
+            files = []
+        ts, turn = entry.ts, entry.turn
         match entry:
             case e.User():
-                lines.append(VisibleLine(role="user", text=visible_text(entry), ts=entry.ts))
+                text = visible_text(entry)
+                lines.append(VisibleLine(role="user", text=text, ts=ts, event_id=entry.event_id, turn=turn))
             case e.Assistant():
-                lines.append(VisibleLine(role="assistant", text=entry.content, ts=entry.ts))
+                lines.append(VisibleLine(role="assistant", text=entry.content, ts=ts, turn=turn))
             case e.System():
                 lines.append(system_line(entry))
             case e.SentFile():
-                lines.append(VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts, file=entry))
+                text = f"[file: {entry.name}]"
+                files.append(VisibleLine(role="assistant", text=text, ts=ts, file=entry, turn=turn))
             case _:
                 pass
-    return [line for line in lines if line.text][-limit:]
+    return [line for line in [*lines, *files] if line.text][-limit:]
 
 
 def system_line(entry: e.System) -> VisibleLine:
-    return VisibleLine(role="gateway", text=entry.content, ts=entry.ts, is_failure=entry.is_failure)
+    return VisibleLine(
+        role="gateway", text=entry.content, ts=entry.ts, is_failure=entry.is_failure, turn=entry.turn
+    )
 
 
 def visible_text(entry: e.User) -> str:

@@ -72,6 +72,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/dom.js"): Access.PUBLIC,
         ("GET", "/drawer.js"): Access.PUBLIC,
         ("GET", "/history.js"): Access.PUBLIC,
+        ("GET", "/items.js"): Access.PUBLIC,
         ("GET", "/log.js"): Access.PUBLIC,
         ("GET", "/login.js"): Access.PUBLIC,
         ("GET", "/outbox.js"): Access.PUBLIC,

@@ -71,6 +71,7 @@ class FakeGateway:
         self._codes: set[str] = set()
         self._cookies: set[str] = set()
         self._turns: dict[str, asyncio.Task[None]] = {}
+        self._lane = asyncio.Lock()
         self._seen: set[str] = set()
         self._ready = Ready()
         self._runner: web.AppRunner | None = None
@@ -234,9 +235,14 @@ class FakeGateway:
         await self.channel.send(notice, key=f"notice-{inbound.event_id}")
 
     async def _answer(self, inbound: Inbound, number: int) -> None:
+        async with self._lane:
+            await self._run_turn(inbound, number)
+
+    async def _run_turn(self, inbound: Inbound, number: int) -> None:
         chat = self.chat(number)
         chat.title = chat.title or inbound.text[:40]
-        chat.lines.append(Line(role="user", text=inbound.text, at=datetime.now(UTC)))
+        turn = inbound.event_id
+        chat.lines.append(Line(role="user", text=inbound.text, at=datetime.now(UTC), event_id=turn, turn=turn))
         whole = self.answers.get(inbound.text, f"You said “{inbound.text}”, and this is an answer of several words.")
         reply = Outbound(
             address=inbound.address, text="", kind=OutboundKind.REPLY, reply_to=inbound.message_id, session=number
@@ -245,13 +251,13 @@ class FakeGateway:
         try:
             for word in whole.split(" "):
                 shown += f" {word}" if shown else word
-                await self.channel.draft(replace(reply, text=shown), key=inbound.event_id)
+                await self.channel.draft(replace(reply, text=shown), key=turn)
                 await asyncio.sleep(WORD_DELAY)
                 await self.hold.wait()
         finally:
             chat.updated_at = datetime.now(UTC)
-            chat.lines.append(Line(role="assistant", text=shown, at=chat.updated_at))
-            await self.channel.send(replace(reply, text=shown), key=inbound.event_id)
+            chat.lines.append(Line(role="assistant", text=shown, at=chat.updated_at, turn=turn))
+            await self.channel.send(replace(reply, text=shown), key=turn)
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -1,6 +1,7 @@
 """Files on the page: attached to a message, and downloaded from an answer."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,8 @@ async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvi
     link = page.locator("a.download")
     await expect(link).to_contain_text("report.txt")
     await expect(page.locator("#files li")).to_have_count(0)
+    in_order = ["Here is the report.", re.compile("report.txt")]
+    await expect(page.locator(".reply .body")).to_have_text(in_order)
     await shoot(page, "files-sent")
     (asked,) = [message for message in provider.prompts[0].messages if isinstance(message, UserMessage)]
     assert [picture.data for picture in asked.pictures] == [png()]
@@ -64,6 +67,7 @@ async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvi
     await page.reload()
     await expect(page.locator(".user .body")).to_have_text(["What is this?\n[image: cat.png]\n[file: notes.txt]"])
     await expect(link).to_have_count(1)
+    await expect(page.locator(".reply .body")).to_have_text(in_order)
     async with page.expect_download() as downloading:
         await link.click()
     download = await downloading.value

@@ -56,3 +56,21 @@ async def test_messages_keep_their_order_when_the_first_is_retried(page: Page, g
     gateway.refuses_for_now = False
     await expect(page.locator(".reply:not(.live)")).to_have_count(2)
     assert [inbound.text for inbound in gateway.taken] == ["first", "second"]
+
+
+async def test_a_resumed_answer_stays_above_the_next_question(page: Page, gateway: FakeGateway) -> None:
+    gateway.answers = {"one": "The first answer of the two.", "two": "The second answer of the two."}
+    gateway.hold.clear()
+    await write(page, "one")
+    await page.locator(".reply.live").wait_for()
+    await write(page, "two")
+    await expect(page.locator(".user.taken")).to_have_count(2)
+    await gateway.stop()
+    await expect(page.get_by_text("Connecting…")).to_be_visible()
+    await gateway.start()
+    await page.get_by_text("Connected", exact=True).wait_for()
+    gateway.hold.set()
+    in_order = ["one", gateway.answers["one"], "two", gateway.answers["two"]]
+    await expect(page.locator(".item:not(.live) .body")).to_have_text(in_order)
+    await page.reload()
+    await expect(page.locator(".item .body")).to_have_text(in_order)

@@ -2,6 +2,7 @@
 
 import { toast } from "./dom.js";
 import { requestHistory } from "./history.js";
+import { putItem } from "./items.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, now, remember, state, userItem } from "./state.js";
 import { render } from "./view.js";
@@ -61,24 +62,6 @@ function messageItem(frame) {
     replyTo: frame.reply_to,
     file: frame.file,
   };
-}
-
-function putItem(item) {
-  // A history that was read after the turn already has the file, as a line without a key.
-  const isSame = (other) => other.key === item.key || (item.file && other.file?.url === item.file.url);
-  let place = state.items.findIndex(isSame);
-  if (item.key !== undefined && place >= 0 && hasQuestionBelow(place)) {
-    item = { ...item, node: state.items[place].node };
-    state.items.splice(place, 1);
-    place = -1;
-  }
-  if (item.key !== undefined && place >= 0) state.items[place] = { ...item, node: state.items[place].node };
-  else state.items.push(item);
-}
-
-// An answer that continues after a question moves below that question.
-function hasQuestionBelow(place) {
-  return state.items.slice(place + 1).some((item) => item.isQuestion && item.replyTo === state.items[place].replyTo);
 }
 
 // An answer in another session only marks that session in the side bar.

@@ -1,5 +1,6 @@
 // The history of a session: its request, and how its lines replace what is on screen.
 
+import { isLineOf, placeBelowQuestion, placeByTime } from "./items.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, state } from "./state.js";
 import { render } from "./view.js";
@@ -31,45 +32,32 @@ function keepNodes(lines, before) {
   }
 }
 
-function lineItem({ role, text, html, at, file }) {
-  return { kind: role === "user" ? "user" : "reply", text, html, at, file, state: "taken" };
+function lineItem({ role, text, html, at, file, id, turn }) {
+  if (role === "user") return { kind: "user", id, text, at, state: "taken", isRecorded: true };
+  return { kind: "reply", text, html, at, file, turn };
 }
 
 // The lines of the transcript replace their items. Notices, drafts and unsent messages are not in it, and stay.
 function merge(lines, items) {
-  const said = lines.filter((line) => line.kind === "user").map((line) => line.text);
-  const kept = items.filter((item) => (item.kind === "user" ? isMissing(item, said) : isStillShown(item, lines)));
+  const kept = items.filter((item) => (item.kind === "user" ? isMissing(item, lines) : isStillShown(item, lines)));
   const isAnswered = lines.at(-1)?.kind === "reply";
   if (isAnswered && !kept.some((item) => state.awaiting.has(item.id))) state.awaiting.clear();
-  return [...lines, ...kept].sort(compareItems);
+  // An answer that came while the history was read has more text than its lines.
+  const merged = lines.filter((line) => !kept.some((item) => isLineOf(line, item)));
+  // Questions first, so that the answers find them.
+  for (const item of kept.filter(({ kind }) => kind === "user")) placeByTime(merged, item);
+  for (const item of kept.filter(({ kind }) => kind !== "user")) placeBelowQuestion(merged, item) || placeByTime(merged, item);
+  return merged;
 }
 
-function isMissing(item, said) {
-  if (item.id === undefined) return false;
-  if (item.state !== "taken" || isCommand(item.text)) return true;
-  return (!item.isOld || state.awaiting.has(item.id)) && !removeLast(said, item.text);
+function isMissing(item, lines) {
+  if (item.id === undefined || lines.some((line) => line.kind === "user" && line.id === item.id)) return false;
+  return item.state !== "taken" || isCommand(item.text) || !item.isOld || state.awaiting.has(item.id);
 }
 
 function isStillShown(item, lines) {
   if (item.kind === "notice") return true;
   if (item.isLive) return item.connection === state.connection;
-  if (item.file) return !item.isOld && !lines.some((line) => line.file?.url === item.file.url);
-  return item.key !== undefined && !item.isOld && !isInHistory(lines, item);
-}
-
-// An answer of several steps has several lines in the transcript; the answer ends with the last of them.
-function isInHistory(lines, item) {
-  const last = lines.at(-1);
-  return last?.kind === "reply" && last.text !== "" && item.text.endsWith(last.text);
-}
-
-function removeLast(texts, text) {
-  const place = texts.lastIndexOf(text);
-  if (place >= 0) texts.splice(place, 1);
-  return place >= 0;
-}
-
-function compareItems(one, other) {
-  const rank = (item) => (item.state === "pending" ? 2 : item.isLive ? 1 : 0);
-  return rank(one) - rank(other) || Date.parse(one.at) - Date.parse(other.at);
+  if (item.key === undefined || item.isOld) return false;
+  return !lines.some((line) => line.file && line.file.url === item.file?.url);
 }

@@ -42,23 +42,26 @@ class EnoughForState:
 
 
 class EnoughForLines:
-    """Enough for the last `limit` lines that a person sees."""
+    """Enough for the last `limit` lines that a person sees, with the whole turn of the first of them.
+
+    A file of that turn may be further back, although it is shown after the text.
+    """
 
     def __init__(self, limit: int) -> None:
         self._left = limit
         self._undone: set[str | None] = set()
+        self._turn: str | None = None
+        self.is_enough = False
 
     def add(self, entry: Entry) -> None:
-        if isinstance(entry, e.Clear):
-            self._left = 0
+        if isinstance(entry, e.Clear) or (self._left <= 0 and entry.turn != self._turn):
+            self.is_enough = True
         elif isinstance(entry, e.Undo):
             self._undone.add(entry.undone)
         elif isinstance(entry, e.User | e.Assistant | e.System) and entry.content and entry.turn not in self._undone:
             self._left -= 1
-
-    @property
-    def is_enough(self) -> bool:
-        return self._left <= 0
+            self._turn = entry.turn
+            self.is_enough = self._left <= 0 and entry.turn is None
 
 
 class EnoughForHistory:
