@@ -1,6 +1,7 @@
 """Themes and layout. Screenshots for a person to look at are saved in test-output/."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -9,6 +10,7 @@ from playwright.async_api import Page, expect
 from gateway.contract import Line
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import Chat, FakeGateway
+from tests.page.harness import write
 
 QUESTION = "How do I keep a long-running asyncio program from losing tasks?"
 ANSWER = """\
@@ -90,6 +92,63 @@ async def test_a_narrow_screen_has_a_drawer_and_no_overflow(chat: Page) -> None:
     await chat.locator(".session", has_text="Trip to Lisbon").click()
     await expect(chat.locator("#title")).to_have_text("Trip to Lisbon")
     await expect(chat.locator(".session").first).to_be_hidden()
+
+
+TABLE = """\
+| Setting | Default | What it changes |
+|---|---|---|
+| `gateway.max_parallel_turns` | 8 | Conversations that are answered simultaneously |
+| `session.compaction` | automatic | Whether long conversations are summarised |
+"""
+LINES_OF_WORDS = """() => {
+    const lines = [];
+    for (const cell of document.querySelectorAll(".reply th, .reply td")) {
+        const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode())
+            for (const word of walker.currentNode.data.matchAll(/\\w+/g)) {
+                const range = document.createRange();
+                range.setStart(walker.currentNode, word.index);
+                range.setEnd(walker.currentNode, word.index + word[0].length);
+                lines.push(new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size);
+            }
+    }
+    return lines;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_a_wide_table_scrolls_on_a_phone_and_splits_no_word(
+    page: Page, gateway: FakeGateway, theme: Literal["light", "dark"]
+) -> None:
+    gateway.answers["table"] = TABLE
+    await page.emulate_media(color_scheme=theme)
+    await page.set_viewport_size({"width": 375, "height": 700})
+    await write(page, "table")
+    await expect(page.locator(".reply:not(.live) td")).to_have_count(6)
+    await shoot(page, f"phone-table-{theme}")
+    assert set(await page.evaluate(LINES_OF_WORDS)) == {1}
+    assert await page.locator(".reply .table").evaluate("frame => frame.scrollWidth > frame.clientWidth")
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+async def test_a_toast_covers_no_message(page: Page, gateway: FakeGateway, width: int) -> None:
+    await page.set_viewport_size({"width": width, "height": 600})
+    gateway.answers["long"] = "\n\n".join(f"Paragraph-{number}" for number in range(30))
+    await write(page, "long")
+    await expect(page.locator(".reply:not(.live) .body")).to_contain_text("Paragraph-29")
+    # The toast disappears after a few seconds, so it is measured in the same step that shows it.
+    end_of_answer, top_of_toast = await page.evaluate(
+        """async () => {
+            const { toast } = await import("/dom.js");
+            toast("Stopped.");
+            for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame);
+            const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+            return [box(".reply .body > :last-child").bottom, box("#toast").top];
+        }"""
+    )
+    await shoot(page, f"toast-{width}")
+    assert end_of_answer <= top_of_toast
 
 
 async def test_code_can_be_copied(chat: Page) -> None:

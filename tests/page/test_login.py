@@ -9,6 +9,7 @@ async def test_the_sign_in_screen_explains_how_to_sign_in(browser: Browser, gate
     await page.goto(gateway.url)
     await expect(page.get_by_text("gatehouse link")).to_be_visible()
     await expect(page.get_by_role("textbox", name="Message")).to_be_hidden()
+    await expect(page.get_by_role("alert")).to_be_hidden()
     await shoot(page, "login")
 
 
@@ -24,6 +25,8 @@ async def test_a_link_works_once_and_is_not_stored(browser: Browser, gateway: Fa
     stranger = await browser.new_page()
     await stranger.goto(link)
     await expect(stranger.get_by_text("Sign in to Gatehouse")).to_be_visible()
+    await expect(stranger.get_by_role("alert")).to_contain_text("already been used, or it has expired")
+    await shoot(stranger, "login-used")
 
 
 async def test_a_link_opened_in_the_sign_in_screen_signs_in(browser: Browser, gateway: FakeGateway) -> None:
@@ -31,6 +34,20 @@ async def test_a_link_opened_in_the_sign_in_screen_signs_in(browser: Browser, ga
     await page.goto(gateway.url)
     await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
     await page.goto(gateway.login_link())
+    await page.get_by_text("Connected", exact=True).wait_for()
+
+
+async def test_a_link_that_is_opened_while_the_gateway_restarts_signs_in(
+    browser: Browser, gateway: FakeGateway
+) -> None:
+    page = await browser.new_page()
+    await page.goto(gateway.url)
+    await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
+    link = gateway.login_link()
+    await gateway.stop()
+    async with page.expect_event("requestfailed", lambda request: request.url.endswith("/auth/exchange")):
+        await page.evaluate("(link) => { location.href = link; }", link)
+    await gateway.start()
     await page.get_by_text("Connected", exact=True).wait_for()
 
 

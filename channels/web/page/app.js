@@ -6,7 +6,7 @@ import { $, toast } from "./dom.js";
 import { applyTheme, closeDrawer, openDrawer, toggleTheme } from "./drawer.js";
 import { onHistory, requestHistory } from "./history.js";
 import { copy } from "./log.js";
-import { exchangeCode, showLogin, whoami } from "./login.js";
+import { exchangeCode, showLogin, takeCode, whoami } from "./login.js";
 import { onAck, onError, restorePending, RETRY_AFTER_MS, sendMessage, sendNext, storedOutbox, storeOutbox } from "./outbox.js";
 import { openConnection, reconnectNow, sendFrame } from "./socket.js";
 import { state } from "./state.js";
@@ -25,15 +25,12 @@ const FRAME_HANDLERS = {
   error: onError,
 };
 
-async function start() {
-  const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (code) {
-    history.replaceState(null, "", location.pathname);
-    await exchangeCode(code);
-  }
-  const me = await whoami();
-  if (me === null) return showLogin();
-  if (me === undefined) return void setTimeout(start, RETRY_AFTER_MS);
+async function start(code = takeCode()) {
+  const problem = code ? await exchangeCode(code) : "";
+  const me = problem === undefined ? undefined : await whoami();
+  if (me === null) return showLogin(problem);
+  // Without the code if it was exchanged: it does not work a second time.
+  if (me === undefined) return void setTimeout(start, RETRY_AFTER_MS, problem === undefined ? code : null);
   showApp(me);
 }
 
@@ -62,6 +59,7 @@ async function signOut() {
 
 function onHello(frame) {
   state.maxFrameBytes = frame.max_frame_bytes;
+  state.maxTextChars = frame.max_text_chars ?? Infinity;
   state.isOpen = true;
   state.attempt = 0;
   state.connection += 1;
@@ -111,7 +109,9 @@ function listen() {
   matchMedia("(max-width: 52rem)").addEventListener("change", () => openDrawer(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
   addEventListener("online", reconnectNow);
-  addEventListener("resize", () => (resizeInput(), state.isAtEnd && scrollToEnd()));
+  addEventListener("resize", resizeInput);
+  // Also when a toast, a file or a longer message takes space from the log.
+  new ResizeObserver(() => state.isAtEnd && scrollToEnd()).observe($("scroller"));
   addEventListener("hashchange", () => location.hash.startsWith("#code=") && start());
   document.addEventListener("visibilitychange", () => document.hidden || (reconnectNow(), render()));
   setInterval(render, 30000); // Updates "5 min ago".

@@ -30,6 +30,7 @@ function drawProse(body, item) {
   const fresh = document.createElement("template");
   fresh.innerHTML = item.html;
   if (!item.isLive) fresh.content.querySelectorAll("pre").forEach(addCopyButton);
+  fresh.content.querySelectorAll("table").forEach(addTableFrame);
   patch(body, fresh.content);
 }
 
@@ -96,6 +97,14 @@ function addCopyButton(pre) {
   pre.tabIndex = 0;
   pre.replaceWith(frame);
   frame.append(head, pre);
+}
+
+// A wide table scrolls in its frame, with the arrow keys as well.
+function addTableFrame(table) {
+  const frame = element("div", "table");
+  frame.tabIndex = 0;
+  table.replaceWith(frame);
+  frame.append(table);
 }
 
 export async function copy(button) {

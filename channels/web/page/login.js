@@ -1,16 +1,28 @@
-// Sign-in. The code of a link works once. It is removed from the address bar first of all.
+// Sign-in. The code of a link works once.
 
 import { $ } from "./dom.js";
 
+const LINK_IS_USED = "This link has already been used, or it has expired. Please get a new one.";
+
+// Returns the code of the link, and removes it from the address bar.
+export function takeCode() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code) history.replaceState(null, "", location.pathname);
+  return code;
+}
+
+// Returns why the code did not sign in, "" if it did, or undefined if the server is unreachable.
 export async function exchangeCode(code) {
   try {
-    await fetch("/auth/exchange", {
+    const answer = await fetch("/auth/exchange", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ code }),
     });
+    if (answer.ok) return "";
+    return answer.status === 401 ? LINK_IS_USED : (await answer.json()).error;
   } catch {
-    // The server is unreachable. `whoami` fails too, and is retried.
+    return undefined;
   }
 }
 
@@ -25,7 +37,9 @@ export async function whoami() {
   }
 }
 
-export function showLogin() {
+export function showLogin(problem = "") {
+  $("login-problem").textContent = problem;
+  $("login-problem").hidden = !problem;
   $("app").hidden = true;
   $("login").hidden = false;
 }
