@@ -85,7 +85,8 @@ class ClientConnection:
         await self._hub.load()
         # No `await` from here to `joined`: a question that the agent asks in a gap would be in neither the list of
         # open questions nor the broadcast.
-        self._queue.put(wire.HelloFrame(name=self._sender.name))
+        limit = self._browser.max_message_chars()
+        self._queue.put(wire.HelloFrame(name=self._sender.name, max_text_chars=limit))
         for question in self._browser.questions(self._address, self._sender):
             asked = question.message
             self._queue.put(

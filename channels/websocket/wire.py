@@ -52,10 +52,11 @@ ClientFrame = ClientMessage | SessionsRequest | HistoryRequest | CommandsRequest
 
 
 class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="type"):
-    """The first frame of each connection: the name of the client's user, and the size limit for the client's frames."""
+    """The first frame of each connection: the name of the client's user, and the limits for the client's messages."""
 
     name: str
     max_frame_bytes: int = MAX_FRAME_SIZE
+    max_text_chars: int | None = None
 
 
 class AckFrame(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="type"):

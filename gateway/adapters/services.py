@@ -78,6 +78,9 @@ class SessionBrowser:
             for command in COMMANDS
         ]
 
+    def max_message_chars(self) -> int:
+        return self._live.settings.gateway.max_message_chars
+
     def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
         return route(self._live.settings, self._live.first_address(address), sender, guild).scope
 

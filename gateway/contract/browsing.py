@@ -68,3 +68,6 @@ class Browser(Protocol):
         """Return the open questions of this chat, for a client that reconnects and shows them again."""
 
     def commands(self) -> list[CommandInfo]: ...
+
+    def max_message_chars(self) -> int:
+        """Return how long the text of a message may be. Longer ones are refused."""

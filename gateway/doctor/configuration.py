@@ -125,6 +125,9 @@ class NoSessions:
     def commands(self) -> list[CommandInfo]:
         return []
 
+    def max_message_chars(self) -> int:
+        return 0
+
 
 def open_channels(settings: Settings) -> Mapping[tuple[str, str], Channel]:
     """Open all enabled channels without running them. By their contract, that does no I/O."""

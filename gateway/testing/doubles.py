@@ -47,6 +47,9 @@ class StubBrowser:
     def commands(self) -> list[CommandInfo]:
         return [CommandInfo(name="new", arguments="[title]", summary="Start a new conversation")]
 
+    def max_message_chars(self) -> int:
+        return 32_000
+
 
 @dataclass(slots=True)
 class StubPulse:

@@ -35,6 +35,8 @@ from gateway.http.responses import SECURITY_HEADERS
 WORD_DELAY = 0.02
 """Seconds between two words of an answer: slow enough for a browser to draw them one by one."""
 
+MAX_MESSAGE_CHARS = 32_000
+
 
 @dataclass(slots=True, kw_only=True)
 class Chat:
@@ -192,6 +194,9 @@ class FakeGateway:
             CommandInfo(name="stop", arguments="", summary="Stop the answer that is being written"),
             CommandInfo(name="help", arguments="", summary="Show this list"),
         ]
+
+    def max_message_chars(self) -> int:
+        return MAX_MESSAGE_CHARS
 
     def chat(self, number: int) -> Chat:
         return next(chat for chat in self.chats if chat.number == number)

@@ -105,3 +105,38 @@ async def test_a_file_that_is_already_in_the_history_is_shown_once(page: Page) -
         }"""
     )
     await expect(page.locator("a.download")).to_have_count(1)
+
+
+async def test_pasted_text_over_the_limit_becomes_a_file(page: Page, provider: ScriptedProvider) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill("Please summarise this.")
+    await paste(page, "a short text")
+    await expect(box).to_have_value("Please summarise this.a short text")
+    await expect(page.locator("#files li")).to_have_count(0)
+    await paste(page, "long 🙂 " * 6_000)
+    await paste(page, "x" * 32_001)
+    await expect(box).to_have_value("Please summarise this.a short text")
+    await expect(page.locator("#files li")).to_contain_text(["pasted-1.txt · 60 kB", "pasted-2.txt · 32 kB"])
+    await expect(page.locator("#toast")).to_contain_text("attached as a file")
+    await shoot(page, "pasted-as-a-file")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator(".user .body")).to_contain_text("pasted-1.txt")
+    await expect(page.locator(".reply .body").first).to_contain_text("Here is the report.")
+    (asked,) = [message for message in provider.prompts[0].messages if isinstance(message, UserMessage)]
+    assert "Please summarise this." in asked.text
+    assert "pasted-2.txt" in asked.text
+
+
+async def paste(page: Page, text: str) -> None:
+    """Paste as a person does: the browser inserts the text unless the page handles the event."""
+    await page.evaluate(
+        """(text) => {
+            const clipboard = new DataTransfer();
+            clipboard.setData("text/plain", text);
+            const box = document.getElementById("input");
+            box.focus();
+            const event = new ClipboardEvent("paste", { clipboardData: clipboard, bubbles: true, cancelable: true });
+            if (box.dispatchEvent(event)) document.execCommand("insertText", false, text);
+        }""",
+        text,
+    )

@@ -10,7 +10,7 @@ export function submit() {
   const files = state.files.filter((file) => file.ref).map(({ ref, name, kind, media_type, size }) => ({ ref, name, kind, media_type, size }));
   if (!text && !files.length) return;
   if (state.files.some((file) => file.isLoading)) return toast("A file is still uploading. Send the message when it's done.");
-  if (isTooLong(text)) return toast("This message is too long. Send it in parts.");
+  if (isTooLong(text)) return toast("This message is too long. Cut out a part and paste it again, and it's sent as a file.");
   $("input").value = "";
   state.files = [];
   drawFiles();
@@ -89,9 +89,24 @@ function fileChip(file) {
 
 function onPaste(event) {
   const files = [...event.clipboardData.files];
-  if (!files.length) return;
+  const text = event.clipboardData.getData("text/plain");
+  if (!files.length && !wouldBeTooLong(text)) return;
   event.preventDefault();
-  addFiles(files);
+  if (files.length) return addFiles(files);
+  addFiles([new File([text], newFileName(), { type: "text/plain" })]);
+  toast("The pasted text is too long for a message, so it's attached as a file.");
+}
+
+function wouldBeTooLong(pasted) {
+  const { value, selectionStart, selectionEnd } = $("input");
+  return isTooLong(value.slice(0, selectionStart) + pasted + value.slice(selectionEnd));
+}
+
+function newFileName() {
+  const taken = new Set(state.files.map((file) => file.name));
+  let number = 1;
+  while (taken.has(`pasted-${number}.txt`)) number += 1;
+  return `pasted-${number}.txt`;
 }
 
 function onDrag(event) {

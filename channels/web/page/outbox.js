@@ -44,6 +44,8 @@ function shownText({ text, files = [] }) {
 }
 
 export function isTooLong(text) {
+  // The server counts characters; `length` counts surrogates as well, and is never smaller.
+  if (text.length > state.maxTextChars && [...text].length > state.maxTextChars) return true;
   const frame = JSON.stringify(frameOf({ id: newId(), text }));
   return new TextEncoder().encode(frame).length > state.maxFrameBytes;
 }

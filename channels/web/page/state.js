@@ -21,7 +21,8 @@ export const state = {
   refetched: new Set(), // Keys of answers for which the history was requested because their question was missing.
   commands: [],
   files: [], // Files for the next message. Each is uploaded at once, and has a `ref` after that.
-  maxFrameBytes: 256 * 1024, // Until the server has sent its limit.
+  maxFrameBytes: 256 * 1024, // Until the server has sent its limits.
+  maxTextChars: Infinity,
   selected: -1,
   isAtEnd: true,
 };

@@ -82,6 +82,7 @@ class Served:
                 "type": "hello",
                 "name": "owner",
                 "max_frame_bytes": MAX_FRAME_SIZE,
+                "max_text_chars": 32_000,
             }
             yield socket
 
