@@ -172,9 +172,7 @@ def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
 
 
 def system_line(entry: e.System) -> VisibleLine:
-    return VisibleLine(
-        role="gateway", text=entry.content, ts=entry.ts, is_failure=entry.is_failure, turn=entry.turn
-    )
+    return VisibleLine(role="gateway", text=entry.content, ts=entry.ts, is_failure=entry.is_failure, turn=entry.turn)
 
 
 def visible_text(entry: e.User) -> str:
