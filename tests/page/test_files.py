@@ -58,7 +58,7 @@ async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvi
     link = page.locator("a.download")
     await expect(link).to_contain_text("report.txt")
     await expect(page.locator("#files li")).to_have_count(0)
-    in_order = ["Here is the report.", re.compile("report.txt")]
+    in_order: list[str | re.Pattern[str]] = ["Here is the report.", re.compile("report.txt")]
     await expect(page.locator(".reply .body")).to_have_text(in_order)
     await shoot(page, "files-sent")
     (asked,) = [message for message in provider.prompts[0].messages if isinstance(message, UserMessage)]
