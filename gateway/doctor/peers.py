@@ -22,6 +22,8 @@ from gateway.text.plain import count
 
 DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
+_FILTERED = "2"
+"""The kernel's SECCOMP_MODE_FILTER."""
 _SANDBOX_FIX = (
     "Install bubblewrap and util-linux, and allow user namespaces. For the system service, "
     "`gatehouse service install --system` installs the units that the sandbox needs."
@@ -112,9 +114,12 @@ async def check_sandbox(settings: Settings) -> Finding:
     folders = (gateway.workspace_root, gateway.data_dir, Path("/"))
     folder = await asyncio.to_thread(lambda: next(path for path in folders if path.is_dir()))
     try:
-        ended = await run_in_sandbox(sandbox_command(":", folder, shell), shell)
+        ended = await run_in_sandbox(sandbox_command("grep ^Seccomp: /proc/self/status", folder, shell), shell)
     except SandboxUnavailable as failure:
         return (warning if shell.allow_unsandboxed else error)("sandbox", str(failure), _SANDBOX_FIX)
     if ended.exit_code or ended.stopped_for:
         return error("sandbox", f"Can't run commands in {folder}: {ended.stopped_for or ended.output}", _SANDBOX_FIX)
-    return ok("sandbox", "Commands run in bubblewrap.")
+    if ended.output.split()[-1:] != [_FILTERED]:
+        message = "Commands run in bubblewrap, but without a filter for system calls, which this machine lacks."
+        return warning("sandbox", message, "Use an x86_64 or aarch64 machine, or keep the shell off.")
+    return ok("sandbox", "Commands run in bubblewrap, with a filter for system calls.")

@@ -5,17 +5,21 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from gateway.sandbox.processes import ProcessResult, RunLimits, run_process
+from gateway.sandbox.seccomp import filter_program
 
 WORKSPACE = "/workspace"
 ATTACHMENTS = "/attachments"
 """Where commands find the files of their session, read-only. The file tools use this path as well."""
 
+_SESSION_KEYRING = Path(__file__).with_name("session_keyring.py")
 _TMP_BYTES = 256 * 1024 * 1024
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
 _PROBE_TIMEOUT = 20.0
@@ -61,14 +65,34 @@ async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
         network=command.network,
         attachments=command.attachments,
     )
-    return await run_process(
-        argv,
-        env=command_environment(WORKSPACE, "/tmp"),  # noqa: S108 - inside the sandbox.
-        cwd=Path("/"),
-        bounds=command.bounds,
-        kill=kill_sandbox,
-        watch=partial(watch_limits, limits=command.limits),
-    )
+    with _open_filter() as (options, descriptors):
+        return await run_process(
+            [*with_own_keyring(argv[:1]), *options, *argv[1:]],
+            env=command_environment(WORKSPACE, "/tmp"),  # noqa: S108 - inside the sandbox.
+            cwd=Path("/"),
+            bounds=command.bounds,
+            kill=kill_sandbox,
+            watch=partial(watch_limits, limits=command.limits),
+            descriptors=descriptors,
+        )
+
+
+@contextmanager
+def _open_filter() -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Yield bubblewrap's options for the seccomp filter, and the descriptor that they name."""
+    program = filter_program()
+    if program is None:
+        yield (), ()
+        return
+    with os.fdopen(os.memfd_create("seccomp"), "wb+", buffering=0) as file:
+        file.write(program)
+        file.seek(0)  # Each command needs its own file, since bubblewrap reads from this position.
+        yield ("--seccomp", str(file.fileno())), (file.fileno(),)
+
+
+def with_own_keyring(argv: Sequence[str]) -> list[str]:
+    """Return the arguments that run `argv`, which begins with an absolute path, with a new session keyring."""
+    return [sys.executable, "-I", "-S", str(_SESSION_KEYRING), *argv]
 
 
 def command_environment(workspace: str, home: str) -> dict[str, str]:
@@ -119,13 +143,16 @@ def _working_options(bwrap: str) -> tuple[str, ...]:
             system += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             system += ["--ro-bind", str(path), str(path)]
+    # They name the keys of the daemon's user, also those of other sessions.
+    key_lists = [path for path in ("/proc/keys", "/proc/key-users") if Path(path).exists()]
+    hidden = [word for path in key_lists for word in ("--ro-bind", "/dev/null", path)]
     tmpfs = ("--size", str(_TMP_BYTES), "--tmpfs")
     options = (
         # No network and no capabilities.
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--ro-bind", "/usr", "/usr", *system, *_read_only(_READABLE)),
         # A /proc of the sandbox alone, and read-only: root could change sysctls through it.
-        *("--proc", "/proc", "--remount-ro", "/proc"),
+        *("--proc", "/proc", *hidden, "--remount-ro", "/proc"),
         *("--dev", "/dev", *tmpfs, "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108 - inside the sandbox.
         *(*tmpfs, "/tmp"),  # noqa: S108 - inside the sandbox.
         *("--hostname", "sandbox"),
@@ -133,13 +160,15 @@ def _working_options(bwrap: str) -> tuple[str, ...]:
     complaint = ""
     for strict in (("--disable-userns",), ()):  # bubblewrap before 0.8 does not know `--disable-userns`.
         try:
-            test = subprocess.run(  # noqa: S603 - only our own arguments.
-                [bwrap, *options, *strict, "--", "/bin/sh", "-c", ":"],
-                env={},
-                capture_output=True,
-                timeout=_PROBE_TIMEOUT,
-                check=False,
-            )
+            with _open_filter() as (filter_options, descriptors):
+                test = subprocess.run(  # noqa: S603 - only our own arguments.
+                    with_own_keyring([bwrap, *filter_options, *options, *strict, "--", "/bin/sh", "-c", ":"]),
+                    env={},
+                    capture_output=True,
+                    timeout=_PROBE_TIMEOUT,
+                    pass_fds=descriptors,
+                    check=False,
+                )
         except (OSError, subprocess.TimeoutExpired) as error:
             complaint = str(error)
             continue

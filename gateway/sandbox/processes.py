@@ -53,10 +53,11 @@ async def run_process(
     kill: Kill,
     watch: Watch | None = None,
     sweep: Sweep | None = None,
+    descriptors: Sequence[int] = (),
 ) -> ProcessResult:
     """Run `argv` in a new session. `kill` ends it; `sweep` ends processes that got away from it.
 
-    `watch` stops the program by returning a reason.
+    `watch` stops the program by returning a reason. Of our open files, the program gets only `descriptors`.
     """
     kept = _KeptOutput(bounds.shown)
     # Our own pipe: asyncio's would stay open until the last writer is gone, also after the program has ended.
@@ -75,6 +76,7 @@ async def run_process(
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
+                pass_fds=descriptors,
             )
         finally:
             os.close(sink)

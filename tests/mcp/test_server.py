@@ -6,47 +6,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from config import McpSettings
-from gateway.agent.tools import Toolbox, ToolContext
-from gateway.conversation import Json, ToolCall, ToolOutcome
+from gateway.agent.tools import Toolbox
+from gateway.conversation import ToolOutcome
 from gateway.doctor.peers import check_mcp
-from gateway.mcp.server import McpServers
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import gateway, settings
+from tests.mcp.harness import PROGRAM, ROOT, TIMEOUT, call, program, running, up
 from tests.polling import until
 from tests.sandbox.harness import NAP, processes_with
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = str(Path(__file__).parent / "program.py")
-TIMEOUT = 60
-
-
-def program(**more: object) -> McpSettings:
-    return McpSettings.model_validate({"command": (sys.executable, PROGRAM), **more})
-
-
-@asynccontextmanager
-async def running(**settings: McpSettings) -> AsyncIterator[McpServers]:
-    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as tasks:
-        servers = McpServers()
-        servers.start(tasks, settings)
-        yield servers
-        await servers.stop()
-
-
-async def up(servers: McpServers) -> Toolbox:
-    await until(lambda: not any(server.trouble for server in servers))
-    return Toolbox([], more=servers.tools)
-
-
-async def call(toolbox: Toolbox, name: str, **arguments: Json) -> ToolOutcome:
-    context = ToolContext(workspace=Path(), notes=Path(), now=lambda: datetime.now(UTC))
-    return await toolbox.run(ToolCall(id="1", name=name, input=arguments), context)
 
 
 async def test_the_tools_of_a_program_are_named_after_their_server() -> None:
@@ -208,7 +180,7 @@ async def test_processes_of_a_program_that_dies_end_with_it() -> None:
 
 HOST = """
 import asyncio
-from tests.mcp.test_server import NAP, call, program, running, up
+from tests.mcp.harness import call, program, running, up
 
 async def main():
     async with running(sums=program()) as servers:

@@ -21,6 +21,7 @@ from gateway.sandbox.bubblewrap import (
     command_environment,
     prlimit_argv,
     run_sandboxed,
+    with_own_keyring,
 )
 from gateway.sandbox.processes import ProcessResult, RunLimits, kill_group, run_process
 from gateway.sandbox.remote import run_by_service
@@ -112,7 +113,7 @@ async def _run_unsandboxed(command: SandboxCommand) -> ProcessResult:
                     os.kill(int(process), signal.SIGKILL)
 
     return await run_process(
-        prlimit_argv(command.command, command.limits),
+        with_own_keyring(prlimit_argv(command.command, command.limits)),
         env={**command_environment(workspace, workspace), "ATTACHMENTS": str(command.attachments or ""), _MARK: mark},
         cwd=command.workspace,
         bounds=command.bounds,

@@ -1,6 +1,7 @@
 """Tests that try to break out of the sandbox. Commands run as a model would run them, through the toolbox."""
 
 import asyncio
+import errno
 import os
 import resource
 import shutil
@@ -215,3 +216,45 @@ async def test_a_command_inherits_none_of_our_descriptors(context: ToolContext, 
         os.set_inheritable(held.fileno(), True)  # noqa: FBT003 - it takes no name.
         outcome = await run("ls -l /proc/self/fd", context, allow_unsandboxed=True)
     assert "secret" not in outcome.output
+
+
+def errors_of(*calls: tuple[int, ...]) -> str:
+    """Return a Perl command that prints the error number of each system call."""
+    parts = [f"syscall({', '.join(map(str, call))}); print $!+0, qq( ); $! = 0;" for call in calls]
+    return f"perl -e '$! = 0; {' '.join(parts)}'"
+
+
+@needs_sandbox
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are those of x86_64")
+async def test_the_kernel_refuses_these_calls_to_a_command(context: ToolContext) -> None:
+    refused = {
+        "add_key": (248, 0, 0, 0, 0, 0),
+        "request_key": (249, 0, 0, 0, 0),
+        "keyctl": (250, 0, -3, 1),
+        "ptrace": (101, 0, 0, 0, 0),
+        "process_vm_readv": (310, 1, 0, 0, 0, 0, 0),
+        "mount": (165, 0, 0, 0, 0, 0),
+        "fsopen": (430, 0, 0),
+        "bpf": (321, 0, 0, 0),
+        "userfaultfd": (323, 0),
+        "unshare of a user namespace": (272, 0x10000000),
+    }
+    outcome = await run(errors_of(*refused.values()), context)
+    assert outcome.output.split() == [str(errno.EPERM)] * len(refused)
+    missing = [(425, 1, 0), (435, 0, 0), (0x40000000 + 39,), (471,)]
+    outcome = await run(errors_of(*missing), context)
+    assert outcome.output.split() == [str(errno.ENOSYS)] * len(missing)
+
+
+@needs_sandbox
+async def test_ordinary_programs_run_with_the_filter(context: ToolContext) -> None:
+    command = "grep ^Seccomp: /proc/self/status; perl -e '$| = 1; print fork ? 1 : 2; wait' | cat"
+    outcome = await run(command, context)
+    assert outcome.output.startswith("Seccomp:\t2\n")
+    assert sorted(outcome.output.splitlines()[1]) == ["1", "2"]
+
+
+@needs_sandbox
+async def test_a_command_sees_no_keys(context: ToolContext) -> None:
+    outcome = await run("cat /proc/keys /proc/key-users 2>/dev/null; echo end", context)
+    assert outcome.output == "end"
