@@ -161,7 +161,8 @@ class Daemon:
     async def reload(self, new: Settings) -> list[str]:
         """Apply new settings, and return the keys that need a restart. Raises, with nothing changed, on a mistake."""
         old = self.live.settings
-        fixed = {"data_dir": old.gateway.data_dir, "max_parallel_turns": old.gateway.max_parallel_turns}
+        keys = ("data_dir", "max_parallel_turns", "keep_environment")
+        fixed = {key: getattr(old.gateway, key) for key in keys}
         if new.gateway.data_dir != old.gateway.data_dir and new.gateway.workspace_root.is_relative_to(
             new.gateway.data_dir
         ):

@@ -84,6 +84,11 @@ class GatewaySettings(Table):
     log_file_count: Integer = Field(
         default=5, ge=1, le=1000, description="How many rotated log files are kept, as .1, .2 and so on."
     )
+    keep_environment: tuple[Text, ...] = Field(
+        default=(),
+        description="Environment variables that the process keeps, by name or pattern. Most others are removed once "
+        "the configuration is read, so that no program inherits a secret.",
+    )
     owners: tuple[PlatformId, ...] = Field(
         default=(),
         description='People who may use the commands that affect others, like "telegram:123456". People approved as '

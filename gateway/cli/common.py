@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
@@ -102,7 +102,9 @@ def _number(text: str) -> float:
         return math.nan  # Fails every comparison, as a typed `nan` does.
 
 
-def load_settings(config: Path | None, *, resolves: bool = True, is_running: bool = False) -> "Loaded":
+def load_settings(
+    config: Path | None, environ: Mapping[str, str] = os.environ, *, resolves: bool = True, is_running: bool = False
+) -> "Loaded":
     """Load the configuration. Raises `ConfigError` with all mistakes at once.
 
     Commands that talk to the running gateway pass `resolves=False`: the gateway reads its secrets from its own
@@ -110,8 +112,8 @@ def load_settings(config: Path | None, *, resolves: bool = True, is_running: boo
     """
     from config import find, load  # noqa: PLC0415 - pydantic would slow down `--help`.
 
-    path = find(config, os.environ, Path.cwd(), Path.home())
-    return load(path, os.environ, resolves=resolves, is_running=is_running)
+    path = find(config, environ, Path.cwd(), Path.home())
+    return load(path, environ, resolves=resolves, is_running=is_running)
 
 
 def load_data_dir(config: Path | None) -> Path:

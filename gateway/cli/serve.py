@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from config import ConfigError, Loaded, LogLevel
 from gateway.aio import ShutdownRequest
 from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, load_settings, print_error
+from gateway.cli.environment import trim_environment
 from gateway.conversation import Json
 from gateway.daemon import Daemon
 from gateway.errors import CannotStart, Refused
@@ -30,22 +32,24 @@ STDERR = 2
 
 def serve(config: Path | None) -> int:
     """Run the daemon until a signal or the chat command `/restart` ends it."""
-    if asyncio.run(_serve(load_settings(config), config)):
+    loaded = load_settings(config)
+    environ = trim_environment(loaded.settings.gateway.keep_environment)
+    if asyncio.run(_serve(loaded, config, environ)):
         # Replace this process by a new `gatehouse run` with the same process id. The kernel holds blocked signals back
         # until the new process has installed its handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - we want no shell, and the arguments are our own.
+        os.execve(sys.executable, sys.orig_argv, environ)  # noqa: S606 - we want no shell, and the arguments are our own.
     return EXIT_OK
 
 
-async def _serve(loaded: Loaded, config: Path | None) -> bool:
-    """Run the daemon. Return True if it asked to be restarted."""
+async def _serve(loaded: Loaded, config: Path | None, environ: Mapping[str, str]) -> bool:
+    """Run the daemon, which was started with `environ`. Return True if it asked to be restarted."""
     shutdown = ShutdownRequest()
     signals = _Signals(shutdown)
     with closing(DaemonLog(loaded)) as logs:
         logs.apply(loaded)
         log.info("config_loaded", file=loaded.source)
-        controls = Controls(config, loaded.path, logs)
+        controls = Controls(config, loaded.path, logs, environ)
         async with open_daemon(loaded.settings, shutdown=shutdown, controls=controls) as daemon:
             if signals.stops:
                 return False
@@ -158,20 +162,24 @@ class _Signals:
 class Controls:
     """Reloads the configuration, one reload at a time, once the daemon has started. A broken file changes nothing."""
 
-    def __init__(self, config: Path | None, config_path: Path | None, logs: DaemonLog) -> None:
+    def __init__(
+        self, config: Path | None, config_path: Path | None, logs: DaemonLog, environ: Mapping[str, str]
+    ) -> None:
         self.started = asyncio.Event()
         self.config_path = config_path
         """The file that was found; `config` is what the command line named."""
         self.set_log_level = logs.set_level
         self._config = config
         self._logs = logs
+        self._environ = environ
         self._lock = asyncio.Lock()
 
     def check_config(self) -> dict[str, Json]:
         # Rarely used, so the daemon's start does not wait for it.
         from gateway.doctor.configuration import check_config, report_as_json  # noqa: PLC0415
 
-        return report_as_json(check_config(partial(load_settings, self._config, is_running=True), is_running=True))
+        load = partial(load_settings, self._config, self._environ, is_running=True)
+        return report_as_json(check_config(load, is_running=True))
 
     async def reload_on_hangup(self, daemon: Daemon, hung_up: asyncio.Event) -> None:
         """Reload whenever the event is set. Signals that arrive during a reload cause one more."""
@@ -191,7 +199,7 @@ class Controls:
         async with self._lock:
             _notify_systemd(reloading())
             try:
-                loaded = await asyncio.to_thread(load_settings, self._config, is_running=True)
+                loaded = await asyncio.to_thread(load_settings, self._config, self._environ, is_running=True)
                 restart_needed = await daemon.reload(loaded.settings)
                 self._logs.apply(loaded)
             except (ConfigError, CannotStart) as error:
