@@ -2,12 +2,10 @@
 
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
 from gateway.spool.operations import (
-    AddReminder,
     AddToInbox,
     AddToOutbox,
     AddUsage,
     AppendEntries,
-    CancelReminder,
     DeleteDraft,
     MarkDead,
     MarkDelivered,
@@ -15,7 +13,6 @@ from gateway.spool.operations import (
     MarkSending,
     Operation,
     ReplaceInbound,
-    RescheduleReminder,
     ResetAttempts,
     RetryDead,
     RetryLater,
@@ -23,7 +20,9 @@ from gateway.spool.operations import (
     SetFact,
     SetInboxState,
     StartTurn,
+    WithdrawMessage,
 )
+from gateway.spool.reminder_operations import AddReminder, CancelReminder, RescheduleReminder
 from gateway.spool.rows import (
     InboxRow,
     InboxState,
@@ -79,6 +78,7 @@ __all__ = [
     "Stats",
     "TooMany",
     "UsageTotal",
+    "WithdrawMessage",
     "WrongState",
     "retry_while_full",
 ]

@@ -1,6 +1,7 @@
-"""Operations: the changes that can be committed to the spool, such as to the inbox, the outbox and reminders.
+"""Operations: the changes that can be committed to the spool, such as to the inbox and the outbox.
 
 `MarkSeen` refuses duplicates of messages (dedupe). `RetryLater` and `RetryDead` return a message to the outbox.
+Operations about reminders are in `reminder_operations.py`.
 
 Callers create operations on the event loop as plain values. The writer thread applies them inside a transaction.
 """
@@ -12,14 +13,14 @@ from datetime import datetime
 from msgspec import Struct
 
 from gateway.contract import Inbound, Outbound, Receipt
-from gateway.spool.errors import Conflict, Duplicate, TooMany, WrongState
+from gateway.spool.errors import Conflict, Duplicate, WrongState
 from gateway.spool.rows import (
     INBOX_MOVES,
     INBOX_OPEN,
     OUTBOX_MOVES,
+    OUTBOX_OPEN,
     InboxState,
     OutboxState,
-    ReminderContent,
     encode,
     sources,
     to_micros,
@@ -289,6 +290,20 @@ class MarkDead(Operation, frozen=True, kw_only=True):
             raise _wrong_state(moved, "outbox", self.key, "be given up")
 
 
+_WITHDRAW = f"DELETE FROM outbox WHERE key = ? AND state IN ({quoted(OUTBOX_OPEN)})"  # noqa: S608 - constants only
+
+
+class WithdrawMessage(Operation, frozen=True, kw_only=True):
+    """Delete a part that must not be sent any more, because its recipient has lost access."""
+
+    key: str
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        withdrawn = connection.execute(_WITHDRAW, (self.key,))
+        if not withdrawn.rowcount:
+            raise _wrong_state(withdrawn, "outbox", self.key, "be withdrawn")
+
+
 class RetryDead(Operation, frozen=True, kw_only=True):
     """Queue a dead part again, as `gatehouse spool retry` does."""
 
@@ -366,82 +381,3 @@ class AddUsage(Operation, frozen=True, kw_only=True):
             """,
             (self.day, self.person, self.model, *amounts),
         )
-
-
-class AddReminder(Operation, frozen=True, kw_only=True):
-    """Store a reminder under the next number of its scope. Raises `TooMany` at either limit."""
-
-    id: str
-    scope: str
-    due_at: datetime
-    cron: str | None
-    about: ReminderContent
-    max_per_scope: int
-    max_total: int
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        # Ended reminders keep their number until they are deleted, so the maximum includes them.
-        of_scope, total, last_number = connection.execute(
-            """
-            SELECT (SELECT count(*) FROM reminders WHERE scope = :scope AND due_at IS NOT NULL),
-            (SELECT count(*) FROM reminders WHERE due_at IS NOT NULL),
-            (SELECT coalesce(max(number), 0) FROM reminders WHERE scope = :scope)
-            """,
-            {"scope": self.scope},
-        ).fetchone()
-        if of_scope >= self.max_per_scope or total >= self.max_total:
-            raise TooMany(f"There are {of_scope} reminders in {self.scope}, and {total} in all.")
-        inserted = connection.execute(
-            "INSERT OR IGNORE INTO reminders (id, scope, number, due_at, cron, about) VALUES (?, ?, ?, ?, ?, ?)",
-            (self.id, self.scope, last_number + 1, to_micros(self.due_at), self.cron, encode(self.about)),
-        )
-        if not inserted.rowcount:
-            raise Duplicate(f"The reminder {self.id} exists already.")
-
-
-class RescheduleReminder(Operation, frozen=True, kw_only=True):
-    """Move a reminder from `due_at` to its next time, or end it. Raises `WrongState` if it is not due at `due_at`.
-
-    `is_sent`: the same commit adds its message to the outbox.
-    """
-
-    id: str
-    due_at: datetime
-    next_at: datetime | None
-    at: datetime
-    is_sent: bool = False
-    failures: int = 0
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        moved = connection.execute(
-            """
-            UPDATE reminders SET due_at = :next, over_at = CASE WHEN :next IS NULL THEN :at END, failures = :failures,
-            rung_for = CASE WHEN :sent THEN due_at ELSE rung_for END, rings = rings + :sent
-            WHERE id = :id AND due_at = :due
-            """,
-            {
-                "id": self.id,
-                "due": to_micros(self.due_at),
-                "next": None if self.next_at is None else to_micros(self.next_at),
-                "at": to_micros(self.at),
-                "sent": self.is_sent,
-                "failures": self.failures,
-            },
-        )
-        if not moved.rowcount:
-            raise WrongState(f"The reminder {self.id} is no longer due at {self.due_at}.")
-
-
-class CancelReminder(Operation, frozen=True, kw_only=True):
-    """End a reminder. Raises `WrongState` if it has ended."""
-
-    id: str
-    at: datetime
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        ended = connection.execute(
-            "UPDATE reminders SET due_at = NULL, over_at = ? WHERE id = ? AND due_at IS NOT NULL",
-            (to_micros(self.at), self.id),
-        )
-        if not ended.rowcount:
-            raise WrongState(f"The reminder {self.id} has ended.")
