@@ -110,11 +110,26 @@ class Auth:
 
     def __init__(self, token: Secret, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
-        self._token_digest = _digest(token.reveal())
-        self._cookie_key = hmac.digest(token.reveal().encode(), b"gatehouse cookie v1", "sha256")
         self._codes = BoundedDict[bytes, float](MAX_CODES)
         self._revoked: dict[str, int] = {}
         self.rate_limiter = AuthRateLimiter(self._clock.monotonic)
+        self._set_token(token)
+
+    def _set_token(self, token: Secret) -> None:
+        self._token_digest = _digest(token.reveal())
+        self._cookie_key = hmac.digest(token.reveal().encode(), b"gatehouse cookie v1", "sha256")
+
+    def replace_token(self, token: Secret) -> bool:
+        """Accept `token` from now on, and none of the old token, its cookies and its codes. False if it is the same.
+
+        The caller cuts the connections that were authenticated before.
+        """
+        if self.is_token(token.reveal()):
+            return False
+        self._codes.clear()
+        self._revoked.clear()
+        self._set_token(token)
+        return True
 
     def is_token(self, candidate: str) -> bool:
         # All digests have the same length, so the timing does not reveal the length of the token.

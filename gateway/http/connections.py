@@ -35,7 +35,8 @@ class ConnectionServer(web.Server):
         self.limits = limits
         self.anonymous: dict[HttpConnection, asyncio.Transport] = {}
         """In the order of their arrival. aiohttp drops its own reference to a transport before that has closed."""
-        self.authenticated: set[HttpConnection] = set()
+        self.authenticated: dict[HttpConnection, asyncio.Transport | None] = {}
+        """The transport is None for the control socket."""
         self._make_request_of_app = make_request
         self._open: set[web.RequestHandler] = set()
         self._all_closed = asyncio.Event()
@@ -51,6 +52,15 @@ class ConnectionServer(web.Server):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.closing):
                 await self._all_closed.wait()
+
+    def drop_authenticated(self) -> None:
+        """Cut every connection that has shown a credential, with its WebSocket or its unfinished response.
+
+        Connections of the control socket stay: the system says who is behind them.
+        """
+        for transport in list(self.authenticated.values()):
+            if transport is not None:
+                transport.abort()
 
     def __call__(self) -> web.RequestHandler:
         return HttpConnection(self)
@@ -80,7 +90,7 @@ class ConnectionServer(web.Server):
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         assert isinstance(handler, HttpConnection)  # noqa: S101 - `__call__` makes all of them.
-        self.authenticated.discard(handler)
+        self.authenticated.pop(handler, None)
         self.anonymous.pop(handler, None)
         handler.cancel_abort()
         self._open.discard(handler)
@@ -129,8 +139,7 @@ class HttpConnection(web.RequestHandler):
             return True
         if len(authenticated) >= self._server.limits.max_authenticated:
             return False
-        authenticated.add(self)
-        self._server.anonymous.pop(self, None)
+        authenticated[self] = self._server.anonymous.pop(self, None)
         self.cancel_abort()
         return True
 

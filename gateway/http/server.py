@@ -54,6 +54,7 @@ class HttpServer:
         self._listen = listen
         self._limits = limits or HttpLimits()
         self._stack = contextlib.AsyncExitStack()
+        self._connections: ConnectionServer | None = None
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -65,6 +66,11 @@ class HttpServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def drop_authenticated(self) -> None:
+        """Cut every connection that was authenticated with the token or a cookie, because the token has changed."""
+        if self._connections is not None:
+            self._connections.drop_authenticated()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         """Start everything, and push its closing to `stack`.
@@ -98,7 +104,7 @@ class HttpServer:
         await app_runner.setup()
         assert app_runner.server is not None  # noqa: S101 - `setup` has made it.
         handler, make_request = app_runner.server.request_handler, app_runner.server.request_factory
-        connections = ConnectionServer(handler, make_request, limits=self._limits)
+        connections = self._connections = ConnectionServer(handler, make_request, limits=self._limits)
         runner = web.ServerRunner(connections, shutdown_timeout=self._limits.closing)
         stack.push_async_callback(connections.wait_closed)
         stack.push_async_callback(runner.cleanup)
