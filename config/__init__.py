@@ -4,6 +4,7 @@ from config.editor import schema, set_value, set_values, show, unset_value
 from config.errors import ConfigError, Problem
 from config.loader import Loaded, destination, find, find_ignored, load
 from config.model import Settings
+from config.reload import ReloadPlan, plan_reload
 from config.secrets import Secret
 from config.settings.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
 from config.settings.channels import AccountSettings, Binding, ChannelSettings
@@ -56,6 +57,7 @@ __all__ = [
     "Problem",
     "ProviderKind",
     "ProviderSettings",
+    "ReloadPlan",
     "Repo",
     "Secret",
     "SessionSettings",
@@ -69,6 +71,7 @@ __all__ = [
     "find",
     "find_ignored",
     "load",
+    "plan_reload",
     "schema",
     "set_value",
     "set_values",

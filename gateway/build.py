@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from config import LogLevel, Settings
+from config import LogLevel, ReloadPlan, Settings
 from gateway.access.chat_migrations import ChatMigrations
 from gateway.access.pairing import Pairing, UnknownSenders
-from gateway.access.rules import Live
+from gateway.access.rules import Live, may_receive
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
@@ -54,6 +54,7 @@ from gateway.turns.busy import BusyPolicy
 from gateway.turns.compaction import Compactor
 from gateway.turns.context import TurnContext
 from gateway.turns.recorder import TurnRecorder
+from gateway.turns.revocation import Revocation
 from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
@@ -136,7 +137,14 @@ def build_daemon(
     downloads = AttachmentDownloads(live=live, store=store, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)
-    delivery = Delivery(channels.by_identity, spool, now=now, file_path=store.path, metrics=metrics)
+    delivery = Delivery(
+        channels.by_identity,
+        spool,
+        now=now,
+        file_path=store.path,
+        metrics=metrics,
+        may_receive=partial(may_receive, live),
+    )
 
     # Agents, and their costs.
     mcp = McpServers()
@@ -179,7 +187,14 @@ def build_daemon(
     reminders = Reminders(live, spool, now=now)
     busy = BusyPolicy(live, lanes)
     recorder = TurnRecorder(
-        sessions=sessions, spool=spool, delivery=delivery, lanes=lanes, busy=busy, meter=meter, metrics=metrics
+        live=live,
+        sessions=sessions,
+        spool=spool,
+        delivery=delivery,
+        lanes=lanes,
+        busy=busy,
+        meter=meter,
+        metrics=metrics,
     )
     turns = TurnRunner(
         live=live,
@@ -204,7 +219,8 @@ def build_daemon(
         reminders=reminders,
         compactor=compactor,
     )
-    pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post)
+    revocation = Revocation(live, lanes, readings, turns)
+    pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post, on_revoked=revocation.enforce)
     commands = CommandRunner(
         {
             **SessionCommands(live, sessions, lanes, spool, now=now).handlers(),
@@ -258,7 +274,7 @@ def build_daemon(
     channels.open(settings)
 
     # HTTP. The routes of channels are fixed from here on.
-    async def reload() -> list[str]:
+    async def reload() -> ReloadPlan:
         assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
         return await controls.reload(daemon)
 
@@ -315,6 +331,7 @@ def build_daemon(
         housekeeping=housekeeping,
         turns=turns,
         commands=commands,
+        pairing=pairing,
         intake=intake,
         reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),
         auth=auth,

@@ -1,7 +1,7 @@
 """The daemon: starts the parts that `build.py` made, applies new settings, and shuts down in order."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,17 +10,19 @@ from typing import Protocol
 
 import structlog
 
-from config import LogLevel, Settings
+from config import LogLevel, ReloadPlan, Settings, plan_reload
 from gateway.access.chat_migrations import MIGRATION_FACTS, ChatMigrations
-from gateway.access.guests import FACTS
-from gateway.access.rules import Live
+from gateway.access.guests import FACTS, Person
+from gateway.access.pairing import Pairing
+from gateway.access.rules import Live, may_talk, named_people
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.commands.runner import CommandRunner
+from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
 from gateway.files.download import AttachmentDownloads
 from gateway.files.store import FileStore
-from gateway.http.auth import Auth
+from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.server import HttpServer
 from gateway.inbound.intake import Intake
 from gateway.inbound.recovery import WorkRecovery
@@ -29,6 +31,7 @@ from gateway.lanes import Lanes
 from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics, watch_lag
 from gateway.observability.housekeeping import Housekeeping, SessionFlusher
+from gateway.observability.logging import also_hide
 from gateway.observability.status import GatewayStatus
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
@@ -53,8 +56,8 @@ class ProcessControls(Protocol):
     @property
     def config_path(self) -> Path | None: ...
 
-    async def reload(self, daemon: "Daemon") -> list[str]:
-        """Read the configuration file again and apply it. Return the changed keys that need a restart."""
+    async def reload(self, daemon: "Daemon") -> ReloadPlan:
+        """Read the configuration file again and apply it. Return the changed keys, and which of them were applied."""
 
     def set_log_level(self, level: LogLevel) -> None: ...
 
@@ -88,6 +91,7 @@ class Daemon:
     housekeeping: Housekeeping
     turns: TurnRunner
     commands: CommandRunner
+    pairing: Pairing
     intake: Intake
     reminders: ReminderScheduler
     auth: Auth
@@ -158,28 +162,27 @@ class Daemon:
         await self.spool.broken.wait()
         raise SpoolBroken(self.spool.trouble or "The spool can't be written.")
 
-    async def reload(self, new: Settings) -> list[str]:
-        """Apply new settings, and return the keys that need a restart. Raises, with nothing changed, on a mistake."""
-        old = self.live.settings
-        keys = ("data_dir", "max_parallel_turns", "keep_environment")
-        fixed = {key: getattr(old.gateway, key) for key in keys}
-        if new.gateway.data_dir != old.gateway.data_dir and new.gateway.workspace_root.is_relative_to(
-            new.gateway.data_dir
-        ):
-            fixed["workspace_root"] = old.gateway.workspace_root  # It was derived from the data directory.
-        restart_needed = [f"gateway.{key}" for key, value in fixed.items() if getattr(new.gateway, key) != value]
-        if new.http != old.http:
-            restart_needed.append("http")
-        if restart_needed:
-            log.warning("restart_needed", keys=restart_needed)
-        settings = new.model_copy(update={"gateway": new.gateway.model_copy(update=fixed), "http": old.http})
+    async def reload(self, new: Settings) -> ReloadPlan:
+        """Apply new settings, and return what was applied and what was not. Raises, with nothing changed, on a mistake.
 
+        Access comes first: from the moment when the settings change, a person without access gets nothing more.
+        """
+        old = self.live.settings
         # Everything that can fail comes first.
+        token = await asyncio.to_thread(load_or_make_token, old.gateway.data_dir, new.http.token)
+        channels = self.channels.prepare(new)
+        plan = plan_reload(old, new, channels.fixed)
+        settings = plan.settings
         agents = await asyncio.to_thread(AgentRegistry, settings, self.mcp)
         await agents.warm_up()
-        restart_needed += await self.channels.reload(settings)
-        self.agents.swap(agents)
+
         self.live.settings = settings
+        if self.auth.replace_token(token):
+            also_hide(token)
+            self.server.drop_authenticated()
+        await self._shut_out(named_people(old) - named_people(settings))
+        await self.channels.apply(channels)
+        self.agents.swap(agents)
         self.store.budget = settings.files.max_stored_bytes
         self.sessions.settings = settings.session
         for lanes in (self.lanes, self.readings):
@@ -189,7 +192,25 @@ class Daemon:
         self.reminders.recompute()
         await self.mcp.reload(settings.mcp)
         await agents.aclose()
-        return restart_needed
+        if plan.restart_needed:
+            log.warning("restart_needed", keys=list(plan.restart_needed))
+        return plan
+
+    async def _shut_out(self, people: Collection[Person]) -> None:
+        """Stop the work of people who have lost access, and issue them no pairing code for a day."""
+        lost = [
+            person
+            for person in people
+            if not may_talk(
+                self.live,
+                Address(channel=person.channel, account=person.account, kind=PeerKind.DIRECT, peer=person.sender),
+                Sender(id=person.sender),
+            )
+        ]
+        try:
+            await self.pairing.shut_out(lost)
+        except SpoolFull as full:  # They have lost access nevertheless. Only a restart would forget the waiting time.
+            log.warning("access_removal_not_stored", reason=str(full))
 
     async def _shut_down(self) -> None:
         """Finish or suspend all work. `build.open_daemon` closes the HTTP server, the sessions and the spool after it.

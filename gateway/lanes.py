@@ -78,6 +78,11 @@ class Lanes(Generic[Item]):
         lanes = sorted((lane for lane in self._lanes.values() if lane.item is not None), key=lambda lane: lane.started)
         return [(lane.item, monotonic() - lane.started) for lane in lanes[:limit] if lane.item is not None]
 
+    def current(self) -> list[tuple[str, Item]]:
+        """Return the running item of each key, or the one that is about to run."""
+        found = ((key, lane.first if lane.item is None else lane.item) for key, lane in self._lanes.items())
+        return [(key, item) for key, item in found if item is not None]
+
     @property
     def busy_count(self) -> int:
         """How many lanes have work, without those whose running item is parked."""

@@ -17,9 +17,11 @@ FACTS = "guests/"
 """The prefix of all facts of the guest book."""
 GUEST = f"{FACTS}in/"
 APPLICANT = f"{FACTS}asked/"
+REVOKED = f"{FACTS}out/"
 
 CODE_LIFE = timedelta(hours=1)
 DENIED_FOR = timedelta(days=1)
+"""For so long, a person whose request was denied or whose access was revoked gets no other code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,19 @@ class Guest:
         return Address(channel=person.channel, account=person.account, kind=PeerKind.DIRECT, peer=self.peer)
 
 
-_Entry = TypeVar("_Entry", Applicant, Guest)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """A person whose access was taken away. They have no access, not even in groups, until they are approved again."""
+
+    person: Person
+    name: str = ""
+    at: datetime
+
+    def is_recent(self, now: datetime) -> bool:
+        return timedelta(0) <= now - self.at < DENIED_FOR
+
+
+_Entry = TypeVar("_Entry", Applicant, Guest, Revoked)
 
 
 class GuestBook:
@@ -83,11 +97,13 @@ class GuestBook:
     def __init__(self) -> None:
         self.guests: dict[Person, Guest] = {}
         self.applicants: dict[Person, Applicant] = {}
+        self.revoked: dict[Person, Revoked] = {}
 
     def read(self, facts: Mapping[str, str]) -> None:
         """Load the facts that the spool has kept."""
         self.guests = {guest.person: guest for guest in _entries(facts, GUEST, Guest)}
         self.applicants = {each.person: each for each in _entries(facts, APPLICANT, Applicant)}
+        self.revoked = {each.person: each for each in _entries(facts, REVOKED, Revoked)}
 
     def is_guest(self, address: Address, sender: Sender) -> bool:
         return Person.of(address, sender) in self.guests
@@ -95,6 +111,9 @@ class GuestBook:
     def is_owner(self, address: Address, sender: Sender) -> bool:
         guest = self.guests.get(Person.of(address, sender))
         return guest is not None and guest.is_owner
+
+    def is_revoked(self, address: Address, sender: Sender) -> bool:
+        return bool(self.revoked) and Person.of(address, sender) in self.revoked
 
     def waiting(self, now: datetime) -> list[Applicant]:
         """Return the people whose code is valid, the oldest request first."""
@@ -104,13 +123,15 @@ class GuestBook:
         return [each for each in self.applicants.values() if each.is_expired(now)]
 
 
-def save_fact(entry: Applicant | Guest) -> SetFact:
+_PREFIXES = {Applicant: APPLICANT, Guest: GUEST, Revoked: REVOKED}
+
+
+def save_fact(entry: Applicant | Guest | Revoked) -> SetFact:
     """Return the operation that stores `entry`."""
-    kind = APPLICANT if isinstance(entry, Applicant) else GUEST
-    return SetFact(name=f"{kind}{entry.person}", value=msgspec.json.encode(entry).decode())
+    return SetFact(name=f"{_PREFIXES[type(entry)]}{entry.person}", value=msgspec.json.encode(entry).decode())
 
 
-def delete_fact(entry: Applicant | Guest) -> SetFact:
+def delete_fact(entry: Applicant | Guest | Revoked) -> SetFact:
     """Return the operation that deletes `entry`."""
     return SetFact(name=save_fact(entry).name, value=None)
 

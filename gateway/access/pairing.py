@@ -2,7 +2,7 @@
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -10,7 +10,7 @@ from uuid import uuid4
 import structlog
 
 from config import DmPolicy
-from gateway.access.guests import Applicant, Guest, GuestBook, Person, delete_fact, save_fact
+from gateway.access.guests import Applicant, Guest, GuestBook, Person, Revoked, delete_fact, save_fact
 from gateway.access.rules import Live
 from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, Outbound
@@ -43,9 +43,9 @@ Reply = Callable[[str, Sequence[Operation]], Awaitable[None]]
 class Pairing:
     """Access requests: an unknown sender gets a code, an owner approves or denies it.
 
-    `post` delivers committed messages. The guest book changes before the commit, so that no other request can use the
-    same code or place. The change is undone if the commit fails, also by cancellation: the guest book never contains
-    more than the spool.
+    `post` delivers committed messages. `on_revoked` stops the work of people who have lost access. The guest book
+    changes before the commit, so that no other request can use the same code or place. The change is undone if the
+    commit fails, also by cancellation: the guest book never contains more than the spool.
     """
 
     def __init__(
@@ -55,11 +55,13 @@ class Pairing:
         *,
         now: Callable[[], datetime],
         post: Callable[[Sequence[AddToOutbox]], None] = lambda _: None,
+        on_revoked: Callable[[], None] = lambda: None,
     ) -> None:
         self.guest_book = guest_book
         self._spool = spool
         self._now = now
         self._post = post
+        self._on_revoked = on_revoked
 
     async def request(self, inbound: Inbound, reply: Reply) -> bool:
         """Send a stranger a code, once. Returns False if too many others are waiting."""
@@ -128,12 +130,15 @@ class Pairing:
         guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
         message = Outbound(address=guest.address, text=WELCOME)
         welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now)
+        revoked = self.guest_book.revoked.get(guest.person)
+        forgiven = [] if revoked is None else [delete_fact(revoked)]
         self._remove([applicant])
         try:
-            await self._spool.commit(delete_fact(applicant), save_fact(guest), welcome, *also)
+            await self._spool.commit(delete_fact(applicant), *forgiven, save_fact(guest), welcome, *also)
         except BaseException:
             self._restore(applicant.person, applicant)
             raise
+        self.guest_book.revoked.pop(guest.person, None)
         self.guest_book.guests[guest.person] = guest
         self._post([welcome])
         log.info("pairing_approved", person=str(guest.person), is_owner=is_owner)
@@ -158,11 +163,27 @@ class Pairing:
         return guest
 
     async def revoke(self, guest: Guest, *, also: Sequence[Operation] = ()) -> Guest:
-        """Take the access of `guest` away."""
-        await self._spool.commit(delete_fact(guest), *also)
+        """Take the access of `guest` away at once, and stop their work. They get no other code for a day."""
+        revoked = Revoked(person=guest.person, name=guest.name, at=self._now())
+        await self._spool.commit(delete_fact(guest), save_fact(revoked), *also)
         self.guest_book.guests.pop(guest.person, None)
+        self.guest_book.revoked[guest.person] = revoked
+        self._on_revoked()
         log.info("pairing_revoked", person=str(guest.person))
         return guest
+
+    async def shut_out(self, people: Collection[Person]) -> None:
+        """Treat people whom the settings no longer name like revoked guests, and stop their work."""
+        revoked = [Revoked(person=person, at=self._now()) for person in people]
+        self.guest_book.revoked.update({each.person: each for each in revoked})
+        self._on_revoked()
+        if revoked:
+            log.info("access_removed", people=[str(person) for person in people])
+            await self._spool.commit(*map(save_fact, revoked))
+
+    def was_revoked_recently(self, person: Person) -> bool:
+        revoked = self.guest_book.revoked.get(person)
+        return revoked is not None and revoked.is_recent(self._now())
 
     def waiting(self) -> list[Applicant]:
         return self.guest_book.waiting(self._now())
@@ -202,14 +223,14 @@ class UnknownSenders:
 
     async def answer(self, inbound: Inbound, reply: Reply) -> None:
         """Answer a direct message of an unknown sender, unless they were answered recently."""
-        if not inbound.sender.id:
+        person, now = Person.of(inbound.address, inbound.sender), self._now()
+        if not inbound.sender.id or self._pairing.was_revoked_recently(person):
             return
         full = ""
         if self._live.rules(inbound.address).dm_policy is DmPolicy.PAIRING:
             if await self._pairing.request(inbound, reply):
                 return
             full = " Too many people are waiting for approval right now. Try again in an hour."
-        person, now = Person.of(inbound.address, inbound.sender), self._now()
         # A crowd gets no answers: each would cost a request to the platform.
         recent = [
             at

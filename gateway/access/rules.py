@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from config import ChannelSettings, DmPolicy, GroupPolicy, Settings
-from gateway.access.guests import GuestBook
-from gateway.contract import Address, Inbound, PeerKind, Sender
-from gateway.errors import Refused
+from gateway.access.guests import GuestBook, Person
+from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender
+from gateway.errors import GatehouseError
 
 
 @dataclass(slots=True)
@@ -47,7 +47,15 @@ class Live:
         return replace(moved[-1], thread=address.thread) if moved else address
 
 
-NO_ACCESS = "You no longer have access to this chat, so your message wasn't answered."
+ACCESS_LOST = "Stopped: the person who asked for this no longer has access. Please resend your message if it is yours."
+"""For the transcript, and for other people whose messages the same turn would have answered."""
+
+
+class AccessLost(GatehouseError):
+    """The sender of a message has lost access since it was accepted. They are told nothing more."""
+
+    def __init__(self) -> None:
+        super().__init__(ACCESS_LOST)
 
 
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
@@ -71,20 +79,44 @@ def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) 
     if not sender.id:
         return False
     rules = live.rules(address)
+    is_listed = sender.id in rules.allow
+    if not is_listed and live.guest_book.is_revoked(address, sender):
+        return False  # In groups too, until they are approved again.
     # A group may be listed under its current id, under its first id, or by its server.
     peers = {address.peer, live.first_address(address).peer, *filter(None, [guild])}
     if address.kind is PeerKind.DIRECT:
         is_known = rules.dm_policy is DmPolicy.PAIRING and live.guest_book.is_guest(address, sender)
-        return rules.dm_policy is DmPolicy.OPEN or sender.id in rules.allow or is_known
+        return rules.dm_policy is DmPolicy.OPEN or is_listed or is_known
     return rules.group_policy is GroupPolicy.OPEN or (
         rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)
     )
 
 
+def has_access(live: Live, inbound: Inbound) -> bool:
+    """Return whether the sender of an accepted message still has access."""
+    return may_talk(live, inbound.address, inbound.sender, inbound.guild)
+
+
 def check_access(live: Live, inbound: Inbound) -> None:
-    """Raise `Refused` if the sender of a message has lost access while it waited."""
-    if not may_talk(live, inbound.address, inbound.sender, inbound.guild):
-        raise Refused(NO_ACCESS)
+    """Raise `AccessLost` if the sender of a message has lost access while it waited."""
+    if not has_access(live, inbound):
+        raise AccessLost
+
+
+def may_receive(live: Live, message: Outbound) -> bool:
+    """Return whether a message may still be sent: the person whom it answers has access, or it answers no one."""
+    return message.recipient is None or may_talk(live, message.address, message.recipient, message.guild)
+
+
+def named_people(settings: Settings) -> set[Person]:
+    """Return the people to whom the settings give access by their id."""
+    found: set[Person] = set()
+    for name, channel in settings.channels.items():
+        ids = {owner.partition(":")[2] for owner in settings.gateway.owners if owner.partition(":")[0] == name}
+        for account in channel.account_names():
+            allowed = ids.union(channel.for_account(account).allow)
+            found |= {Person(channel=name, account=account, sender=each) for each in allowed}
+    return found
 
 
 def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) -> bool:

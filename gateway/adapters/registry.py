@@ -9,6 +9,7 @@ from types import MappingProxyType
 import structlog
 
 from config import ChannelSettings, Settings
+from config.reload import is_opened_alike
 from gateway.adapters.services import InMemoryStore
 from gateway.adapters.supervisor import ChannelPulse, supervise
 from gateway.contract import (
@@ -82,6 +83,17 @@ class _Entry:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelChanges:
+    """What a reload does to the channels. Nothing has happened yet."""
+
+    fresh: Mapping[Identity, _Entry]
+    """Channels that were opened for it, some in place of older ones."""
+    gone: frozenset[Identity]
+    fixed: frozenset[str]
+    """Channels that need a restart: they have HTTP routes, which cannot change while the server runs."""
+
+
 class ChannelRegistry:
     """The open channels, by identity.
 
@@ -113,11 +125,8 @@ class ChannelRegistry:
         for identity, options in _enabled_accounts(settings).items():
             self._add(identity, self._make(identity, options))
 
-    async def reload(self, settings: Settings) -> list[str]:
-        """Open, close and replace channels to match `settings`. Return the settings keys that need a restart.
-
-        Raises, with nothing changed, if a channel cannot be opened.
-        """
+    def prepare(self, settings: Settings) -> ChannelChanges:
+        """Return the changes that make the channels match `settings`. Raises if a channel cannot be opened."""
         enabled = _enabled_accounts(settings)
         gone = self._open.keys() - enabled.keys()
         fresh = {
@@ -125,17 +134,26 @@ class ChannelRegistry:
             for identity, options in enabled.items()
             if identity not in self._open or self._open[identity].settings != options
         }
-        # The routes of a running server cannot change, so channels with routes need a restart.
-        fixed = {identity for identity in gone if isinstance(self._open[identity].channel, HasRoutes)}
-        fixed |= {identity for identity, entry in fresh.items() if isinstance(entry.channel, HasRoutes)}
-        for name, account in sorted(fixed):
-            log.warning("restart_needed", keys=[f"channels.{name}"], account=account)
-        fresh = {identity: entry for identity, entry in fresh.items() if identity not in fixed}
+        with_routes = {identity for identity, entry in fresh.items() if isinstance(entry.channel, HasRoutes)}
+        with_routes |= {identity for identity, entry in self._open.items() if isinstance(entry.channel, HasRoutes)}
+        # The core applies its own rules, such as `allow`, to every channel at once.
+        fixed = with_routes & gone | {
+            identity
+            for identity in with_routes & fresh.keys()
+            if identity not in self._open or not is_opened_alike(self._open[identity].settings, enabled[identity])
+        }
+        return ChannelChanges(
+            fresh={identity: entry for identity, entry in fresh.items() if identity not in with_routes},
+            gone=frozenset(gone - with_routes),
+            fixed=frozenset(name for name, _ in fixed),
+        )
+
+    async def apply(self, changes: ChannelChanges) -> None:
+        """Open, close and replace channels."""
         # Close the old channel before its successor starts: both at once would read the same bot's messages.
-        await self._close([*fresh, *(gone - fixed)])
-        for identity, entry in fresh.items():
+        await self._close([*changes.fresh, *changes.gone])
+        for identity, entry in changes.fresh.items():
             self._add(identity, entry)
-        return sorted({f"channels.{name}" for name, _ in fixed})
 
     def start(self, tasks: asyncio.TaskGroup, deliver: Deliver) -> None:
         """Run each channel under supervision, in a task of `tasks`."""

@@ -62,7 +62,7 @@ class SessionBrowser:
         ]
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
-        if not self._approvals.open_questions:
+        if not self._approvals.open_questions or not may_talk(self._live, address, sender):
             return []
         return [
             OpenQuestion(key=question.message_key, message=question.message)

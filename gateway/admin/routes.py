@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
-from config import LogLevel, Settings
+from config import LogLevel, ReloadPlan, Settings
 from gateway.access.guests import Applicant, Guest
 from gateway.access.pairing import Pairing
 from gateway.admin.session_routes import required_text, stream_route
@@ -41,15 +41,16 @@ _EXCERPT_WIDTH = 60
 class Operator:
     """Changes to the running gateway. `gatehouse run` sets both callbacks; in `gatehouse chat` they stay None."""
 
-    reload: Callable[[], Awaitable[list[str]]] | None = None
-    """Reloads the configuration, and returns the changed keys that need a restart. Raises `Refused`."""
+    reload: Callable[[], Awaitable[ReloadPlan]] | None = None
+    """Reloads the configuration, and returns what was applied and what needs a restart. Raises `Refused`."""
     set_log_level: Callable[[LogLevel], None] | None = None
 
     def routes(self) -> list[Route]:
         async def reload(_request: web.Request, _: Caller) -> web.StreamResponse:
             if self.reload is None:
                 raise Refused("This gateway belongs to `gatehouse chat` and can't reload. Restart the chat instead.")
-            return web.json_response({"restart_needed": await self.reload()})
+            plan = await self.reload()
+            return web.json_response({"applied": plan.applied, "restart_needed": plan.restart_needed})
 
         async def change_log_level(request: web.Request, _: Caller) -> web.StreamResponse:
             level = (await request.json()).get("level")
@@ -148,6 +149,10 @@ def describe_pairing(pairing: Pairing) -> dict[str, Json]:
     return {
         "waiting": [_describe_applicant(each) for each in pairing.waiting()],
         "guests": [_describe_guest(each) for each in pairing.guest_book.guests.values()],
+        "revoked": [
+            {"id": str(each.person), "name": each.name, "at": each.at.isoformat()}
+            for each in pairing.guest_book.revoked.values()
+        ],
     }
 
 

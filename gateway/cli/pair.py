@@ -47,12 +47,14 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         case {"denied": {"id": who, "name": name}}:
             lines = [f"{name or who} ({who}) was denied and can't request a new code for 24 hours."]
         case {"revoked": {"id": who, "name": name}}:
-            lines = [f"{name or who} ({who}) no longer has access."]
-        case {"waiting": [*waiting], "guests": [*guests]}:
+            lines = [f"{name or who} ({who}) no longer has access and can't request a new code for 24 hours."]
+        case {"waiting": [*waiting], "guests": [*guests], "revoked": [*revoked]}:
             lines = ["Waiting for approval:" if waiting else "No one is waiting for approval."]
             lines += (f"{_field(row, 'code')}  {_field(row, 'id')}  {_field(row, 'name')}" for row in waiting)
             lines += ["Approved:"] if guests else []
             lines += (f"{_field(row, 'id')}  {_field(row, 'name')}  {_field(row, 'role')}" for row in guests)
+            lines += ["Revoked:"] if revoked else []
+            lines += (f"{_field(row, 'id')}  {_field(row, 'name')}".rstrip() for row in revoked)
     print(printable("\n".join(lines)))
     return EXIT_OK
 

@@ -36,10 +36,14 @@ def reload(arguments: Sequence[str], *, config: Path | None) -> int:
     options = command_parser("reload", description, config).parse_args(arguments)
 
     async def request_reload(control: ControlClient) -> int:
-        keys = (await control.post("/reload")).get("restart_needed")
-        print("Configuration reloaded.")
-        if isinstance(keys, list) and keys:
-            print(f"Restart to apply: {', '.join(map(str, keys))}.")
+        answer = await control.post("/reload")
+        applied, restart_needed = answer.get("applied"), answer.get("restart_needed")
+        if isinstance(applied, list) and applied:
+            print(f"Applied: {', '.join(map(str, applied))}.")
+        if isinstance(restart_needed, list) and restart_needed:
+            print(f"Not applied until you restart the gateway: {', '.join(map(str, restart_needed))}.")
+        if not applied and not restart_needed:
+            print("Configuration reloaded. Nothing has changed.")
         return EXIT_OK
 
     return ask_daemon(options.config, request_reload)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from config import ConfigError, Loaded, LogLevel
+from config import ConfigError, Loaded, LogLevel, ReloadPlan
 from gateway.aio import ShutdownRequest
 from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, load_settings, print_error
@@ -104,7 +104,7 @@ class DaemonLog:
     """The daemon's log output. Follows the settings, and changes of the level while the daemon runs."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._loaded = loaded
+        self.loaded = loaded
         self._file: LogFile | None = None
 
     def apply(self, loaded: Loaded) -> None:
@@ -124,7 +124,7 @@ class DaemonLog:
                     "Make its folder writable for this user, or change `gateway.log_file`."
                 ) from error
             self._file = file
-        self._loaded = loaded
+        self.loaded = loaded
         self.set_level(gateway.log_level)
         if old is not None and old is not self._file:
             old.close()
@@ -133,7 +133,7 @@ class DaemonLog:
 
     def set_level(self, level: LogLevel) -> None:
         """Change the level until the settings are applied again."""
-        settings = self._loaded.settings
+        settings = self.loaded.settings
         configure(level, settings.gateway.log_format, secrets_in(settings), sys.stdout, self._file)
 
     def close(self) -> None:
@@ -193,22 +193,29 @@ class Controls:
             except Exception:  # A bug in reloading must not stop a working daemon.
                 log.exception("reload_crashed")
 
-    async def reload(self, daemon: Daemon) -> list[str]:
-        """Load and apply the settings, and return the keys that need a restart. Raises `Refused` with the reasons."""
+    async def reload(self, daemon: Daemon) -> ReloadPlan:
+        """Load and apply the settings, and return what was applied. Raises `Refused` with the reasons."""
         await self.started.wait()
         async with self._lock:
             _notify_systemd(reloading())
             try:
                 loaded = await asyncio.to_thread(load_settings, self._config, self._environ, is_running=True)
-                restart_needed = await daemon.reload(loaded.settings)
+                # The log file first, since it may be impossible to open: a mistake changes nothing.
+                before = self._logs.loaded
                 self._logs.apply(loaded)
+                try:
+                    plan = await daemon.reload(loaded.settings)
+                except BaseException:
+                    self._logs.apply(before)
+                    raise
             except (ConfigError, CannotStart) as error:
                 log.error("reload_refused", reason=str(error))  # noqa: TRY400 - the message is enough.
                 raise Refused(str(error)) from error
             finally:
                 _notify_systemd("READY=1")
-            log.info("config_reloaded", file=loaded.source)
-            return restart_needed
+            keys = {"applied": list(plan.applied), "restart_needed": list(plan.restart_needed)}
+            log.info("config_reloaded", file=loaded.source, **keys)
+            return plan
 
 
 def _notify_systemd(state: str) -> None:

@@ -36,6 +36,8 @@ class PairingCommands:
         if guests := self._pairing.guest_book.guests.values():
             lines += ["Approved:"]
             lines += [f"{guest.person}  {guest.name}" + (" (owner)" if guest.is_owner else "") for guest in guests]
+        if revoked := self._pairing.guest_book.revoked.values():
+            lines += ["Revoked:", *(f"{each.person}  {each.name}".rstrip() for each in revoked)]
         return Answer(text="\n".join(lines) or "No access requests, and no one was approved with a code.")
 
     async def approve(self, call: Call) -> Answer:
@@ -58,7 +60,7 @@ class PairingCommands:
             raise Refused("Who? Add an ID from /pair: /pair revoke telegram:123")
         guest = self._pairing.find_guest(call.argument)
         return Answer(
-            text=f"{_name(guest)} no longer has access.",
+            text=f"{_name(guest)} no longer has access and can't request a new code for 24 hours.",
             commit=lambda operations: self._pairing.revoke(guest, also=operations),
         )
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.access.rules import Live, check_access, is_owner
+from gateway.access.rules import AccessLost, Live, check_access, has_access, is_owner
 from gateway.aio import finish_before_cancel
 from gateway.commands.command import Answer, Call, Command, Handlers
 from gateway.commands.registry import BY_NAME, COMMANDS
@@ -96,7 +96,7 @@ class CommandRunner:
             if not is_committing:
                 await self.stopped(job, str(stop))
             raise
-        except Refused as refusal:
+        except (Refused, AccessLost) as refusal:
             failure = str(refusal)
         except Exception:  # A bug in one command must not end the daemon, nor the next one that recovers the command.
             log.exception("command_crashed", command=command.name)
@@ -116,19 +116,32 @@ class CommandRunner:
         """Answer a queued command with `text` and nothing else."""
         await finish_before_cancel(self._commit_queued(job, Answer(text=text)))
 
-    async def reply(self, inbound: Inbound, text: str, operations: Sequence[Operation] = ()) -> None:
-        """Answer a message at intake, instead of accepting it. `operations` are committed with the answer."""
+    async def reply(
+        self, inbound: Inbound, text: str, operations: Sequence[Operation] = (), *, is_unknown: bool = False
+    ) -> None:
+        """Answer a message at intake, instead of accepting it. `operations` are committed with the answer.
+
+        Other messages go only to people who have access. One to an unknown sender is about that.
+        """
         answer = Answer(text=text, operations=tuple(operations))
-        await finish_before_cancel(self._commit(inbound, answer, MarkSeen.of(inbound, self._now())))
+        seen = MarkSeen.of(inbound, self._now())
+        await finish_before_cancel(self._commit(inbound, answer, seen, is_unknown=is_unknown))
 
     async def _commit_queued(self, job: Job, answer: Answer) -> None:
-        done = SetInboxState(turn=job.turn, state=InboxState.ANSWERED)
+        # A person who has lost access gets no answer.
+        is_answered = has_access(self._live, job.inbound)
+        done = SetInboxState(turn=job.turn, state=InboxState.ANSWERED if is_answered else InboxState.ABANDONED)
         await retry_while_full(partial(self._commit, job.inbound, answer, done))
 
-    async def _commit(self, inbound: Inbound, answer: Answer, done: Operation) -> None:
+    async def _commit(self, inbound: Inbound, answer: Answer, done: Operation, *, is_unknown: bool = False) -> None:
         """Commit an answer together with `done`, which ends the message, and deliver it. Raises if nothing happened."""
         notice = Outbound(
-            address=inbound.address, text=answer.text, reply_to=inbound.message_id, buttons=answer.buttons
+            address=inbound.address,
+            text=answer.text,
+            reply_to=inbound.message_id,
+            buttons=answer.buttons,
+            recipient=None if is_unknown else inbound.sender,
+            guild=inbound.guild,
         )
         parts = [
             part

@@ -43,6 +43,8 @@ class DroppedJobs:
                     reply_to=job.inbound.message_id,
                     session=job.number,
                     is_failure=True,
+                    recipient=job.inbound.sender,
+                    guild=job.inbound.guild,
                 )
                 for job in self._jobs
                 if job.inbound.address != asked_by.address

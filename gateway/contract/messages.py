@@ -114,6 +114,9 @@ class Outbound(Struct, frozen=True, kw_only=True):
     A message with a `file` goes to `send_file`; its text may be empty. A reply with `is_failure` says why there is no
     answer. The first reply of a session after a start says how many of its turns were `restored`. The buttons of a
     message with `is_question` are answers, of which one counts; a plain yes or no does the same.
+
+    `recipient` is the person whom it answers, and `guild` is the server of their message. The core sends it only while
+    they have access. A message about access itself has no recipient.
     """
 
     address: Address
@@ -126,6 +129,8 @@ class Outbound(Struct, frozen=True, kw_only=True):
     restored: int = 0
     file: Enclosure | None = None
     is_question: bool = False
+    recipient: Sender | None = None
+    guild: str | None = None
 
 
 class Receipt(Struct, frozen=True, kw_only=True):

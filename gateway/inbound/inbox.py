@@ -8,7 +8,7 @@ from time import time_ns
 from uuid import uuid4
 
 from config import BusyMode, WaitingSign
-from gateway.access.rules import Live
+from gateway.access.rules import AccessLost, Live
 from gateway.commands.command import CommandKind
 from gateway.commands.parser import ParsedCommand
 from gateway.commands.registry import RETRY
@@ -119,7 +119,13 @@ class Inbox:
             elif not is_reading and not self._has_slot():
                 why_waiting = OTHERS_FIRST
             if why_waiting and rules.waiting_sign is WaitingSign.NOTE:
-                text = Outbound(address=inbound.address, text=why_waiting, reply_to=inbound.message_id)
+                text = Outbound(
+                    address=inbound.address,
+                    text=why_waiting,
+                    reply_to=inbound.message_id,
+                    recipient=inbound.sender,
+                    guild=inbound.guild,
+                )
                 note = self._delivery.compose(text, key=f"notice-{uuid4().hex}")
 
         def enqueue(failure: BaseException | None = None) -> None:
@@ -182,7 +188,7 @@ class Dispatcher:
         if job.command == RETRY.name:
             try:
                 entries = [] if job.is_resumed else await self._turns.retry_opening(job)
-            except Refused as refusal:
+            except (Refused, AccessLost) as refusal:
                 await self._commands.refuse(job, str(refusal))
                 return None
             except asyncio.CancelledError as stop:

@@ -116,7 +116,7 @@ class Intake:
         if not owner and not is_allowed(self._live, address, sender, inbound.guild):
             if address.kind is not PeerKind.DIRECT:
                 return Verdict.IGNORED
-            await self._unknown_senders.answer(inbound, reply)
+            await self._unknown_senders.answer(inbound, partial(reply, is_unknown=True))
             return Verdict.REFUSED
         # An edit may have removed the bot's name from a message, and still concerns it.
         is_edit = inbound.edits is not None

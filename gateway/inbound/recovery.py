@@ -120,7 +120,13 @@ class WorkRecovery:
         newest_of_chat = {row.inbound.address: row.inbound for row in rows}
         notices = [
             Outbound(
-                address=inbound.address, text=text, reply_to=inbound.message_id, session=first.number, is_failure=True
+                address=inbound.address,
+                text=text,
+                reply_to=inbound.message_id,
+                session=first.number,
+                is_failure=True,
+                recipient=inbound.sender,
+                guild=inbound.guild,
             )
             for inbound in newest_of_chat.values()
         ]

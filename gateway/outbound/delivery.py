@@ -31,6 +31,7 @@ from gateway.spool import (
     OutboxState,
     RetryLater,
     Spool,
+    WithdrawMessage,
 )
 from gateway.spool.spool import retry_while_full
 from gateway.text import split
@@ -99,7 +100,11 @@ def split_into_parts(
 
 
 class Delivery:
-    """To send a message, `compose` its parts, commit them to the spool, and then `post` them."""
+    """To send a message, `compose` its parts, commit them to the spool, and then `post` them.
+
+    `may_receive` is checked before a message is composed and before each send, so that a person who has lost access
+    gets nothing more.
+    """
 
     def __init__(
         self,
@@ -110,6 +115,7 @@ class Delivery:
         file_path: Callable[[str], Awaitable[Path]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         metrics: Metrics | None = None,
+        may_receive: Callable[[Outbound], bool] = lambda _: True,
     ) -> None:
         self._channels = channels
         self._spool = spool
@@ -117,6 +123,7 @@ class Delivery:
         self._file_path = file_path
         self._sleep = sleep
         self._metrics = metrics or Metrics()
+        self._may_receive = may_receive
         self._drafts = DraftStore(spool, now)
         self._without_channel: list[OutboxRow] = []
         """Rows that wait for their channel to be enabled."""
@@ -129,7 +136,9 @@ class Delivery:
     def compose(
         self, message: Outbound, *, key: str, turn: str | None = None, files: Sequence[Enclosure] = ()
     ) -> list[AddToOutbox]:
-        """Return the parts in which `message` is sent, with the files after the text."""
+        """Return the parts in which `message` is sent, with the files after the text. None if it must not be sent."""
+        if not self._may_receive(message):
+            return []
         return split_into_parts(
             message,
             channel=self._channel(message),
@@ -144,10 +153,15 @@ class Delivery:
         self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()
     ) -> list[AddToOutbox]:
         """Compose the answer of `turn` to each of its chats. The first one has the draft's key, and replaces it."""
-        parts = self.compose(messages[0], key=turn, turn=turn, files=files)
-        for number, message in enumerate(messages[1:], start=1):
-            parts += self.compose(message, key=f"{turn}.chat{number}", turn=turn, files=files)
+        parts: list[AddToOutbox] = []
+        for number, message in enumerate(messages):
+            key = f"{turn}.chat{number}" if number else turn
+            parts += self.compose(message, key=key, turn=turn, files=files)
         return parts
+
+    def forget_draft(self, turn: str) -> list[Operation]:
+        """Forget the draft of a turn that ends without a message. Return the operations for that."""
+        return self._drafts.drop(turn)
 
     def _is_clear(self, chat: str) -> bool:
         """Whether every earlier message of the chat has been sent, so that a new one is sent next."""
@@ -213,6 +227,11 @@ class Delivery:
             channel = self._channel(row.message)
             if channel is None:
                 self._without_channel.append(row)
+                return
+            if not self._may_receive(row.message):
+                log.info("message_withdrawn", channel=channel.name, key=row.key)
+                self._marked.discard(row.key)
+                await self._commit(WithdrawMessage(key=row.key), *self._drafts.drop(row.key))
                 return
             failure = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
             if failure is None:

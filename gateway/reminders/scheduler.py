@@ -125,7 +125,9 @@ class ReminderScheduler:
             text = f"⏰ Reminder{f' for {name}' if name else ''}: {about.text}"
             if now - reminder.due_at > LATE_AFTER:
                 text += f"\n\n(Late: this was due on {format_time(reminder.due_at, zone)}.)"
-            message = Outbound(address=self._live.current_address(about.address), text=text)
+            message = Outbound(
+                address=self._live.current_address(about.address), text=text, recipient=about.maker, guild=about.guild
+            )
             parts = self._delivery.compose(message, key=reminder.next_key)
         cron = reminder.cron
         move = RescheduleReminder(

@@ -120,6 +120,8 @@ class Question:
                 reply_to=job.inbound.message_id,
                 buttons=buttons,
                 is_question=True,
+                recipient=job.inbound.sender,
+                guild=job.inbound.guild,
             ),
         )
 

@@ -7,6 +7,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
+from gateway.access.rules import Live, has_access
 from gateway.agent.protocol import Event, PlanUpdated, StepDone, ToolFinished, ToolStarted
 from gateway.errors import Refused
 from gateway.files.outgoing import enclosure, sent_file
@@ -48,6 +49,7 @@ class TurnRecorder:
     def __init__(
         self,
         *,
+        live: Live,
         sessions: SessionManager,
         spool: Spool,
         delivery: Delivery,
@@ -56,6 +58,7 @@ class TurnRecorder:
         meter: Meter,
         metrics: Metrics,
     ) -> None:
+        self._live = live
         self._sessions = sessions
         self._spool = spool
         self._delivery = delivery
@@ -126,7 +129,10 @@ class TurnRecorder:
         """
         job, outcome = state.jobs[0], state.outcome or TurnOutcome.ANSWERED
         unwritten = "".join(state.streaming)
-        answer = state.replies(join_paragraphs([*state.written, unwritten, f"*{state.note}*" if state.note else ""]))
+        # People who have lost access get nothing more. Others, whose messages the turn has received, are told.
+        entitled = [each for each in state.jobs if has_access(self._live, each.inbound)]
+        text = join_paragraphs([*state.written, unwritten, f"*{state.note}*" if state.note else ""])
+        answer = state.replies(text, entitled)
         parts = self._delivery.compose_all(answer, turn=job.turn, files=state.sent)
         reason = NOT_RUN if state.is_waiting else INTERRUPTED
         end: list[Entry] = [
@@ -138,7 +144,7 @@ class TurnRecorder:
         settled = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         operations = [
             *(SetInboxState(turn=each.turn, state=settled, answered_by=job.turn) for each in state.jobs),
-            *parts,
+            *(parts or self._delivery.forget_draft(job.turn)),
             *self._meter.learned(),
         ]
         # Where one turn ends and the next begins:

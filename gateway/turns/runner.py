@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from gateway.access.rules import Live, check_access
+from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext
@@ -106,6 +106,8 @@ class TurnRunner:
                     state.end(TurnOutcome.STOPPED, str(stop) or "Stopped.")
                     await finish_before_cancel(self._end(state))
                 raise
+            except AccessLost:
+                state.end(TurnOutcome.STOPPED, ACCESS_LOST)
             except TimeoutError:
                 state.end(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds, so I stopped.")
             except (ProviderFailed, Refused) as failure:
@@ -162,7 +164,7 @@ class TurnRunner:
             send_file=outgoing.add,
             remind=partial(self._reminders.make, job),
         )
-        async with self._delivery.stream_draft(state.replies("")[0], turn=job.turn) as draft:
+        async with self._delivery.stream_draft(state.replies("", [job])[0], turn=job.turn) as draft:
             approve = partial(self._gate.approve, state, slot, draft)
             if state.calls:  # The turn was waiting for an approval when the daemon stopped, and continues there.
                 calls = tuple(state.calls.values())
@@ -241,6 +243,17 @@ class TurnRunner:
             return []
         messages = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
         return [undo, *messages]
+
+    def has_lost_access(self, job: Job) -> bool:
+        """Return whether a message that the turn of `job` works on now comes from a person without access."""
+        state = self._running.get(job.turn)
+        if state is None:  # It is about to run, or it is a command.
+            jobs = [job]
+        elif state.outcome is None:
+            jobs = state.jobs
+        else:  # It has ended. The next one may have begun with its end.
+            jobs = [state.following] if state.following is not None else []
+        return not all(has_access(self._live, each.inbound) for each in jobs)
 
     def suspend(self) -> list[str]:
         """Let turns that are cancelled from now on continue after the next start. Return the ids of those turns."""

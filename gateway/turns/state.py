@@ -1,6 +1,6 @@
 """The state of one running turn, as plain data, and the transcript entry of a message that it answers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from msgspec import Struct, field
@@ -70,12 +70,12 @@ class TurnState(Struct, kw_only=True):
         messages = [user_entry(job.inbound, self.received.get(job.turn)) for job in self.jobs]
         return [*self.opening, *messages[1:]] if self.opening else [*messages]
 
-    def replies(self, text: str) -> list[Outbound]:
-        """Return `text` as a reply to the newest message of each chat, in the order in which the chats wrote.
+    def replies(self, text: str, jobs: Sequence[Job]) -> list[Outbound]:
+        """Return `text` as a reply to the newest of `jobs` in each chat, in the order in which the chats wrote.
 
         One session may span several chats (`dm_scope` is `main`). Each chat that asked gets the answer.
         """
-        newest = {job.inbound.address: job for job in self.jobs}
+        newest = {job.inbound.address: job for job in jobs}
         return [
             Outbound(
                 address=address,
@@ -85,6 +85,8 @@ class TurnState(Struct, kw_only=True):
                 session=job.number,
                 is_failure=self.outcome is TurnOutcome.FAILED,
                 restored=self.restored,
+                recipient=job.inbound.sender,
+                guild=job.inbound.guild,
             )
             for address, job in newest.items()
         ]

@@ -45,7 +45,7 @@ async def test_a_reload_opens_closes_and_replaces_channels(tmp_path: Path) -> No
         await until_up(channels)
         before = dict(channels.by_identity)
         accounts = {"kept": {}, "changed": {"allow": ["7"]}, "fresh": {}}
-        await channels.reload(settings(tmp_path, loopback={"accounts": accounts}))
+        await channels.apply(channels.prepare(settings(tmp_path, loopback={"accounts": accounts})))
         await until_up(channels)
         after = dict(channels.by_identity)
         assert states(channels) == {"loopback:kept": "up", "loopback:changed": "up", "loopback:fresh": "up"}
@@ -62,7 +62,7 @@ async def test_a_channel_is_closed_before_its_successor_starts(tmp_path: Path) -
         await until_up(channels)
         old = channels.by_identity["loopback", "default"]
         assert isinstance(old, LoopbackChannel)
-        await channels.reload(settings(tmp_path, loopback={"allow": ["7"]}))
+        await channels.apply(channels.prepare(settings(tmp_path, loopback={"allow": ["7"]})))
         assert not old.is_reading
         await channels.stop()
 
@@ -71,7 +71,7 @@ async def test_a_failed_reload_changes_nothing(tmp_path: Path) -> None:
     channels = ChannelRegistry(StubBrowser())
     channels.open(settings(tmp_path, loopback={}))
     with pytest.raises(CannotStart, match="carrier_pigeon"):
-        await channels.reload(settings(tmp_path, carrier_pigeon={}))
+        channels.prepare(settings(tmp_path, carrier_pigeon={}))
     assert set(channels.by_identity) == {("loopback", "default")}
 
 

@@ -13,18 +13,23 @@ from gateway.http.server import HttpServer
 from tests.daemon_process import COMMAND, DEFAULTS, TIMEOUT, environment, gatehouse, running, write_config
 from tests.forks.process import forked
 
-Reload = Callable[[], Awaitable[list[str]]]
+Answer = dict[str, list[str]]
+Reload = Callable[[], Awaitable[Answer]]
 
 
-async def apply() -> list[str]:
-    return []
+async def apply() -> Answer:
+    return {"applied": ["http.token"], "restart_needed": []}
 
 
-async def apply_in_part() -> list[str]:
-    return ["http", "channels.web"]
+async def apply_nothing() -> Answer:
+    return {"applied": [], "restart_needed": []}
 
 
-async def refuse() -> list[str]:
+async def apply_in_part() -> Answer:
+    return {"applied": ["http.token"], "restart_needed": ["http.port", "channels.web.enabled"]}
+
+
+async def refuse() -> Answer:
     raise Refused("providers.gpt.kind: 'openai' is not part of this version.")
 
 
@@ -32,7 +37,7 @@ def daemon(home: Path, reload: Reload) -> HttpServer:
     """Return all of a daemon that this command sees."""
 
     async def handle(_request: web.Request, _: Caller) -> web.StreamResponse:
-        return web.json_response({"restart_needed": await reload()})
+        return web.json_response(await reload())
 
     (home / "data").mkdir()
     return HttpServer(
@@ -47,8 +52,13 @@ def daemon(home: Path, reload: Reload) -> HttpServer:
 @pytest.mark.parametrize(
     ("reload", "code", "said"),
     [
-        (apply, 0, "Configuration reloaded.\n"),
-        (apply_in_part, 0, "Configuration reloaded.\nRestart to apply: http, channels.web.\n"),
+        (apply, 0, "Applied: http.token.\n"),
+        (apply_nothing, 0, "Configuration reloaded. Nothing has changed.\n"),
+        (
+            apply_in_part,
+            0,
+            "Applied: http.token.\nNot applied until you restart the gateway: http.port, channels.web.enabled.\n",
+        ),
         (refuse, 1, "gatehouse: providers.gpt.kind: 'openai' is not part of this version.\n"),
     ],
 )

@@ -1,7 +1,5 @@
 """How strangers get in, through the whole gateway and across restarts."""
 
-import asyncio
-import dataclasses
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +10,6 @@ from msgspec.structs import replace
 from channels.loopback import LoopbackChannel
 from config import Settings
 from gateway.access.pairing import MAX_TRIES, MAX_WAITING, UNKNOWN_CODE, WELCOME
-from gateway.access.rules import NO_ACCESS
 from gateway.contract import (
     Address,
     Attachment,
@@ -24,7 +21,6 @@ from gateway.contract import (
     Sender,
     Verdict,
 )
-from tests.agent.scripted import PatientProvider
 from tests.daemon.harness import gateway, settings
 
 OWNER = Sender(id="owner", name="The owner")
@@ -102,25 +98,6 @@ async def test_codes_and_guests_survive_a_restart(tmp_path: Path) -> None:
         assert await say(chat, "hello") is Verdict.REFUSED
     async with gateway(configured(tmp_path)) as (_, chat):
         assert await say(chat, "hello") is Verdict.REFUSED
-
-
-async def test_waiting_messages_of_a_revoked_user_are_not_answered(tmp_path: Path) -> None:
-    at_work, gate = asyncio.Event(), asyncio.Event()
-
-    async def hold(_piece: str) -> None:
-        at_work.set()
-        await gate.wait()
-
-    async with gateway(configured(tmp_path)) as (daemon, chat):
-        daemon.agents.replace("main", lambda main: dataclasses.replace(main, provider=PatientProvider(["Yes."], hold)))
-        await chat.say(f"/pair approve {await code(chat)}", peer="owner")
-        assert await heard(chat, "666") == WELCOME
-        for text in ("at work", "waiting", "/undo", "/retry"):
-            assert await say(chat, text) is Verdict.ACCEPTED
-        await at_work.wait()
-        await ask_owner(chat, "/pair revoke loopback:666")
-        gate.set()
-        assert [await heard(chat, "666") for _ in range(4)] == ["Yes.", f"*{NO_ACCESS}*", NO_ACCESS, NO_ACCESS]
 
 
 async def test_a_code_works_once(tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""Which settings a reload applies, and which need a restart. Every key of the settings is in one of three lists."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from config.model import Settings
+from config.settings.channels import AccountSettings, ChannelSettings
+from config.types import Table
+
+# `*` stands for a name that the config file chooses. The keys of an account are those of its channel.
+NEEDS_RESTART = frozenset(
+    {
+        "gateway.data_dir",
+        "gateway.keep_environment",
+        "gateway.max_parallel_turns",
+        "http.allowed_hosts",
+        "http.host",
+        "http.max_body_bytes",
+        "http.open_metrics",
+        "http.port",
+    }
+)
+REOPENS_CHANNEL = frozenset(
+    {
+        "channels.*.api_base",
+        "channels.*.enabled",
+        "channels.*.options",
+        "channels.*.require_mention",
+        "channels.*.token",
+    }
+)
+"""A channel reads these when it is opened, so a reload opens it again. One with HTTP routes needs a restart instead."""
+APPLIED = frozenset(
+    {
+        "agents.*.ask",
+        "agents.*.backend",
+        "agents.*.choosable",
+        "agents.*.command",
+        "agents.*.fallbacks",
+        "agents.*.max_iterations",
+        "agents.*.model",
+        "agents.*.prompt_file",
+        "agents.*.provider",
+        "agents.*.system_prompt",
+        "agents.*.tools",
+        "agents.*.workspace",
+        "bindings",
+        "channels.*.allow",
+        "channels.*.busy",
+        "channels.*.dm_policy",
+        "channels.*.group_allow",
+        "channels.*.group_policy",
+        "channels.*.rate_limit",
+        "channels.*.waiting_sign",
+        "files.fetch_timeout",
+        "files.max_bytes",
+        "files.max_per_message",
+        "files.max_stored_bytes",
+        "files.max_text_chars",
+        "gateway.approval_timeout",
+        "gateway.flush_interval",
+        "gateway.log_file",
+        "gateway.log_file_bytes",
+        "gateway.log_file_count",
+        "gateway.log_format",
+        "gateway.log_level",
+        "gateway.max_backlog_age",
+        "gateway.max_message_chars",
+        "gateway.max_queued",
+        "gateway.max_queued_per_session",
+        "gateway.owners",
+        "gateway.shutdown_timeout",
+        "gateway.timezone",
+        "gateway.turn_timeout",
+        "gateway.workspace_root",
+        "http.token",
+        "limits.tokens_per_turn",
+        "limits.tokens_per_user_per_day",
+        "mcp.*.command",
+        "mcp.*.env",
+        "mcp.*.headers",
+        "mcp.*.max_result_bytes",
+        "mcp.*.max_schema_bytes",
+        "mcp.*.max_schemas_bytes",
+        "mcp.*.max_tools",
+        "mcp.*.timeout",
+        "mcp.*.url",
+        "providers.*.api_key",
+        "providers.*.base_url",
+        "providers.*.connect_timeout",
+        "providers.*.idle_timeout",
+        "providers.*.kind",
+        "providers.*.models.*.cache_write_price",
+        "providers.*.models.*.cached_input_price",
+        "providers.*.models.*.context_tokens",
+        "providers.*.models.*.input_price",
+        "providers.*.models.*.max_output_tokens",
+        "providers.*.models.*.output_price",
+        "providers.*.models.*.sees_images",
+        "providers.*.models.*.thinking",
+        "providers.*.models.*.thinking_tokens",
+        "providers.*.patience",
+        "repos",
+        "session.backlog_limit",
+        "session.compaction",
+        "session.context_chars",
+        "session.context_messages",
+        "session.dm_scope",
+        "session.group_scope",
+        "session.identity_links",
+        "session.idle_minutes",
+        "session.max_messages",
+        "session.ttl_days",
+        "tools.fetch.max_bytes",
+        "tools.fetch.timeout",
+        "tools.shell.allow_unsandboxed",
+        "tools.shell.enabled",
+        "tools.shell.max_output_chars",
+        "tools.shell.max_processes",
+        "tools.shell.memory_mb",
+        "tools.shell.network",
+        "tools.shell.sandbox_socket",
+        "tools.shell.timeout",
+        "transcription.model",
+        "transcription.provider",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadPlan:
+    settings: Settings
+    """The settings that are in force after the reload: the old values of the keys that need a restart, else the new."""
+    applied: tuple[str, ...]
+    restart_needed: tuple[str, ...]
+
+
+def plan_reload(old: Settings, new: Settings, fixed_channels: Collection[str] = ()) -> ReloadPlan:
+    """Compare settings key by key. `fixed_channels` cannot be opened, closed or replaced before a restart."""
+    applied: list[str] = []
+    restart_needed: list[str] = []
+    changed = set(changed_keys(old, new))
+    for key in sorted(changed):
+        # A change of the channel's own key shows in all accounts that inherit it.
+        if _of_channel(key) in changed - {key}:
+            continue
+        name = key.split(".")[1] if key.startswith("channels.") else ""
+        # Channels without a field of their own were added or removed as a whole.
+        reopens = pattern_of(key) in REOPENS_CHANNEL or (name and pattern_of(key) not in APPLIED)
+        is_fixed = pattern_of(key) in NEEDS_RESTART or (reopens and name in fixed_channels)
+        (restart_needed if is_fixed else applied).append(key)
+    gateway = _fixed_values("gateway", old.gateway)
+    if new.gateway.data_dir != old.gateway.data_dir and new.gateway.workspace_root.is_relative_to(new.gateway.data_dir):
+        gateway["workspace_root"] = old.gateway.workspace_root  # It was derived from the data directory.
+        applied = [key for key in applied if key != "gateway.workspace_root"]
+    channels = dict(new.channels)
+    for name in fixed_channels:
+        if name in old.channels:
+            channels[name] = _still_open(old.channels[name], new.channels.get(name, ChannelSettings()))
+        else:
+            channels.pop(name, None)
+    settings = new.model_copy(
+        update={
+            "gateway": new.gateway.model_copy(update=gateway),
+            "http": new.http.model_copy(update=_fixed_values("http", old.http)),
+            "channels": channels,
+        }
+    )
+    return ReloadPlan(settings=settings, applied=tuple(applied), restart_needed=tuple(restart_needed))
+
+
+def _fixed_values(name: str, table: Table) -> dict[str, object]:
+    """Return the values of the keys of a table that need a restart."""
+    return {key: getattr(table, key) for key in type(table).model_fields if f"{name}.{key}" in NEEDS_RESTART}
+
+
+def is_opened_alike(one: AccountSettings, other: AccountSettings) -> bool:
+    """Return whether a channel would be opened in the same way with both settings."""
+    return all(getattr(one, key) == getattr(other, key) for key in _OPENING)
+
+
+_OPENING = tuple(key.rpartition(".")[2] for key in REOPENS_CHANNEL)
+
+
+def _still_open(old: ChannelSettings, new: ChannelSettings) -> ChannelSettings:
+    """Return the settings of a channel that stays as it was opened, with the new rules of the core."""
+    accounts = {
+        name: new.accounts.get(name, AccountSettings()).model_copy(update={key: getattr(each, key) for key in _OPENING})
+        for name, each in old.accounts.items()
+    }
+    return new.model_copy(update={key: getattr(old, key) for key in _OPENING} | {"accounts": accounts})
+
+
+def changed_keys(old: object, new: object, path: str = "") -> Iterator[str]:
+    """Yield the path of each key whose value differs, and of each named table that was added or removed."""
+    match old, new:
+        case Table(), Table():
+            for key in type(old).model_fields:
+                yield from changed_keys(getattr(old, key), getattr(new, key), f"{path}.{key}".lstrip("."))
+        case dict(), dict() if any(isinstance(each, Table) for each in (*old.values(), *new.values())):
+            for name in sorted({*old, *new}):
+                if name in old and name in new:
+                    yield from changed_keys(old[name], new[name], f"{path}.{name}")
+                else:
+                    yield f"{path}.{name}"
+        case _:
+            if old != new:
+                yield path
+
+
+def pattern_of(key: str) -> str:
+    """Return `key` with `*` for the names that the config file chooses, as in the lists above."""
+    words = key.split(".")
+    match words:
+        case ["channels", _, "accounts", _, *rest]:
+            return ".".join(["channels", "*", *rest])
+        case ["providers", _, "models", _, *rest]:
+            return ".".join(["providers", "*", "models", "*", *rest])
+        case [table, _, *rest] if table in _NAMED:
+            return ".".join([table, "*", *rest])
+        case _:
+            return key
+
+
+def _of_channel(key: str) -> str:
+    """Return the same key of the channel, for a key of one of its accounts."""
+    words = key.split(".")
+    return ".".join([*words[:2], *words[4:]]) if words[2:3] == ["accounts"] else key
+
+
+_NAMED = frozenset({"agents", "channels", "mcp", "providers"})
+"""Tables whose keys are names."""

@@ -1,0 +1,36 @@
+"""Revocation: stops the work of people who have lost access."""
+
+import structlog
+
+from gateway.access.rules import ACCESS_LOST, Live, has_access
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.turns.runner import TurnRunner
+
+log = structlog.get_logger()
+
+
+class Revocation:
+    """Call `enforce` whenever people may have lost access: after a revoked approval, and after a reload.
+
+    It stops what runs for them. The rest follows from checks where the work continues: a waiting message is abandoned
+    when it comes to the head of its lane, a reminder ends when it is due, and `Delivery` withdraws what is not sent.
+    """
+
+    def __init__(self, live: Live, lanes: Lanes[Job], readings: Lanes[Job], turns: TurnRunner) -> None:
+        self._live = live
+        self._lanes = lanes
+        self._readings = readings
+        self._turns = turns
+
+    def enforce(self) -> None:
+        """Stop every running turn and command of a person without access. Other people's go on."""
+        stopped = 0
+        for session, job in self._lanes.current():
+            if self._turns.has_lost_access(job):
+                stopped += self._lanes.stop(session, ACCESS_LOST)
+        for scope, job in self._readings.current():
+            if not has_access(self._live, job.inbound):
+                stopped += self._readings.stop(scope, ACCESS_LOST)
+        if stopped:
+            log.info("work_stopped", count=stopped, reason="access was lost")
