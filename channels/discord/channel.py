@@ -46,7 +46,10 @@ class DiscordChannel:
         key = f"channels.{context.name}{account}.token"
         token = context.settings.token
         if token is None:
-            raise CannotStart(f"{key} is missing. Copy it from the Bot page of Discord's Developer Portal.")
+            raise CannotStart(
+                f"{key} is missing. Create an application in Discord's Developer Portal, "
+                "turn on Message Content Intent on its Bot page, and copy the token from there."
+            )
         if not _TOKEN.fullmatch(token.reveal()):
             raise CannotStart(
                 f"{key} is not a bot token. Copy it from the Bot page of Discord's Developer Portal: "

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from config import (
@@ -17,7 +18,7 @@ from config import (
     show,
     unset_value,
 )
-from gateway.cli.common import EXIT_OK, command_parser, print_error
+from gateway.cli.common import EXIT_OK, command_parser, load_settings, print_error
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
@@ -44,11 +45,11 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             _print_warnings(loaded.warnings)
         case "check":
             # Imported here because they load most of the gateway, which no other subcommand needs.
-            from gateway.cli.config_check import examine_config  # noqa: PLC0415
+            from gateway.admin.config_check import examine_config  # noqa: PLC0415
             from gateway.observability.logging import configure  # noqa: PLC0415
 
             configure(LogLevel.ERROR, LogFormat.CONSOLE, [], None)  # The report contains everything the log would say.
-            report = examine_config(options.config)
+            report = examine_config(partial(load_settings, options.config))
             if report.problems:
                 raise ConfigError(report.problems, path=Path(report.source))
             print(f"OK: {report.source}")

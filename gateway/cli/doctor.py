@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from config import ConfigError, LogFormat, LogLevel, Settings
@@ -12,9 +13,9 @@ from config.secrets import EXPOSED_SECRET
 from gateway import __version__
 from gateway.admin.archive import open_archive, open_local_archive
 from gateway.admin.client import ControlClient, NotRunning, is_running
+from gateway.admin.config_check import examine_config
 from gateway.admin.routes import DOCTOR_TIMEOUT
-from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser
-from gateway.cli.config_check import examine_config
+from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.spool import list_spool
 from gateway.doctor.configuration import PORT, ConfigReport, check_port
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
     """Run all checks, with or without those that call platforms and models."""
     findings = [ok("version", f"Gatehouse {__version__} on Python {sys.version.split()[0]}.")]
-    report = examine_config(config)
+    report = examine_config(partial(load_settings, config))
     for problem in report.problems:
         if problem.key != PORT:  # The port has its own finding below.
             message = f"{problem.key} {problem.message}".strip()

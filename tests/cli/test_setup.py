@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from config import load
+from config import Secret, load
 from gateway.cli import main
-from gateway.cli.setup import bot_channels
 from gateway.cli.setup import main as setup
+from gateway.cli.setup.choices import bot_channels
 from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api
@@ -29,13 +29,18 @@ class Script:
     def __init__(self, *answers: str) -> None:
         self._answers: Iterator[str] = iter(answers)
         self.heard: list[str] = []
+        self.suggested: list[str] = []
 
     def say(self, text: str) -> None:
         self.heard.append(text)
 
     def ask(self, question: str, default: str = "") -> str:
         self.heard.append(question)
-        return next(self._answers) or default
+        self.suggested.append(default)
+        try:
+            return next(self._answers) or default
+        except StopIteration:
+            raise EOFError from None
 
     def ask_secret(self, question: str) -> str:
         return self.ask(question)
@@ -50,7 +55,7 @@ async def test_interactive_setup_of_a_model_and_a_bot(tmp_path: Path, capsys: py
         path = write_config(tmp_path, f'[gateway]\ndata_dir = "{tmp_path}/data"\n[channels.telegram]\n')
         path.write_text(path.read_text() + f'api_base = "{telegram.url}"\nenabled = false\n')
         url = str(model.table()["base_url"])
-        person = Script("nonsense", "custom", url, "m", KEY, "", TOKEN, "none")
+        person = Script("none", "nonsense", "custom", url, "m", KEY, TOKEN, "")
         assert await asyncio.to_thread(setup, [], config=path, prompter=person) == 0, capsys.readouterr().err
     settings = load(path).settings
     assert (settings.agents["main"].provider, settings.agents["main"].model) == ("custom", "m")
@@ -60,9 +65,53 @@ async def test_interactive_setup_of_a_model_and_a_bot(tmp_path: Path, capsys: py
     assert private(tmp_path / "custom.key")
     assert private(tmp_path / "telegram.token")
     said = "".join(person.heard) + "".join(capsys.readouterr())
-    assert "BotFather" in said
+    assert person.heard[0].startswith("Setup asks for a service, a model and your bots")
+    assert said.index("BotFather") < said.index("Developer Portal")
     assert TOKEN not in said + path.read_text()
     assert KEY not in said + path.read_text()
+
+
+async def test_each_wrong_answer_is_asked_for_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with bot_api() as telegram, serving(OPENAI, OPENAI.answer("yes")) as model:
+        table = f'[channels.telegram]\napi_base = "{telegram.url}"\nenabled = false\n'
+        path = write_config(tmp_path, f'[gateway]\ndata_dir = "{tmp_path}/data"\n{table}')
+        url = str(model.table()["base_url"])
+        person = Script(
+            "sometimes",
+            "none",
+            "nonsense",
+            "custom",
+            *("ftp://x", "127.0.0.1:9/v1", ""),  # The third is the suggestion with http:// in front.
+            *("", "m"),
+            *("env:NOT_SET_ANYWHERE", KEY),
+            *("", url, "", KEY),  # The model did not answer, so all of it is asked again.
+            *("hello", "env:NOT_SET_ANYWHERE", TOKEN),
+            "",
+        )
+        assert await asyncio.to_thread(setup, [], config=path, prompter=person) == 0, capsys.readouterr().err
+    settings = load(path).settings
+    assert (settings.agents["main"].model, settings.providers["custom"].base_url) == ("m", url)
+    assert settings.channels["telegram"].token == Secret(TOKEN)
+    heard = "\n".join(person.heard)
+    for said, times in {
+        "Please choose one of: none, user, system.": 1,
+        "Please choose one of: openai": 1,
+        "The address must be a URL that starts with http:// or https://.": 2,
+        "This needs an answer.": 1,
+        "`env:NOT_SET_ANYWHERE` cannot be resolved: NOT_SET_ANYWHERE is not set.": 2,
+        "Try again, or choose another provider.": 1,
+        "is not a bot token": 1,
+    }.items():
+        assert heard.count(said) == times, (said, heard)
+    assert "http://127.0.0.1:9/v1" in person.suggested
+
+
+async def test_leaving_in_the_middle_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_config(tmp_path)
+    before = path.read_text()
+    assert await asyncio.to_thread(setup, [], config=path, prompter=Script("none", "offline")) == 1
+    assert capsys.readouterr().err.endswith("gatehouse: Nothing was changed.\n")
+    assert path.read_text() == before
 
 
 def test_settings_that_fail_their_test_are_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +136,14 @@ def test_setup_by_options_can_be_repeated(tmp_path: Path) -> None:
     [
         (("--provider", "openai"), 1, "openai needs a key"),
         (("--provider", "custom", "--model", "m"), 1, "--base-url"),
+        (
+            ("--provider", "custom", "--model", "m", "--base-url", "127.0.0.1:8000"),
+            1,
+            "starts with http:// or https://",
+        ),
+        (("--owner", "me"), 1, "--owner takes CHANNEL:ID"),
         (("--provider", "anthropic", "--key", "env:NOT_SET_ANYWHERE"), 1, "NOT_SET_ANYWHERE"),
-        (("--token", "pigeon=x"), 1, "Channels with a token: discord, telegram"),
+        (("--token", "pigeon=x"), 1, "Channels with a token: telegram, discord"),
         (("--token", "telegram=x"), 1, "is not a bot token"),
     ],
 )
@@ -226,5 +281,5 @@ async def test_person_with_the_pairing_code_becomes_the_owner(tmp_path: Path) ->
             assert "owner" in said
 
 
-def test_channels_that_need_a_token_are_found() -> None:
-    assert set(bot_channels()) == {"discord", "telegram"}
+def test_channels_that_need_a_token_are_found_and_the_easiest_comes_first() -> None:
+    assert list(bot_channels()) == ["telegram", "discord"]

@@ -5,24 +5,29 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from config import ConfigError
+from config import ConfigError, Loaded
 from gateway.admin.client import ControlClient, NotRunning, is_running
-from gateway.cli.common import load_settings
 from gateway.doctor.configuration import ConfigReport, check_config, report_from_json
 from gateway.errors import Refused
 
 
-def examine_config(config: Path | None) -> ConfigReport:
+class LoadConfig(Protocol):
+    def __call__(self, *, resolves: bool) -> Loaded:
+        """Load the configuration, with or without its secrets. Raises `ConfigError`."""
+
+
+def examine_config(load: LoadConfig) -> ConfigReport:
     """Check the configuration. If a gateway runs with it, that gateway checks it, with its own secrets and rights.
 
     The shell of this command may lack the environment and the credentials of the gateway.
     """
     try:
         # The data directory, which tells whether the gateway runs, can be read without resolving secrets.
-        unresolved = load_settings(config, resolves=False)
+        unresolved = load(resolves=False)
     except ConfigError:
-        return check_config(partial(load_settings, config), is_running=False)
+        return check_config(partial(load, resolves=True), is_running=False)
     directory = unresolved.settings.gateway.data_dir
     is_live = is_running(directory)
     if is_live:
@@ -34,7 +39,7 @@ def examine_config(config: Path | None) -> ConfigReport:
             # Another file may name the same data directory.
             if os.path.realpath(report.source) == os.path.realpath(unresolved.source):
                 return replace(report, settings=unresolved.settings)
-    return check_config(partial(load_settings, config), is_running=is_live)
+    return check_config(partial(load, resolves=True), is_running=is_live)
 
 
 async def _ask_daemon(directory: Path) -> ConfigReport:
