@@ -12,7 +12,7 @@ from config.settings.channels import Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.sessions import LimitSettings, SessionSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
-from config.types import Backend, ProviderKind, Slug, Table, resolve_links
+from config.types import PRIVATE_WORKSPACES, Backend, ProviderKind, Slug, Table, resolve_links
 
 
 class Settings(Table):
@@ -96,6 +96,20 @@ class Settings(Table):
             )
             for key, folder in folders.items()
             if data.is_relative_to(folder) or folder.is_relative_to(data)
+        ]
+        # A repo may be a shared workspace or lie inside one, but private ones belong to their scopes.
+        problems = problems or [
+            Problem(
+                key=f"repos[{number}].path",
+                message="contains private workspaces, so tools could read the files of other people",
+                hint="choose a folder outside the private folders of gateway.workspace_root that does not contain it",
+            )
+            for number, repo in enumerate(self.repos)
+            if workspaces.is_relative_to(repo.path)
+            or (
+                repo.path.is_relative_to(workspaces)
+                and PRIVATE_WORKSPACES in repo.path.relative_to(workspaces).parts[0]
+            )
         ]
         if problems:
             raise InvalidTables(problems)

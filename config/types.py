@@ -115,6 +115,10 @@ class Backend(StrEnum):
     ACP = "acp"
 
 
+PRIVATE_WORKSPACES = ".private"
+"""Ends the name of the folder with an agent's private workspaces. No agent's name contains a dot."""
+
+
 class WorkspaceMode(StrEnum):
     """Who works in the workspace of an agent: each scope in its own, or all scopes in one."""
 

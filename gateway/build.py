@@ -27,6 +27,7 @@ from gateway.commands.turns import TurnCommands
 from gateway.daemon import Daemon, ProcessControls
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.files.download import AttachmentDownloads
+from gateway.files.migration import migrate_workspaces
 from gateway.files.store import FileStore, session_file_remover
 from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
@@ -89,6 +90,7 @@ async def open_daemon(
         closing.push_async_callback(sessions.close)
         await sessions.recover()
         await store.remove_orphans(meta.key for scope in sessions.scopes() for meta in sessions.list(scope))
+        await migrate_workspaces(settings, spool=spool, store=store, sessions=sessions)
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
         daemon = build_daemon(

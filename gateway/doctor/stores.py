@@ -2,10 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from config import Settings
 from gateway.conversation import Json
 from gateway.doctor.finding import Finding, error, ok, warning
+from gateway.files.workspaces import private_folders, unreachable_folders
+from gateway.private_files import OTHERS
 from gateway.sessions import VerifyReport
 from gateway.text.plain import count
 
@@ -68,6 +72,24 @@ def check_spool(listing: dict[str, Json]) -> list[Finding]:
 
 def _rows(rows: Json) -> list[Json]:
     return rows if isinstance(rows, list) else []
+
+
+def check_workspaces(settings: Settings) -> list[Finding]:
+    """Report shared workspaces that no agent uses, and private ones that other users can read."""
+    root = settings.gateway.workspace_root
+    findings = [
+        warning(
+            "workspace",
+            f"{folder} has files from when everyone who talks to {agent} shared them. No tool can reach them now.",
+            f'Move them where you need them, or set agents.{agent}.workspace = "shared" to share them again.',
+        )
+        for agent, folder in unreachable_folders(settings)
+    ]
+    for folder in (private_folders(root, agent) for agent in settings.agents):
+        if folder.is_dir() and folder.stat().st_mode & OTHERS:
+            message = f"Other users of this machine can read {folder}."
+            findings.append(warning("workspace", message, f"Run chmod 700 {folder}.", partial(folder.chmod, 0o700)))
+    return findings or [ok("workspace", "Every workspace is in use.")]
 
 
 def check_leftovers(directory: Path) -> list[Finding]:

@@ -5,6 +5,7 @@ outside of the store.
 """
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -120,6 +121,40 @@ class FileStore:
 
         await asyncio.to_thread(rename)
         return await self.find(f"{folder}/{name}")
+
+    async def paths(self) -> list[Path]:
+        """Return the paths of all stored files."""
+        return await asyncio.to_thread(lambda: [path for _, _, path in self._files()])
+
+    async def adopt(self, directory: int, name: str, session: str) -> None:
+        """Move the file `name` of an open folder to the files of a session. It is on the disk when this returns.
+
+        Raises `FileExistsError` if the session has another file of that name. Nothing is evicted for it.
+        """
+        target = self._path(f"{folder_of(session)}/{name}")
+
+        def move() -> int:
+            make_private_directory(target.parent)
+            with open(open_private(name, directory=directory), "rb") as source:  # noqa: PTH123 - a descriptor.
+                if target.exists():  # A crash came between the two steps below.
+                    if target.read_bytes() != source.read():
+                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+                    os.unlink(name, dir_fd=directory)
+                    return 0
+                status = os.fstat(source.fileno())
+                descriptor, temporary = mkstemp(dir=self._root / _INCOMING)
+                with open(descriptor, "wb") as copy:  # noqa: PTH123 - as above.
+                    shutil.copyfileobj(source, copy, _BLOCK_SIZE)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+            os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
+            # A copy and not a rename: the folder may be on another disk.
+            Path(temporary).replace(target)
+            fsync_directory(target.parent)
+            os.unlink(name, dir_fd=directory)
+            return status.st_size
+
+        self._total += await finish_before_cancel(asyncio.to_thread(move))
 
     async def find(self, ref: str) -> StoredFile:
         """Return a stored file. Raises `Refused` if it does not exist."""

@@ -1,14 +1,14 @@
 """Workspaces: the folder in which the tools of a session work, private to one scope or shared."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from config import WorkspaceMode
+from config import Settings, WorkspaceMode
+from config.types import PRIVATE_WORKSPACES
 from gateway.files.store import folder_of
-
-_PRIVATE = ".private"
-"""Ends the name of the folder with an agent's private workspaces. No agent's name contains a dot."""
 
 
 class Workspace(Struct, frozen=True, kw_only=True):
@@ -35,9 +35,21 @@ def shared_folder(root: Path, agent: str) -> Path:
     return root / agent
 
 
+def unreachable_folders(settings: Settings) -> list[tuple[str, Path]]:
+    """Return the agents whose workspaces are private, although their shared folder has files. Reads the disk."""
+    root = settings.gateway.workspace_root
+    private = [name for name, agent in settings.agents.items() if agent.workspace is WorkspaceMode.PRIVATE]
+    found = []
+    for folder in (shared_folder(root, name) for name in private):
+        with suppress(OSError), os.scandir(folder) as files:
+            if next(files, None) is not None:
+                found.append((folder.name, folder))
+    return found
+
+
 def private_folders(root: Path, agent: str) -> Path:
     """Return the folder of an agent's private workspaces.
 
     It is outside of the shared workspace, whose tools must not reach it.
     """
-    return root / f"{agent}{_PRIVATE}"
+    return root / f"{agent}{PRIVATE_WORKSPACES}"

@@ -107,6 +107,16 @@ def clock_set_back(home: Path) -> None:
     os.utime(home / "data/spool.db", (4e9, 4e9))
 
 
+def files_of_a_shared_workspace(home: Path) -> None:
+    (home / "data/workspace/main").mkdir(parents=True)
+    (home / "data/workspace/main/notes.txt").touch()
+
+
+def workspaces_open_to_others(home: Path) -> None:
+    (home / "data/workspace/main.private").mkdir(parents=True)
+    (home / "data/workspace/main.private").chmod(0o755)
+
+
 def set_aside(home: Path) -> None:
     (home / "data/spool.db.corrupt-2026").touch(mode=0o600)
 
@@ -137,6 +147,8 @@ def unit_of_a_program_that_is_gone(home: Path) -> None:
         (damaged_index, ("sessions", "odd"), True),
         (clock_set_back, ("clock", "wrong"), False),
         (set_aside, ("data", "odd"), False),
+        (files_of_a_shared_workspace, ("workspace", "odd"), False),
+        (workspaces_open_to_others, ("workspace", "odd"), True),
         (old_unit, ("service", "odd"), False),
         (unit_of_a_program_that_is_gone, ("service", "wrong"), False),
     ],

@@ -39,6 +39,21 @@ def test_a_link_at_the_default_workspace_is_followed(tmp_path: Path, target: str
         assert load(path, {}).warnings == ()
 
 
+@pytest.mark.parametrize("path", [".", "agents", "agents/main.private", "agents/main.private/someone"])
+def test_a_repo_with_private_workspaces_is_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "here").mkdir()
+    gateway = f'[gateway]\ndata_dir = "{tmp_path}/data"\nworkspace_root = "agents"\n'
+    config = write_config(tmp_path / "here", f'{gateway}[[repos]]\nname = "all"\npath = "{path}"\n')
+    assert "contains private workspaces" in problems_of(config)["repos[0].path"].message
+
+
+def test_a_repo_may_be_a_shared_workspace(tmp_path: Path) -> None:
+    (tmp_path / "here/agents/main").mkdir(parents=True)
+    gateway = f'[gateway]\ndata_dir = "{tmp_path}/data"\nworkspace_root = "agents"\n'
+    config = write_config(tmp_path / "here", f'{gateway}[[repos]]\nname = "old"\npath = "agents/main"\n')
+    assert load(config).settings.repos
+
+
 def test_the_path_of_a_repo_is_absolute_and_has_no_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

@@ -96,9 +96,11 @@ def _path_in_attachments(context: ToolContext, path: str) -> tuple[Path, str] | 
         return None
     with suppress(FileNotFoundError):
         names = os.listdir(context.attachments)  # noqa: PTH208 - names suffice.
-        # Turns begin with their time, so the last name is the newest file.
-        found = max((name for name in names if name.startswith(former[1]) and name.endswith(former[2])), default=None)
-        return None if found is None else (_not_resolved(context.attachments), found)
+        # A changed copy has kept its name. Turns begin with their time, so the last name is the newest file.
+        same = [name for name in sorted(names) if name.startswith(former[1]) and name.endswith(former[2])]
+        if same:
+            name = given.name if given.name in same else same[-1]
+            return _not_resolved(context.attachments), name
     return None
 
 
