@@ -81,7 +81,9 @@ class Undeliverable(ChannelError):
 
 
 class ProviderFailed(GatehouseError):
-    pass
+    """`details` are the provider's own words, for the operator."""
+
+    details: str = ""
 
 
 class ContextTooLong(ProviderFailed):

@@ -97,6 +97,8 @@ class WebSocketChannel:
             html=html,
             buttons=message.buttons,
             is_failure=message.is_failure,
+            details=message.details,
+            unanswered=message.unanswered,
             is_question=message.is_question,
             restored=message.restored,
         )

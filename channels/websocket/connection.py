@@ -227,6 +227,7 @@ class ClientConnection:
                     html=self._render(line.text) if self._render and line.role != "user" and not line.file else None,
                     file=wire.link_to(line.file) if line.file else None,
                     is_failure=line.is_failure,
+                    details=line.details,
                 )
                 for line in reversed(newest)
             ]

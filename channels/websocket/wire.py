@@ -109,11 +109,15 @@ class MessageFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     buttons: tuple[Button, ...] = ()
     is_failure: bool = False
     """The text explains why there is no answer."""
+    details: str = ""
+    """The cause of a failure in technical words."""
     is_question: bool = False
     """The agent waits for one of the buttons, or for yes or no."""
     restored: int = 0
     """In the first answer after a restart: how many turns the session had when the daemon started."""
     file: FileLink | None = None
+    unanswered: tuple[str, ...] = ()
+    """The ids of client messages that were dropped without an answer."""
 
 
 class SessionsFrame(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="type"):
@@ -132,6 +136,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     file: FileLink | None = None
     is_failure: bool = False
     """The text explains why there is no answer."""
+    details: str = ""
 
 
 class HistoryFrame(msgspec.Struct, frozen=True, kw_only=True, tag="history", tag_field="type"):

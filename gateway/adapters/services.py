@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.access.rules import Live, may_talk
+from gateway.access.rules import Live, is_owner, may_talk
 from gateway.commands.registry import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
 from gateway.errors import NotAccepted
@@ -47,6 +47,7 @@ class SessionBrowser:
         active = self._sessions.active(self._scope(address, sender))
         if active is None:
             return []
+        sees_details = is_owner(self._live, address, sender)
         return [
             Line(
                 role="user" if line.role == "user" else "assistant",
@@ -55,6 +56,7 @@ class SessionBrowser:
                 at=line.ts,
                 file=enclosure(line.file) if line.file else None,
                 is_failure=line.is_failure,
+                details=line.details if sees_details else "",
                 event_id=line.event_id,
                 turn=line.turn,
             )

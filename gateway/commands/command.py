@@ -70,6 +70,8 @@ class Answer:
     operations: tuple[Operation, ...] = ()
     other_chats: tuple[Outbound, ...] = ()
     """Messages to other chats that the command concerns."""
+    unanswered: tuple[str, ...] = ()
+    """The ids of messages of this chat that the command has dropped."""
     commit: Commit | None = None
 
 

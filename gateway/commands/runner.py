@@ -142,6 +142,7 @@ class CommandRunner:
             buttons=answer.buttons,
             recipient=None if is_unknown else inbound.sender,
             guild=inbound.guild,
+            unanswered=answer.unanswered,
         )
         parts = [
             part

@@ -31,6 +31,7 @@ class DroppedJobs:
     def answer(self, sentence: str, asked_by: Inbound, *, reason: str) -> Answer:
         """Return an answer that also says how many messages were dropped. Those from other chats are told there."""
         dropped = f" {count(len(self._jobs), 'waiting message')} dropped." if self._jobs else ""
+        here = [job.inbound for job in self._jobs if job.inbound.address == asked_by.address]
         return Answer(
             text=f"{sentence}{dropped}",
             operations=tuple(
@@ -49,6 +50,7 @@ class DroppedJobs:
                 for job in self._jobs
                 if job.inbound.address != asked_by.address
             ),
+            unanswered=tuple(inbound.message_id for inbound in here if inbound.message_id),
             commit=self._commit,
         )
 

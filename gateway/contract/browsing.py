@@ -31,6 +31,8 @@ class Line:
     """A file that the agent sent. The text names it."""
     is_failure: bool = False
     """The text says why there is no answer."""
+    details: str = ""
+    """The cause of a failure in technical words. Empty unless an owner reads it."""
     event_id: str | None = None
     """The `Inbound.event_id` of a person's message."""
     turn: str | None = None

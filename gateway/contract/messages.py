@@ -112,8 +112,9 @@ class Outbound(Struct, frozen=True, kw_only=True):
     """One outgoing message. `session` is the number of its session, for channels that show several.
 
     A message with a `file` goes to `send_file`; its text may be empty. A reply with `is_failure` says why there is no
-    answer. The first reply of a session after a start says how many of its turns were `restored`. The buttons of a
-    message with `is_question` are answers, of which one counts; a plain yes or no does the same.
+    answer; its `details` are the cause in technical words, and are only set for owners. The first reply of a session
+    after a start says how many of its turns were `restored`. The buttons of a message with `is_question` are answers,
+    of which one counts; a plain yes or no does the same.
 
     `recipient` is the person whom it answers, and `guild` is the server of their message. The core sends it only while
     they have access. A message about access itself has no recipient.
@@ -131,6 +132,9 @@ class Outbound(Struct, frozen=True, kw_only=True):
     is_question: bool = False
     recipient: Sender | None = None
     guild: str | None = None
+    details: str = ""
+    unanswered: tuple[str, ...] = ()
+    """The ids of messages of this chat that were dropped, for channels that can mark them."""
 
 
 class Receipt(Struct, frozen=True, kw_only=True):

@@ -113,6 +113,8 @@ class System(Entry, frozen=True, kw_only=True, tag="system"):
 
     content: str
     is_failure: bool = False
+    details: str = ""
+    """The cause in technical words, for owners."""
 
 
 class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):

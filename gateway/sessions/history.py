@@ -137,6 +137,8 @@ class VisibleLine:
     file: e.SentFile | None = None
     is_failure: bool = False
     """The line says why there is no answer."""
+    details: str = ""
+    """The cause in technical words, for owners."""
     event_id: str | None = None
     turn: str | None = None
 
@@ -172,7 +174,14 @@ def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
 
 
 def system_line(entry: e.System) -> VisibleLine:
-    return VisibleLine(role="gateway", text=entry.content, ts=entry.ts, is_failure=entry.is_failure, turn=entry.turn)
+    return VisibleLine(
+        role="gateway",
+        text=entry.content,
+        ts=entry.ts,
+        is_failure=entry.is_failure,
+        details=entry.details,
+        turn=entry.turn,
+    )
 
 
 def visible_text(entry: e.User) -> str:

@@ -212,7 +212,8 @@ def _last_entries(state: TurnState, text: str) -> list[Entry]:
     answer = _assistant_entry(state, text)
     if not state.note:
         return [answer]
-    reason = entries.System(content=state.note, is_failure=state.outcome is TurnOutcome.FAILED)
+    is_failure = state.outcome is TurnOutcome.FAILED
+    reason = entries.System(content=state.note, is_failure=is_failure, details=state.details)
     return [answer, reason] if text or answer.usage else [reason]
 
 

@@ -8,12 +8,13 @@ from functools import partial
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access
+from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access, is_owner
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
+from gateway.contract import PeerKind
 from gateway.conversation import Message
 from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.download import AttachmentDownloads
@@ -109,12 +110,19 @@ class TurnRunner:
             except AccessLost:
                 state.end(TurnOutcome.STOPPED, ACCESS_LOST)
             except TimeoutError:
-                state.end(TurnOutcome.FAILED, f"This took longer than {limit:g} seconds, so I stopped.")
-            except (ProviderFailed, Refused) as failure:
-                state.end(TurnOutcome.FAILED, str(failure))
-            except Exception:  # One turn's bug must not end the others, nor leave its sender without an answer.
+                details = self._for_owners(state, f"gateway.turn_timeout is {limit:g} seconds.")
+                state.end(
+                    TurnOutcome.FAILED, f"This took longer than {limit:g} seconds, so I stopped.", details=details
+                )
+            except Refused as refusal:
+                state.end(TurnOutcome.FAILED, str(refusal))
+            except ProviderFailed as failure:
+                state.end(TurnOutcome.FAILED, str(failure), details=self._for_owners(state, failure.details))
+            # One turn's bug must not end the others, nor leave its sender without an answer.
+            except Exception as crash:
                 log.exception("turn_crashed")
-                state.end(TurnOutcome.FAILED, OUR_FAULT)
+                where = f"{type(crash).__name__}. See turn_crashed in the log, with turn {job.turn}."
+                state.end(TurnOutcome.FAILED, OUR_FAULT, details=self._for_owners(state, where))
             finally:
                 if job.turn in self._reactions.waiting:  # It was cancelled before it had a slot.
                     self._reactions.remove(job.turn)
@@ -135,6 +143,15 @@ class TurnRunner:
             del self._running[job.turn]
             reset_contextvars(**bound)
         return state.following
+
+    def _for_owners(self, state: TurnState, details: str) -> str:
+        """Return `details` if only owners get the answer, each in their own chat. Empty otherwise."""
+        askers = [job.inbound for job in state.jobs]
+        may_see = all(
+            asker.address.kind is PeerKind.DIRECT and is_owner(self._live, asker.address, asker.sender)
+            for asker in askers
+        )
+        return details if may_see else ""
 
     async def _answer(self, state: TurnState, slot: TurnSlot) -> None:
         """Choose the agent, receive the files, record the start, and run the agent loop."""

@@ -32,6 +32,8 @@ class TurnState(Struct, kw_only=True):
     """None while the turn runs."""
     note: str = ""
     """A sentence that says why the turn ended without an answer. It is not part of the conversation."""
+    details: str = ""
+    """The cause in technical words. Only set if everyone who gets the answer is an owner."""
     written: list[str] = field(default_factory=list)
     """The texts of finished steps, which are in the transcript."""
     streaming: list[str] = field(default_factory=list)
@@ -60,10 +62,11 @@ class TurnState(Struct, kw_only=True):
     def elapsed_ms(self) -> float:
         return round((monotonic() - self.started) * 1000, 1)
 
-    def end(self, outcome: TurnOutcome, reason: str) -> None:
+    def end(self, outcome: TurnOutcome, reason: str, *, details: str = "") -> None:
         """Set how the turn ends without an answer. The text so far stays, and `reason` follows it."""
         self.outcome = outcome
         self.note = reason
+        self.details = details
 
     def opening_entries(self) -> list[Entry]:
         """Return the entries that the turn starts with in the transcript."""
@@ -84,6 +87,7 @@ class TurnState(Struct, kw_only=True):
                 reply_to=job.inbound.message_id,
                 session=job.number,
                 is_failure=self.outcome is TurnOutcome.FAILED,
+                details=self.details,
                 restored=self.restored,
                 recipient=job.inbound.sender,
                 guild=job.inbound.guild,

@@ -21,6 +21,8 @@ from tests.agent.wire import OPENAI
 from tests.daemon.harness import Slow, ask, gateway, settings, transcript_entries
 from tests.daemon.models import said, talking
 
+OTHERS_OFF = {"web": {"enabled": False}, "terminal": {"enabled": False}}
+
 
 class Scripted:
     """A model at the edge of the gateway that fails as told, and then answers."""
@@ -61,6 +63,26 @@ async def test_a_failure_is_shown_to_people_and_not_to_the_model(tmp_path: Path)
     assert session.messages == 4
     (stored,) = (entry for entry in transcript_entries(tmp_path) if isinstance(entry, entries.System))
     assert (stored.content, stored.is_failure) == (reason, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_owner", "sees_details"),
+    [(PeerKind.DIRECT, True, True), (PeerKind.DIRECT, False, False), (PeerKind.GROUP, True, False)],
+)
+async def test_the_details_of_a_failure_are_for_owners_only(
+    tmp_path: Path, kind: PeerKind, *, is_owner: bool, sees_details: bool
+) -> None:
+    failure = ProviderFailed("The model is out of credit.")
+    failure.details = "openai/gpt, HTTP 402"
+    table = {"loopback": {"dm_policy": "open", "group_policy": "open"}}
+    async with gateway(settings(tmp_path, channels={**OTHERS_OFF, **table})) as (daemon, chat):
+        use(daemon, Scripted(failure))
+        await chat.say("hello", kind=kind, sender=Sender(id="ada", is_owner=is_owner))
+        failed = await chat.hear_message()
+    assert failed.is_failure
+    assert failed.details == (failure.details if sees_details else "")
+    (stored,) = (entry for entry in transcript_entries(tmp_path) if isinstance(entry, entries.System))
+    assert stored.details == failed.details
 
 
 async def test_the_reason_of_a_stop_is_not_part_of_the_conversation(tmp_path: Path) -> None:

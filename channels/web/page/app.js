@@ -7,7 +7,7 @@ import { applyTheme, closeDrawer, openDrawer, toggleTheme } from "./drawer.js";
 import { onHistory, requestHistory } from "./history.js";
 import { copy } from "./log.js";
 import { exchangeCode, showLogin, takeCode, whoami } from "./login.js";
-import { onAck, onError, restorePending, RETRY_AFTER_MS, sendMessage, sendNext, storedOutbox, storeOutbox } from "./outbox.js";
+import { onAck, onError, resendItem, restorePending, RETRY_AFTER_MS, sendMessage, sendNext, storedOutbox, storeOutbox } from "./outbox.js";
 import { openConnection, reconnectNow, sendFrame } from "./socket.js";
 import { state } from "./state.js";
 import { complete, onCommands } from "./suggestions.js";
@@ -73,13 +73,18 @@ function onHello(frame) {
 function onLogClick({ target }) {
   if (target.matches(".copy")) copy(target);
   if (target.matches(".buttons button")) pressButton(target);
+  if (target.matches(".resend")) resendItem(itemOf(target));
+}
+
+function itemOf(node) {
+  return state.items.find((item) => item.node === node.closest(".item"));
 }
 
 function pressButton(button) {
-  const item = state.items.find((one) => one.node === button.closest(".item"));
-  // A question can be answered once.
+  const item = itemOf(button);
+  // A question can be answered once, and a failed answer retried once.
   if (item?.isQuestion) item.buttons = [];
-  if (item?.isQuestion) button.parentElement.remove();
+  if (item?.isQuestion || item?.isFailure) button.parentElement.remove();
   sendMessage(button.dataset.command, { isQuiet: true });
 }
 

@@ -30,8 +30,14 @@ export function onMessage(frame) {
   noteAnswer(frame);
   if (isRepeated) return;
   if (isAnswerToStop(frame)) state.awaiting.clear();
-  if (state.quiet.delete(frame.reply_to)) toast(frame.text);
-  else if (belongsHere(frame)) putItem(messageItem(frame));
+  for (const id of frame.unanswered ?? []) markDropped(id);
+  const isQuiet = state.quiet.delete(frame.reply_to);
+  if (isQuiet && frame.kind === "notice") toast(frame.text);
+  else if (belongsHere(frame)) {
+    putItem(messageItem(frame));
+    // The answer to a retry takes the place of an earlier one.
+    if (isQuiet) refetchMissingQuestion(frame);
+  }
   sendFrame({ type: "sessions" });
   render();
 }
@@ -50,6 +56,12 @@ function isAnswerToStop(frame) {
   return /^[/!]stop\b/i.test(asked);
 }
 
+function markDropped(id) {
+  const item = userItem(id);
+  if (item) item.state = "dropped";
+  state.awaiting.delete(id);
+}
+
 function messageItem(frame) {
   return {
     kind: frame.kind,
@@ -61,6 +73,8 @@ function messageItem(frame) {
     isQuestion: frame.is_question ?? false,
     replyTo: frame.reply_to,
     file: frame.file,
+    isFailure: frame.is_failure && frame.kind === "reply",
+    details: frame.details,
   };
 }
 
@@ -89,7 +103,9 @@ export function onSessions(frame) {
 }
 
 function changeSession(active) {
-  state.items = state.items.slice(state.keepFrom);
+  // Messages on screen that were in no session have created this one.
+  const isFirst = (item) => state.active === null && item.kind === "user" && !isCommand(item.text);
+  state.items = state.items.filter((item, place) => place >= state.keepFrom || isFirst(item));
   state.keepFrom = 0;
   state.active = active;
   for (const id of state.awaiting) if (!userItem(id)) state.awaiting.delete(id);

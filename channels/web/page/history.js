@@ -32,9 +32,9 @@ function keepNodes(lines, before) {
   }
 }
 
-function lineItem({ role, text, html, at, file, id, turn }) {
+function lineItem({ role, text, html, at, file, id, turn, is_failure, details }) {
   if (role === "user") return { kind: "user", id, text, at, state: "taken", isRecorded: true };
-  return { kind: "reply", text, html, at, file, turn };
+  return { kind: "reply", text, html, at, file, turn, isFailure: is_failure, details };
 }
 
 // The lines of the transcript replace their items. Notices, drafts and unsent messages are not in it, and stay.

@@ -1,28 +1,31 @@
 // Draws the entries of the log. Only the server's sanitised HTML is inserted as HTML; everything else is inserted as text.
 
 import { $, element, formatSize, icon, replaceNodes } from "./dom.js";
-import { state } from "./state.js";
+import { isCommand, RETRY, state } from "./state.js";
 
 export function drawLog() {
-  const nodes = state.items.map((item) => {
+  const newest = state.items.findLastIndex((item) => item.kind === "user" && item.state !== "dropped" && !isCommand(item.text));
+  const nodes = state.items.map((item, place) => {
     item.node ??= element("article", "item");
-    drawItem(item);
+    drawItem(item, place > newest);
     return item.node;
   });
   replaceNodes($("log"), nodes);
 }
 
-function drawItem(item) {
-  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen];
+// Only the newest answer can be retried.
+function drawItem(item, isNewest) {
+  const canRetry = Boolean(item.isFailure) && isNewest;
+  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen, item.isFailure, canRetry];
   if (item.node.look?.every((value, place) => value === look[place])) return;
   item.node.look = look;
-  item.node.className = `item ${item.kind} ${item.state ?? ""} ${item.isLive ? "live" : ""}`.trim();
+  item.node.className = ["item", item.kind, item.state, item.isLive && "live", item.isFailure && "failure"].filter(Boolean).join(" ");
   item.node.setAttribute("aria-busy", String(Boolean(item.isLive)));
   const body = item.node.querySelector(":scope > .body") ?? item.node.appendChild(element("div", "body"));
   if (item.file) body.replaceChildren(downloadLink(item.file));
   else if (item.html === undefined || item.html === null) body.textContent = item.text;
   else drawProse(body, item);
-  drawExtras(item);
+  drawExtras(item, canRetry);
 }
 
 function drawProse(body, item) {
@@ -49,9 +52,12 @@ function patch(body, fresh) {
   body.append(fresh);
 }
 
-function drawExtras(item) {
+function drawExtras(item, canRetry) {
   for (const extra of item.node.querySelectorAll(":scope > :not(.body)")) extra.remove();
-  if (item.buttons?.length) item.node.append(buttonRow(item));
+  if (item.isFailure && item.details) item.node.append(detailsElement(item.details));
+  if (item.buttons?.length) item.node.append(buttonRow(item.buttons));
+  if (canRetry) item.node.append(buttonRow([{ label: "Try again", command: RETRY }]));
+  if (item.state === "dropped") item.node.append(droppedState(item));
   if (item.kind === "user" && item.state === "failed") item.node.append(element("span", "state", item.problem));
   if (item.kind === "user" && item.state === "pending") item.node.append(element("span", "state", pendingText()));
   else if (!item.isLive) item.node.append(timeElement(item.at));
@@ -69,9 +75,25 @@ function pendingText() {
   return state.isOpen ? "Sending" : "Will be sent after reconnecting";
 }
 
-function buttonRow(item) {
+function detailsElement(details) {
+  const node = element("details");
+  node.append(element("summary", "", "Details"), element("pre", "", details));
+  return node;
+}
+
+function droppedState(item) {
+  const note = element("span", "state", "Not answered: you stopped it");
+  if (item.canResend) {
+    const button = element("button", "resend", "Send again");
+    button.type = "button";
+    note.append(" · ", button);
+  }
+  return note;
+}
+
+function buttonRow(buttons) {
   const row = element("div", "buttons");
-  for (const button of item.buttons) {
+  for (const button of buttons) {
     const node = element("button", "", button.label);
     node.type = "button";
     node.dataset.command = button.command;

@@ -3,7 +3,7 @@
 
 import { toast } from "./dom.js";
 import { sendFrame } from "./socket.js";
-import { isCommand, now, state, userItem } from "./state.js";
+import { isCommand, now, RETRY, state, userItem } from "./state.js";
 import { render } from "./view.js";
 
 export const RETRY_AFTER_MS = 1000;
@@ -13,13 +13,18 @@ export function sendMessage(text, { isQuiet = false, isUrgent = false, files = [
   const message = { id: newId(), text, isQuiet, at: now(), files };
   if (isCommand(text)) state.keepFrom = state.items.length;
   if (isQuiet) state.quiet.set(message.id, text);
-  else state.items.push({ kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending" });
+  else state.items.push({ kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending", canResend: !files.length });
   if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);
   else state.outbox.push(message);
   storeOutbox();
   state.isAtEnd = true;
   render();
   sendNext();
+}
+
+export function resendItem(item) {
+  state.items = state.items.filter((other) => other !== item);
+  sendMessage(item.text);
 }
 
 // Not crypto.randomUUID: browsers have it only on pages served over TLS or from this machine.
@@ -60,7 +65,8 @@ function removeFromOutbox(id) {
 export function onAck(frame) {
   const item = userItem(frame.id);
   if (item) Object.assign(item, { state: "taken", at: frame.at });
-  if (item && frame.verdict !== "refused" && !isCommand(item.text)) expectAnswer(frame.id);
+  const isQuestion = item ? !isCommand(item.text) : state.quiet.get(frame.id) === RETRY;
+  if (isQuestion && frame.verdict !== "refused") expectAnswer(frame.id);
   removeFromOutbox(frame.id);
   render();
 }

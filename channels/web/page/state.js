@@ -1,6 +1,7 @@
 // What the page knows: the conversation, the connection and the messages that are not sent yet.
 
 export const isCommand = (text) => /^[/!](?![/!])\S/.test(text);
+export const RETRY = "/retry";
 export const now = () => new Date().toISOString();
 export const state = {
   socket: null,

@@ -102,7 +102,7 @@ class Endpoint(Generic[Client]):
         decoder = self._api.decoder(f"{self._name}/{model}")
         body = self._api.body(prompt)
         async with self._client.lease() as client:
-            with translate_errors(self._name, model, *self._api.errors()):
+            with translate_errors(self._name, model, *self._api.errors(), api_key=self._settings.api_key):
                 async with await self._api.send(client, body) as events:
                     while True:
                         # Keep-alive bytes reset the socket's timeout, but not this one, which waits for an event.

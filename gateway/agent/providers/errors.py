@@ -13,12 +13,14 @@ from http import HTTPStatus
 
 import structlog
 
+from config import Secret
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from gateway.text import excerpt
 
 log = structlog.get_logger()
 
 _MAX_LOGGED_CHARS = 2_000
+_MAX_SHOWN_CHARS = 500
 
 CUT_OFF = "The connection to `{model}` broke off before the answer was finished. Please ask again."
 _TIMED_OUT = "`{model}` has sent nothing for too long. Please try again in a moment."
@@ -68,8 +70,13 @@ class ProviderFault:
 
 
 @contextmanager
-def translate_errors(provider: str, model: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn an SDK's errors, which are `kinds`, and the errors that an invalid response leads to, into ours."""
+def translate_errors(
+    provider: str, model: str, *kinds: type[Exception], api_key: Secret | None = None
+) -> Iterator[None]:
+    """Turn an SDK's errors, which are `kinds`, and the errors that an invalid response leads to, into ours.
+
+    A provider may repeat the `api_key` in its error. The details never contain it.
+    """
     try:
         yield
     except ProviderFailed:
@@ -83,6 +90,10 @@ def translate_errors(provider: str, model: str, *kinds: type[Exception]) -> Iter
             raise ProviderBusy(_TIMED_OUT.format(model=model)) from error
         fault = _read_fault(error)
         ours = classify_fault(fault, model)
+        reason = fault.words or repr(error.__cause__ or error)
+        status = f"HTTP {fault.status}" if fault.status else "no response"
+        shown = reason.replace(api_key.reveal(), "***") if api_key is not None else reason
+        ours.details = f"{provider}/{model}, {status}: {excerpt(shown, _MAX_SHOWN_CHARS)}"
         # A busy model is retried, and the end of the retries is logged as a warning.
         (log.info if isinstance(ours, ProviderBusy) else log.warning)(
             "model_failed",
@@ -90,7 +101,7 @@ def translate_errors(provider: str, model: str, *kinds: type[Exception]) -> Iter
             model=model,
             status=fault.status,
             retry_after=fault.retry_after,
-            reason=excerpt(fault.words or repr(error.__cause__ or error), _MAX_LOGGED_CHARS),
+            reason=excerpt(reason, _MAX_LOGGED_CHARS),
         )
         raise ours from error
     except (ValueError, TypeError, AttributeError, LookupError) as invalid:

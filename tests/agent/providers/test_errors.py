@@ -7,6 +7,7 @@ import httpx2
 import openai
 import pytest
 
+from config import Secret
 from gateway.agent.providers.errors import ProviderFault, classify_fault, spell_duration, translate_errors
 from gateway.errors import ProviderBusy, ProviderFailed
 
@@ -67,3 +68,21 @@ def test_a_duration_is_spelled_in_its_largest_unit(seconds: float, words: str) -
 def test_no_sentence_contains_the_endpoints_own_words() -> None:
     for status in (0, 200, 301, 400, 401, 402, 403, 404, 413, 418, 422, 429, 500, 501, 503, 529):
         assert "canary" not in str(classify_fault(ProviderFault(status=status, words="canary"), "m"))
+
+
+def test_the_details_have_the_endpoints_own_words_without_the_key() -> None:
+    response = httpx2.Response(401, request=httpx2.Request("POST", "http://localhost/"))
+    body = {"error": {"code": "invalid_api_key", "message": "Incorrect API key provided: sk-canary."}}
+    with (
+        pytest.raises(ProviderFailed) as caught,
+        translate_errors("openai", "gpt", openai.APIError, api_key=Secret("sk-canary")),
+    ):
+        raise openai.AuthenticationError("x", response=response, body=body)
+    assert caught.value.details == "openai/gpt, HTTP 401: invalid_api_key Incorrect API key provided: ***."
+
+
+def test_the_details_say_why_there_was_no_response() -> None:
+    request = httpx2.Request("POST", "http://localhost/")
+    with pytest.raises(ProviderFailed) as caught, translate_errors("openai", "gpt", openai.APIError):
+        raise openai.APIConnectionError(request=request) from ConnectionRefusedError(111, "Connection refused")
+    assert caught.value.details.startswith("openai/gpt, no response: ConnectionRefusedError(111")
