@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,23 @@ import tomli_w
 
 from config.errors import ConfigError, Problem, did_you_mean
 from config.files import make_private_directory, write_atomically
-from config.loader import parse, read_tables, validate
+from config.loader import Loaded, parse, read_tables, validate
 from config.model import Settings
 
 _Tables = dict[str, Any]
+_Change = tuple[Sequence[str], object]
+"""The parts of a dotted key, and its new value; None removes the key."""
+_LOST_COMMENTS = "the comments in the file are lost: its layout is too unusual for an edit in place"
 
 
-def set_value(path: Path, key: str, value_text: str, environ: Mapping[str, str] = os.environ) -> None:
+def set_value(path: Path, key: str, value_text: str, environ: Mapping[str, str] = os.environ) -> Loaded:
     """Set a dotted key and keep all others. Creates the file if it does not exist.
 
     `value_text` is parsed as a TOML value. It is taken as text if it is not valid TOML, or if only text fits the key.
     The result is validated first, without following references to secrets: a `ConfigError` leaves the file unchanged.
-    Comments in the file are lost, since tomli-w writes values only.
+    Comments and the order of the keys stay as they are. Returns the new settings, with their warnings.
     """
     parts = _parse_key(key, path)
-    tables = _read_if_exists(path)
     try:
         value_text.encode()
     except UnicodeEncodeError:
@@ -39,27 +42,23 @@ def set_value(path: Path, key: str, value_text: str, environ: Mapping[str, str] 
             value = parsed["value"]
             # A bare 4.1 may be a number or the name of a model, so both are tried.
             values = [value] if isinstance(value, str | list | dict) else [value, value_text]
-    _write_first_valid(path, [_with(tables, parts, value, path) for value in values], environ)
+    return _write_first_valid(path, [[(parts, value)] for value in values], environ)
 
 
-def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> None:
+def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Loaded:
     """Set several dotted keys at once, each to a TOML value; None removes the key if it exists.
 
     Validates and writes like `set_value`.
     """
     tables = _read_if_exists(path)
-    for key, value in values.items():
-        parts = _parse_key(key, path)
-        if value is not None:
-            tables = _with(tables, parts, value, path)
-        elif _has(tables, parts):
-            tables = _without(tables, parts, path)
-    _write_first_valid(path, [tables], environ)
+    changes: list[_Change] = [(_parse_key(key, path), value) for key, value in values.items()]
+    changes = [(parts, value) for parts, value in changes if value is not None or _has(tables, parts)]
+    return _write_first_valid(path, [changes], environ)
 
 
-def unset_value(path: Path, key: str, environ: Mapping[str, str] = os.environ) -> None:
+def unset_value(path: Path, key: str, environ: Mapping[str, str] = os.environ) -> Loaded:
     """Remove a dotted key or a whole table, so that the default applies. Validates and writes like `set_value`."""
-    _write_first_valid(path, [_without(_read_if_exists(path), _parse_key(key, path), path)], environ)
+    return _write_first_valid(path, [[(_parse_key(key, path), None)]], environ)
 
 
 def show(settings: Settings) -> str:
@@ -77,11 +76,12 @@ def _read_if_exists(path: Path) -> _Tables:
     return read_tables(path) if os.path.lexists(path) else {}
 
 
-def _write_first_valid(path: Path, candidates: Sequence[_Tables], environ: Mapping[str, str]) -> None:
-    """Write the first of `candidates` that validates, or raise the `ConfigError` of the first."""
+def _write_first_valid(path: Path, candidates: Sequence[Sequence[_Change]], environ: Mapping[str, str]) -> Loaded:
+    """Make the first of the candidates whose result validates, or raise the `ConfigError` of the first."""
     errors = []
-    for tables in candidates:
+    for changes in candidates:
         try:
+            tables, text = _edit(path, changes)
             loaded = validate(tables, path, environ, resolves=False)
         except ConfigError as error:
             errors.append(error)
@@ -90,17 +90,33 @@ def _write_first_valid(path: Path, candidates: Sequence[_Tables], environ: Mappi
         try:
             # A new file is private. An existing one keeps its readers, such as the user of a service, until it
             # contains a secret. Others never get the right to write.
-            keeps_mode = target.exists() and not loaded.has_exposed_secret
-            mode = target.stat().st_mode & 0o644 if keeps_mode else 0o600
+            is_new = not target.exists()
+            mode = 0o600 if is_new or loaded.has_exposed_secret else target.stat().st_mode & 0o644
             make_private_directory(target.parent)
-            write_atomically(target, tomli_w.dumps(tables).encode())
+            write_atomically(target, (tomli_w.dumps(tables) if text is None else text).encode())
             target.chmod(mode)
         except OSError as error:
             reason = (error.strerror or "unknown reason").lower()
             problem = Problem(key="", message=f"cannot be written: {reason}", hint="check who owns the folder")
             raise ConfigError([problem], path=path) from error
-        return
+        loaded = validate(tables, path, environ, resolves=False)  # Again, because the mode has changed.
+        lost = () if is_new or text is not None else (_LOST_COMMENTS,)
+        return replace(loaded, warnings=(*loaded.warnings, *lost))
     raise errors[0]
+
+
+def _edit(path: Path, changes: Sequence[_Change]) -> tuple[_Tables, str | None]:
+    """Return the tables after the changes, and the edited text of the file; None if it must be written from scratch."""
+    tables = _read_if_exists(path)
+    text = path.read_bytes().decode("utf-8-sig") if os.path.lexists(path) else None
+    for parts, value in changes:
+        tables = _without(tables, parts, path) if value is None else _with(tables, parts, value, path)
+        if text is not None:
+            # Only edits need tomlkit, and it takes a while to import.
+            from config.document import edit  # noqa: PLC0415
+
+            text = edit(text, parts, value, tables)
+    return tables, text
 
 
 def _parse_key(key: str, path: Path) -> list[str]:

@@ -28,7 +28,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     commands.add_parser("check", help="print all problems, or OK")
     commands.add_parser("path", help="print the path of the file that is used or would be created")
     commands.add_parser("schema", help="print the JSON Schema of the file, for editors")
-    set_parser = commands.add_parser("set", help="set a key", description="Set a key. Comments in the file are lost.")
+    set_parser = commands.add_parser(
+        "set", help="set a key", description="Set a key. Comments and order stay as they are."
+    )
     set_parser.add_argument("key", metavar="KEY", help="dotted key, like http.port")
     set_parser.add_argument("value", metavar="VALUE", help="TOML value or plain text")
     unset_parser = commands.add_parser("unset", help="remove a key, so that its default applies again")
@@ -61,12 +63,14 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             if not target.exists():
                 print_error("This file doesn't exist yet. `gatehouse config set` creates it.")
         case "set":
-            set_value(target, options.key, options.value, os.environ)
+            loaded = set_value(target, options.key, options.value, os.environ)
             # The message leaves out the value, since it may be a secret.
             print(f"Set {options.key} in {target}. Run `gatehouse reload` to apply it.")
+            _print_warnings(loaded.warnings)
         case _:
-            unset_value(target, options.key, os.environ)
+            loaded = unset_value(target, options.key, os.environ)
             print(f"Removed {options.key} from {target}. Run `gatehouse reload` to apply it.")
+            _print_warnings(loaded.warnings)
     return EXIT_OK
 
 

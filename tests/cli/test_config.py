@@ -107,8 +107,15 @@ def test_set_writes_and_does_not_repeat_the_value(path: Path, capsys: pytest.Cap
     assert CANARY not in captured.out + captured.err
 
 
-def test_set_takes_a_negative_number(path: Path) -> None:
-    assert config(path, "set", "session.backlog_limit", "-1") == 0
+@pytest.mark.parametrize("limit", ["-1", "many"])
+def test_set_prints_the_warnings_about_the_new_value(
+    path: Path, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.chmod(0o644)
+    assert config(path, "set", "session.backlog_limit", limit) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("warning: session.backlog_limit")
+    assert captured.err.count("\n") == 1  # The file became private, so there is nothing to say about that.
 
 
 def test_set_of_an_unknown_key_exits_with_78_and_keeps_the_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Editing and showing the config file."""
 
+import difflib
 import os
 import stat
 import tomllib
@@ -12,7 +13,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config import ConfigError, load, schema, set_value, show, unset_value
+from config import ConfigError, load, schema, set_value, set_values, show, unset_value
 from tests.config.harness import CANARY
 
 
@@ -69,6 +70,109 @@ def test_other_keys_in_the_file_are_kept(path: Path) -> None:
         "channels": {"x": {"options": {"own": {"a": [1, 2.5]}}}},
         "http": {"port": 2, "host": "::1"},
     }
+
+
+LAYOUT = """\
+# The head of the file.
+
+[http]
+port = 1  # Not the usual one.
+# Only this machine.
+host = "::1"
+
+# The bots.
+[channels.telegram]
+token = "env:BOT"   # From @BotFather.
+
+# The folders.
+[[repos]]
+name = "website"
+path = "~/website"
+
+# The end.
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "removed", "added"),
+    [
+        ("http.port", "2", ["port = 1  # Not the usual one."], ["port = 2  # Not the usual one."]),
+        ("http.token", "env:WEB", [], ['token = "env:WEB"']),
+        ("channels.telegram.enabled", "true", [], ["enabled = true"]),
+        ("channels.discord.token", "env:D", [], ["[channels.discord]", 'token = "env:D"']),
+        ("agents.main.model", "m", [], ["[agents.main]", 'model = "m"']),
+        ("http.host", None, ['host = "::1"'], []),
+        ("channels.telegram.token", None, ['token = "env:BOT"   # From @BotFather.'], []),
+    ],
+)
+def test_an_edit_changes_only_its_own_lines(
+    path: Path, key: str, value: str | None, removed: list[str], added: list[str]
+) -> None:
+    path.write_text(LAYOUT, encoding="utf-8")
+    if value is None:
+        unset_value(path, key, {})
+    else:
+        set_value(path, key, value, {})
+    lines = list(difflib.ndiff(LAYOUT.splitlines(), path.read_text(encoding="utf-8").splitlines()))
+    assert [line[2:] for line in lines if line.startswith("- ")] == removed
+    assert [line[2:] for line in lines if line.startswith("+ ") and line[2:]] == added
+
+
+@pytest.mark.parametrize("comment", ["# The bots.", "# The folders."])
+def test_a_new_key_comes_before_the_comment_of_the_next_table(path: Path, comment: str) -> None:
+    path.write_text(LAYOUT, encoding="utf-8")
+    set_values(path, {"http.token": "env:WEB", "channels.telegram.enabled": True, "channels.web.enabled": False}, {})
+    text = path.read_text(encoding="utf-8")
+    before, _, after = text.partition(comment)
+    assert before.endswith("\n\n")
+    assert after.startswith(("\n[channels.telegram]", "\n[[repos]]"))
+
+
+def test_the_example_keeps_every_comment(path: Path) -> None:
+    example = (Path(__file__).parents[2] / "config" / "gatehouse.example.toml").read_text(encoding="utf-8")
+    path.write_text(example, encoding="utf-8")
+    path.chmod(0o600)
+    changes = {
+        "http.port": 1,
+        "gateway.owners": ["telegram:1"],
+        "providers.x.kind": "offline",
+        "agents.main.model": "m",
+    }
+    set_values(path, changes, {})
+    comments = [line for line in example.splitlines() if line.lstrip().startswith("#")]
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith("#")]
+    assert kept == comments
+    assert tables_of(path)["http"]["port"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[channels.x]\n[http]\nport = 1\n[channels.y]\n",
+        '# The bots.\nchannels.x.token = "a"  # The first.\nchannels.y.token = "b"\n\n# The end.\n[limits]\n',
+        "channels = { x = { enabled = true } }  # In one line.",
+        "[channels]\nx = { enabled = true }\n",
+        "[channels.x]\r\nenabled = true\r\n# The end.",
+        "[[repos]]\nname = 'a'\npath = 'b'",
+        "\ufeff[http]\nport = 1",
+        "",
+    ],
+)
+@pytest.mark.parametrize("key", ["channels.x.token", "channels.z.token", "channels.z.options.deep", "http.host"])
+def test_every_layout_can_be_edited(path: Path, text: str, key: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="")
+    expected: Any = tomllib.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    set_value(path, key, "localhost", {})
+    *parents, name = key.split(".")
+    table = expected
+    for parent in parents:
+        table = table.setdefault(parent, {})
+    table[name] = "localhost"
+    assert tables_of(path) == expected
+    assert path.read_text(encoding="utf-8").count("#") == text.count("#")
+    unset_value(path, key, {})
+    del table[name]
+    assert tables_of(path) == expected
 
 
 @pytest.mark.parametrize(
