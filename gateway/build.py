@@ -136,7 +136,7 @@ def build_daemon(
     approvals = Approvals(live, sessions)
     browser = SessionBrowser(live, sessions, approvals)
     channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool))
-    downloads = AttachmentDownloads(live=live, store=store, channels=channels.by_identity)
+    downloads = AttachmentDownloads(live=live, store=store, sessions=sessions, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)
     delivery = Delivery(

@@ -18,7 +18,7 @@ from gateway.files.identify import in_bytes, safe_name
 from gateway.files.store import UPLOADS, FileStore, StoredFile, TooLarge, folder_of
 from gateway.files.to_text import AttachmentReader, configured_transcriber, unavailable
 from gateway.job import Job
-from gateway.sessions import entries
+from gateway.sessions import SessionManager, entries
 
 log = structlog.get_logger()
 
@@ -35,9 +35,12 @@ class AttachmentDownloads:
     Neither call is needed for a message without attachments.
     """
 
-    def __init__(self, *, live: Live, store: FileStore, channels: Mapping[tuple[str, str], Channel]) -> None:
+    def __init__(
+        self, *, live: Live, store: FileStore, sessions: SessionManager, channels: Mapping[tuple[str, str], Channel]
+    ) -> None:
         self._live = live
         self.store = store
+        self._sessions = sessions
         self._channels = channels
         self._group: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -116,11 +119,13 @@ class AttachmentDownloads:
         address = job.inbound.address
         try:
             async with self._slots[address.channel, address.account]:
-                return await self._transfer(job, file, folder, name)
+                stored = await self._transfer(job, file, folder, name)
+            await self.store.require_session(job.session, stored, self._sessions)
         except Refused as reason:
             log.info("attachment_unavailable", channel=address.channel, turn=job.turn, reason=str(reason))
             self._failed[ref] = str(reason)
             raise
+        return stored
 
     async def _transfer(self, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         """Download the file. Raises `Refused` with a reason for the person."""

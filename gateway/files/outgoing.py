@@ -14,7 +14,7 @@ from gateway.errors import Refused
 from gateway.files.identify import HEAD, in_bytes, media_type, safe_name
 from gateway.files.store import FileStore, TooLarge, folder_of
 from gateway.job import Job
-from gateway.sessions import entries
+from gateway.sessions import SessionManager, entries
 
 _BLOCK_SIZE = 1 << 20
 _STORED_AS = re.compile(r"^[0-9a-f]{32}-(out)?\d+-")
@@ -35,6 +35,7 @@ class OutgoingFiles:
     """The files that one turn sends. `count` includes those of an earlier attempt of the turn."""
 
     store: FileStore
+    sessions: SessionManager
     settings: FileSettings
     job: Job
     count: int = 0
@@ -66,6 +67,7 @@ class OutgoingFiles:
         except TooLarge:
             self.count -= 1
             raise Refused(f"it is too large; the limit is {in_bytes(self.settings.max_bytes)}") from None
+        await self.store.require_session(self.job.session, kept, self.sessions)
         kind = media_type(await self.store.read(kept.ref, HEAD), mimetypes.guess_type(label)[0] or "")
         self.new.append(Enclosure(name=label, media_type=kind, size=kept.size, ref=kept.ref))
 

@@ -25,7 +25,7 @@ from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.files.identify import in_bytes
 from gateway.private_files import NotAFile, open_private, write_all
-from gateway.sessions import Leaving, SessionMeta
+from gateway.sessions import Leaving, SessionManager, SessionMeta
 from gateway.sessions.keys import file_name
 
 log = structlog.get_logger()
@@ -202,6 +202,19 @@ class FileStore:
         line, if the disk refuses.
         """
         return await self._remove(folder_of(key))
+
+    async def require_session(self, key: str, stored: StoredFile, sessions: SessionManager) -> None:
+        """Call this after `stored`. If its session was deleted by then, delete the file and raise `Refused`."""
+        if sessions.find(key) is not None:
+            return
+
+        def discard() -> None:
+            stored.path.unlink(missing_ok=True)
+            with suppress(OSError):  # An archived session has other files, and keeps them.
+                stored.path.parent.rmdir()
+
+        await finish_before_cancel(asyncio.to_thread(discard))
+        raise Refused("its conversation was deleted")
 
     async def remove_orphans(self, keys: Iterable[str]) -> None:
         """Delete the files of all sessions except `keys`. The others were deleted while no daemon was running."""

@@ -170,7 +170,11 @@ class TurnRunner:
         if not job.has_begun:
             await finish_before_cancel(self._recorder.start(state))
         outgoing = state.outgoing = OutgoingFiles(
-            store=self._files.store, settings=self._live.settings.files, job=job, count=len(state.sent)
+            store=self._files.store,
+            sessions=self._sessions,
+            settings=self._live.settings.files,
+            job=job,
+            count=len(state.sent),
         )
         tools = ToolContext(
             workspace=agent.workspace.path,

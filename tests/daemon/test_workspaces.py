@@ -181,6 +181,17 @@ async def test_deleting_a_session_deletes_its_attachments_for_the_tools(tmp_path
     assert not files_named(tmp_path, "*secret.zip*")
 
 
+async def test_a_download_that_outlives_its_session_leaves_no_file(tmp_path: Path) -> None:
+    async with obedient(tmp_path) as (daemon, chat):
+        await told(chat, ADA, "hello")
+        chat.files["F"] = None
+        await chat.say("look", peer="ada", sender=ADA, attachments=[offered(name="secret.zip")])
+        await daemon.sessions.delete(SCOPE.format("ada"))
+        chat.files["F"] = SECRET.encode()
+        await chat.hear_message()
+    assert not files_named(tmp_path, "*secret.zip*")
+
+
 @pytest.mark.parametrize("place", ["shared", "repo"])
 async def test_sharing_a_workspace_does_not_share_attachments(tmp_path: Path, place: str) -> None:
     repo = tmp_path / "website"
