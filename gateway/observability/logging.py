@@ -31,8 +31,10 @@ MIN_SECRET_LENGTH = 6
 """Masking shorter values would leave holes in ordinary words."""
 MIN_OPTION_LENGTH = 8
 """A channel's options may hold unmarked secrets. Shorter texts are words such as `polling`."""
-REPEAT_INTERVAL = 1.0
-"""Seconds before an identical message of a library is logged again. Without file descriptors, one repeats endlessly."""
+REPEAT_INTERVAL = 10.0
+"""Seconds before the same message of a library is logged again. Without file descriptors, one repeats endlessly."""
+MAX_LIBRARY_LINES = 20
+"""Messages of libraries that are logged within `REPEAT_INTERVAL`. The rest is counted."""
 MAX_REMEMBERED_MESSAGES = 100
 
 
@@ -108,11 +110,11 @@ def configure(
     def copy_to_file(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         if file is not None:
             now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            file.write(msgspec.json.encode({**event, "timestamp": now}).decode())
+            file.write(encode_json({**event, "timestamp": now}))
         return event
 
     def render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-        return msgspec.json.encode(event).decode()
+        return encode_json(event)
 
     writer = LogWriter(stream)
     structlog.configure(
@@ -123,7 +125,7 @@ def configure(
             structlog.processors.format_exc_info,
             mask,
             copy_to_file,
-            structlog.dev.ConsoleRenderer(colors=is_terminal) if is_console else render_json,
+            *([escape_for_console, structlog.dev.ConsoleRenderer(colors=is_terminal)] if is_console else [render_json]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=lambda *_: writer,
@@ -131,6 +133,26 @@ def configure(
     root = logging.getLogger()
     root.handlers = [LibraryHandler()]
     root.setLevel(max(threshold, logging.WARNING))  # Libraries log too much at info.
+
+
+# Characters that a terminal obeys, or that make a text read in another order: C0, DEL, C1, separators of lines and
+# paragraphs, and bidi controls. Names and errors come from outside, so they may contain all of them.
+_BEYOND_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
+_IN_CONSOLE = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def encode_json(event: EventDict) -> str:
+    """Return an event as JSON that is safe to show. A JSON parser restores every character."""
+    return _IN_JSON.sub(_escape, msgspec.json.encode(event).decode())
+
+
+def escape_for_console(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {name: _IN_CONSOLE.sub(_escape, value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def also_hide(secret: Secret) -> None:
@@ -225,8 +247,15 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
+# Messages of asyncio contain addresses, times and descriptors, which differ each time.
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
+
+
 class LibraryHandler(logging.Handler):
-    """Forwards records of the standard library's logging to structlog, identical ones at most once a second."""
+    """Forwards records of the standard library's logging to structlog, within a rate limit.
+
+    Messages that differ only in their numbers are the same message.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,16 +269,27 @@ class LibraryHandler(logging.Handler):
             message = str(record.msg)
         # The same message with another exception is a different one.
         error = "".join(traceback.format_exception_only(record.exc_info[1])) if record.exc_info else ""
-        key = (record.name, message, error)
+        key = (record.name, _NUMBER.sub("#", message), _NUMBER.sub("#", error))
         # The wall clock may jump back, so a negative age does not count as a repeat.
-        if 0 <= record.created - self._logged_at.get(key, -math.inf) < REPEAT_INTERVAL:
-            self._suppressed[key] += 1
+        recent = [at for at in self._logged_at.values() if 0 <= record.created - at < REPEAT_INTERVAL]
+        is_repeated = 0 <= record.created - self._logged_at.get(key, -math.inf) < REPEAT_INTERVAL
+        if is_repeated or len(recent) >= MAX_LIBRARY_LINES:
+            self._suppressed[key if is_repeated else _OTHERS] += 1
             return
         if len(self._logged_at) >= MAX_REMEMBERED_MESSAGES:
             self._logged_at.clear()
             self._suppressed.clear()
         self._logged_at[key] = record.created
-        repeats = {"repeats": self._suppressed.pop(key)} if key in self._suppressed else {}
+        counts = {"repeats": self._suppressed.pop(key, 0), "suppressed": self._suppressed.pop(_OTHERS, 0)}
         structlog.get_logger().log(
-            record.levelno, "library_logged", library=record.name, message=message, **repeats, exc_info=record.exc_info
+            record.levelno,
+            "library_logged",
+            library=record.name,
+            message=message,
+            **{name: count for name, count in counts.items() if count},
+            exc_info=record.exc_info,
         )
+
+
+_OTHERS = ("", "", "")
+"""Counts the messages of all libraries that were over the limit."""

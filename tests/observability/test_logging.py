@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from config import ChannelSettings, LogFormat, LogLevel, Secret, Settings
-from gateway.observability.logging import also_hide, configure, secrets_in
+from gateway.observability.log_file import LogFile
+from gateway.observability.logging import MAX_LIBRARY_LINES, REPEAT_INTERVAL, also_hide, configure, secrets_in
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", [LogFormat.JSON, LogFormat.CONSOLE])
 
@@ -134,11 +135,46 @@ def test_a_library_message_with_wrong_arguments_is_still_logged() -> None:
     assert lines(out.getvalue())[0]["message"] == "%d apples"
 
 
-def test_a_repeated_library_message_is_logged_once_a_second() -> None:
+OBEYED = "\x1b[31m\x7f\x85\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
+"""Characters that a terminal obeys, or that change the order in which a text is read."""
+
+
+@EVERY_LAYOUT
+@pytest.mark.parametrize("text", [OBEYED, f"with spaces {OBEYED}", f"a\n{OBEYED}"])
+def test_characters_that_a_terminal_obeys_are_escaped(layout: LogFormat, text: str, tmp_path: Path) -> None:
+    out, file = io.StringIO(), LogFile(tmp_path / "log", max_bytes=100_000, keep=1)
+    file.open()
+    configure(LogLevel.DEBUG, layout, [], out, file)
+    structlog.get_logger().error("told", name=text, names=[text], exc_info=ValueError(text))
+    file.close()
+    written = (tmp_path / "log").read_text()
+    for shown in (out.getvalue(), written):
+        assert not set(OBEYED.replace("[31m", "")) & set(shown)
+        assert "u202e" in shown
+    found = json.loads(written)
+    assert (found["name"], found["names"]) == (text, [text])
+
+
+def test_library_messages_that_differ_in_numbers_are_the_same_and_all_together_are_limited() -> None:
+    out = io.StringIO()
+    configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
+    words = [chr(ord("a") + number % 26) * (1 + number // 26) for number in range(100)]
+    texts = [f"<TimerHandle when={number}.5 at 0x{number:x}>" for number in range(5_000)] + words
+    for text in texts:
+        record = {"name": "some.library", "msg": text, "levelno": logging.ERROR, "created": 1000.0}
+        logging.getLogger("some.library").handle(logging.makeLogRecord(record))
+    later = {"name": "some.library", "msg": "later", "levelno": logging.ERROR, "created": 1000.0 + REPEAT_INTERVAL}
+    logging.getLogger("some.library").handle(logging.makeLogRecord(later))
+    found = lines(out.getvalue())
+    assert [line["message"] for line in found] == [texts[0], *words[: MAX_LIBRARY_LINES - 1], "later"]
+    assert found[-1]["suppressed"] == len(words) - MAX_LIBRARY_LINES + 1
+
+
+def test_a_repeated_library_message_is_logged_once_in_a_while() -> None:
     out = io.StringIO()
     configure(LogLevel.DEBUG, LogFormat.JSON, [], out)
     for number, word in enumerate(["no files left", "and so on"] * 500):
-        record = {"name": "some.library", "msg": word, "levelno": logging.ERROR, "created": 1000 + number / 250}
+        record = {"name": "some.library", "msg": word, "levelno": logging.ERROR, "created": 1000 + number / 25}
         logging.getLogger("some.library").handle(logging.makeLogRecord(record))
     repeats = [line.get("repeats", 0) for line in lines(out.getvalue()) if line["message"] == "no files left"]
     assert repeats == [0, 124, 124, 124]
