@@ -26,11 +26,13 @@ from gateway.commands.sessions import SessionCommands
 from gateway.commands.turns import TurnCommands
 from gateway.daemon import Daemon, ProcessControls
 from gateway.data_dir import DataDirLock, prepare_data_dir
+from gateway.descriptors import descriptor_limit, descriptors_for_connections
 from gateway.files.download import AttachmentDownloads
 from gateway.files.migration import migrate_workspaces
 from gateway.files.store import FileStore, session_file_remover
 from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
+from gateway.http.responses import HttpLimits
 from gateway.http.routes import core_routes
 from gateway.http.server import HttpServer
 from gateway.inbound.edits import MessageEdits
@@ -309,6 +311,7 @@ def build_daemon(
         ],
         control_path=settings.gateway.data_dir / "control.sock",
         listen=listen,
+        limits=HttpLimits.within(descriptors_for_connections(descriptor_limit())),
     )
     daemon = Daemon(
         live=live,

@@ -25,6 +25,7 @@ PACKAGES = (
     "conversation",
     "aio",
     "bounded",
+    "descriptors",
     "private_files",
     "data_dir",
     "lanes",

@@ -19,6 +19,7 @@ from gateway.cli.common import EXIT_OK, load_settings, print_error
 from gateway.cli.environment import trim_environment
 from gateway.conversation import Json
 from gateway.daemon import Daemon
+from gateway.descriptors import raise_descriptor_limit
 from gateway.errors import CannotStart, Refused
 from gateway.install.sd_notify import notify, reloading, report_status, stopping, watchdog_interval
 from gateway.observability import housekeeping
@@ -28,6 +29,8 @@ from gateway.observability.logging import configure, secrets_in
 log = structlog.get_logger()
 
 STDERR = 2
+FEW_DESCRIPTORS = 256
+"""With a lower limit, only a few browsers and programs can be connected at the same time."""
 
 
 def serve(config: Path | None) -> int:
@@ -49,6 +52,8 @@ async def _serve(loaded: Loaded, config: Path | None, environ: Mapping[str, str]
     with closing(DaemonLog(loaded)) as logs:
         logs.apply(loaded)
         log.info("config_loaded", file=loaded.source)
+        if (limit := raise_descriptor_limit()) < FEW_DESCRIPTORS:
+            log.warning("descriptor_limit_low", limit=limit, fix="raise it with `ulimit -n` or LimitNOFILE=")
         controls = Controls(config, loaded.path, logs, environ)
         async with open_daemon(loaded.settings, shutdown=shutdown, controls=controls) as daemon:
             if signals.stops:

@@ -9,12 +9,15 @@ from typing import Any
 
 import structlog
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.web_request import BaseRequest
 
 from gateway.http.responses import INTERNAL_ERROR, SECURITY_HEADERS, HttpLimits, error_response
 
 log = structlog.get_logger(__name__)
 
+EXPECTATION = web.RequestKey("expectation", object)
+"""The header `Expect` of a request, a text or None. `Guard` answers it."""
 INVALID_REQUEST = "This is not a valid HTTP request."
 
 
@@ -35,8 +38,10 @@ class ConnectionServer(web.Server):
         self.limits = limits
         self.anonymous: dict[HttpConnection, asyncio.Transport] = {}
         """In the order of their arrival. aiohttp drops its own reference to a transport before that has closed."""
-        self.authenticated: dict[HttpConnection, asyncio.Transport | None] = {}
-        """The transport is None for the control socket."""
+        self.authenticated: dict[HttpConnection, asyncio.Transport] = {}
+        self.idle: dict[HttpConnection, None] = {}
+        """Authenticated connections that wait for their next request, the longest idle first."""
+        self.control: set[HttpConnection] = set()
         self._make_request_of_app = make_request
         self._open: set[web.RequestHandler] = set()
         self._all_closed = asyncio.Event()
@@ -59,8 +64,16 @@ class ConnectionServer(web.Server):
         Connections of the control socket stay: the system says who is behind them.
         """
         for transport in list(self.authenticated.values()):
-            if transport is not None:
-                transport.abort()
+            transport.abort()
+
+    def close_idle(self, *, keep: int) -> None:
+        """Close authenticated connections that wait for a request, the longest idle first, until `keep` are left."""
+        while len(self.idle) > keep:
+            connection = next(iter(self.idle))
+            del self.idle[connection]
+            # The response before has been written. A client that does not read it must not hold the descriptor.
+            connection.abort_after(self.limits.linger, self.authenticated.pop(connection))
+            connection.force_close()
 
     def __call__(self) -> web.RequestHandler:
         return HttpConnection(self)
@@ -71,10 +84,11 @@ class ConnectionServer(web.Server):
         self._open.add(handler)
         self._all_closed.clear()
         handler.is_control = transport.get_extra_info("socket").family == socket.AF_UNIX
-        if self._is_closing or (handler.is_control and not handler.authenticate()):
+        if self._is_closing or (handler.is_control and len(self.control) >= self.limits.max_control):
             transport.abort()
             return
         if handler.is_control:
+            self.control.add(handler)
             return
         if len(self.anonymous) >= self.limits.max_anonymous:
             # Make room: close the oldest connection that has not sent a whole request. So idle connections cannot
@@ -91,6 +105,8 @@ class ConnectionServer(web.Server):
         super().connection_lost(handler, exc)
         assert isinstance(handler, HttpConnection)  # noqa: S101 - `__call__` makes all of them.
         self.authenticated.pop(handler, None)
+        self.idle.pop(handler, None)
+        self.control.discard(handler)
         self.anonymous.pop(handler, None)
         handler.cancel_abort()
         self._open.discard(handler)
@@ -98,14 +114,25 @@ class ConnectionServer(web.Server):
             self._all_closed.set()
 
     def _start_request(
-        self, message: object, payload: object, protocol: web.RequestHandler, *rest: object
+        self, message: RawRequestMessage, payload: object, protocol: web.RequestHandler, *rest: object
     ) -> BaseRequest:
-        """Create the request. aiohttp calls this when the header is complete."""
+        """Create the request. aiohttp calls this when the header is complete.
+
+        aiohttp would answer the header `Expect` before all of our checks. So it does not get to see it.
+        """
         assert isinstance(protocol, HttpConnection)  # noqa: S101 - `__call__` makes all of them.
+        self.idle.pop(protocol, None)
         if protocol in self.anonymous and not protocol.has_header:
             protocol.has_header = True
             protocol.abort_after(self.limits.anonymous, self.anonymous[protocol])
-        return self._make_request_of_app(message, payload, protocol, *rest)
+        expectation = message.headers.get("Expect")
+        if expectation is not None:
+            headers = message.headers.copy()
+            del headers["Expect"]
+            message = message._replace(headers=type(message.headers)(headers))
+        request = self._make_request_of_app(message, payload, protocol, *rest)
+        request[EXPECTATION] = expectation
+        return request
 
 
 class HttpConnection(web.RequestHandler):
@@ -130,18 +157,31 @@ class HttpConnection(web.RequestHandler):
 
     @property
     def is_authenticated(self) -> bool:
-        return self in self._server.authenticated
+        return self.is_control or self in self._server.authenticated
 
     def authenticate(self) -> bool:
         """Count this connection as authenticated from now on. Returns False if there are too many already."""
-        authenticated = self._server.authenticated
-        if self in authenticated:
+        server = self._server
+        if self.is_authenticated:
             return True
-        if len(authenticated) >= self._server.limits.max_authenticated:
+        if len(server.authenticated) >= server.limits.max_authenticated:
+            server.close_idle(keep=max(0, len(server.idle) - 1))
+        transport = server.anonymous.get(self)
+        if len(server.authenticated) >= server.limits.max_authenticated or transport is None:
             return False
-        authenticated[self] = self._server.anonymous.pop(self, None)
+        server.authenticated[self] = server.anonymous.pop(self)
         self.cancel_abort()
         return True
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write the response. After that, an authenticated connection is idle until its next request."""
+        finished = await super().finish_response(request, resp, start_time)
+        if self in self._server.authenticated and resp.keep_alive:
+            self._server.idle[self] = None
+            self._server.close_idle(keep=self._server.limits.max_idle)
+        return finished
 
     def abort_after(self, seconds: float, transport: asyncio.Transport) -> None:
         """Abort this connection later. A polite close would wait for a client that does not read."""

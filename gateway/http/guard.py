@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from gateway.contract import Access, Caller, Route
 from gateway.http.auth import Auth
-from gateway.http.connections import HttpConnection
+from gateway.http.connections import EXPECTATION, HttpConnection
 from gateway.http.responses import NO_JSON, HttpError, HttpLimits
 
 IS_PROXIED = web.RequestKey("is_proxied", bool)
@@ -73,6 +73,9 @@ class Guard:
         origins = request.headers.getall("Origin", [])
         if origins and (len(origins) > 1 or origins[0].lower() not in {f"{scheme}://{host}" for scheme in schemes}):
             raise HttpError(HTTPStatus.FORBIDDEN, "Requests from pages of other sites are refused.")
+        expectation = request.get(EXPECTATION)
+        if isinstance(expectation, str) and expectation.lower() != "100-continue":
+            raise HttpError(HTTPStatus.EXPECTATION_FAILED, "The only `Expect` that is supported is `100-continue`.")
 
     async def admit(self, request: web.Request, route: Route, connection: HttpConnection) -> Caller:
         """Return the caller of `route`, with the body read."""
@@ -104,6 +107,11 @@ class Guard:
                 raise HttpError(
                     HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send JSON in UTF-8, with `Content-Type: application/json`."
                 )
+        if request.get(EXPECTATION) is not None and request.version >= HttpVersion11:
+            # The client waits for this before it sends the body.
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # The response has not begun.
+        if request.method not in SAFE_METHODS and not route.takes_file:
             await self._read_body(request)
         connection.is_being_served = True
         return caller

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Self
 
 from aiohttp import web
 
@@ -23,6 +24,9 @@ SECURITY_HEADERS = {
 
 NO_JSON = "The body must be a JSON object in UTF-8."
 INTERNAL_ERROR = "Something went wrong. The gateway's log has the details."
+
+ACCEPT_BATCH = 1
+"""New connections that are accepted in one pass of the event loop. More would have to be closed unread at the limit."""
 
 _MESSAGES = {
     HTTPStatus.NOT_FOUND: "There is nothing at this address.",
@@ -83,4 +87,19 @@ class HttpLimits:
     """For each step of closing the server."""
     max_anonymous: int = 64
     max_authenticated: int = 512
-    """Connections that have shown a credential, or that came through the control socket."""
+    """Connections that have shown a credential. At the limit, the one that has been idle for longest makes room."""
+    max_idle: int = 64
+    """Authenticated connections that wait for their next request."""
+    max_control: int = 64
+    """Connections through the control socket. They have their own limit, so that the operator can always connect."""
+
+    @classmethod
+    def within(cls, connections: int) -> Self:
+        """Return limits that allow at most so many connections at once."""
+        anonymous, share = max(2, connections // 3), max(2, connections // 8)
+        return cls(
+            max_anonymous=min(64, anonymous),
+            max_idle=min(64, share),
+            max_control=min(64, share),
+            max_authenticated=min(512, max(4, connections - anonymous - share - ACCEPT_BATCH)),
+        )

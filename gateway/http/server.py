@@ -20,7 +20,7 @@ from gateway.http.app import HttpApp
 from gateway.http.auth import Auth
 from gateway.http.connections import ConnectionServer
 from gateway.http.guard import AllowedHosts, Guard, control_users
-from gateway.http.responses import HttpLimits
+from gateway.http.responses import ACCEPT_BATCH, HttpLimits
 
 CONTROL_NAME = "control.sock"
 BACKLOG = 128
@@ -112,7 +112,10 @@ class HttpServer:
         stack.callback(connections.refuse_new)
         await runner.setup()
         for listener in listeners:
-            await web.SockSite(runner, listener).start()
+            await web.SockSite(runner, listener, backlog=ACCEPT_BATCH).start()
+            # asyncio accepts up to `backlog` connections before it handles the first of them. The kernel's queue may
+            # be longer.
+            listener.listen(BACKLOG)
         stack.push_async_callback(_stop_accepting, listeners)
 
 

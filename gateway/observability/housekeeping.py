@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
+
+import structlog
 
 from gateway.access.rules import Live
 from gateway.files.uploads import FileRoutes
@@ -16,6 +19,8 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
+
+log = structlog.get_logger()
 
 GC_THRESHOLD = 10_000
 """New objects before the garbage collector runs. With Python's default it takes a tenth of a message's time."""
@@ -128,21 +133,38 @@ class Housekeeping:
         self._clock_check = ClockCheck()
         self._trimmed_at = 0
         """The number of spool transactions at the last trim."""
+        self._failing: set[str] = set()
+        """Jobs that have failed in the last round."""
 
     async def run(self) -> None:
         """Repeat until cancelled. The interval is shorter while flushes fail."""
         while True:
-            await self._disk.check()
+            await self._attempt("disk space", self._disk.check)
             await asyncio.sleep(self._sessions.flush_delay(self._live.settings.gateway.flush_interval))
-            await self._flusher.flush()
+            await self._attempt("flush", self._flusher.flush)
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
-            with suppress(SpoolFull):  # The next round tries again.
-                await self._sessions.sweep(is_busy=self._lanes.is_busy, expires=is_clock_trusted)
-                await self._spool.delete_old_rows(self._now())
-            await self._uploads.tidy()
+            sweep = partial(self._sessions.sweep, is_busy=self._lanes.is_busy, expires=is_clock_trusted)
+            await self._attempt("sessions", sweep)
+            await self._attempt("spool", partial(self._spool.delete_old_rows, self._now()))
+            await self._attempt("uploads", self._uploads.tidy)
             if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:
                 self._trimmed_at = self._spool.transactions
-                await asyncio.to_thread(return_free_memory)
+                await self._attempt("memory", partial(asyncio.to_thread, return_free_memory))
+
+    async def _attempt(self, job: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Do one job. If the system does not let it, such as for lack of descriptors, the next round tries again."""
+        try:
+            await work()
+        except SpoolFull:
+            return
+        except (OSError, ImportError) as error:  # An import fails in its own way without descriptors.
+            if job not in self._failing:  # Logged once, not in each round.
+                log.warning("housekeeping_failed", job=job, reason=str(error))
+            self._failing.add(job)
+            return
+        if job in self._failing:
+            self._failing.discard(job)
+            log.info("housekeeping_recovered", job=job)
 
 
 def tune_garbage_collector() -> None:

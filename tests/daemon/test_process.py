@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import tarfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 from urllib.error import HTTPError, URLError
@@ -202,6 +202,38 @@ def test_a_reload_applies_a_new_token_at_once(tmp_path: Path) -> None:
             get(f"{daemon.url}/auth/whoami", old)
         assert daemon.stop() == 0
     assert new not in json.dumps(daemon.log)
+
+
+FEW_DESCRIPTORS = by_shell("bash", "-c", 'ulimit -n 64 && exec "$@"', "-")
+
+
+def test_many_idle_connections_leave_descriptors_for_the_rest(tmp_path: Path) -> None:
+    config = DEFAULTS.replace("[gateway]", "[gateway]\nflush_interval = 0.2")
+    with running(tmp_path, config, FEW_DESCRIPTORS) as daemon, ExitStack() as stack:
+        host = daemon.url.removeprefix("http://")
+        request = f"GET /readyz HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {daemon.token}\r\n\r\n".encode()
+        answers = []
+        for _ in range(100):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", int(host.rpartition(":")[2]))))
+            connection.sendall(request)
+            connection.settimeout(TIMEOUT)
+            answers.append(stack.enter_context(connection.makefile("rb")))
+        assert {answer.readline() for answer in answers} == {b"HTTP/1.1 200 OK\r\n"}
+        before = flushes(daemon)
+        while flushes(daemon) < before + 3:
+            pass
+        said = gatehouse("chat", "--once", "hello", home=tmp_path)
+        assert said.returncode == 0, said.stderr
+        assert daemon.stop() == 0
+    assert len(daemon.log) < 30
+    assert "housekeeping_failed" not in [line["event"] for line in daemon.log]
+
+
+def flushes(daemon: DaemonProcess) -> int:
+    request = Request(f"{daemon.url}/metrics", headers={"Authorization": f"Bearer {daemon.token}"})  # noqa: S310 - loopback
+    with urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - loopback
+        text = answer.read().decode()
+    return next(int(line.split()[-1]) for line in text.splitlines() if line.startswith("gatehouse_flush_seconds_count"))
 
 
 def test_a_reload_logs_settings_that_need_a_restart(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.contract import Access, Caller, Route
+from gateway.descriptors import descriptors_for_connections
 from gateway.http.responses import HttpLimits
 from tests.http.examples import EXAMPLES
 from tests.http.harness import BEARER, TIMEOUT, read_all, serving
@@ -183,6 +184,56 @@ async def test_connections_of_owners_are_limited_too(tmp_path: Path) -> None:
         assert await running.status("GET", "/healthz") == 200
         for talk in talks:
             await talk.close()
+
+
+async def test_idle_connections_of_an_owner_are_limited(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, limits=HttpLimits(max_idle=2)) as running,
+        contextlib.AsyncExitStack() as stack,
+        asyncio.timeout(TIMEOUT),
+    ):
+        open_ones = [await stack.enter_async_context(running.connect()) for _ in range(6)]
+        for reader, writer in open_ones:
+            writer.write(running.head("GET /auth/whoami", BEARER))
+            assert b" 200 " in await reader.readline()
+        for reader, _ in open_ones[:4]:
+            await read_all(reader)  # Returns once the server has closed the connection.
+        for reader, writer in open_ones[4:]:
+            await reader.readuntil(b"}")
+            writer.write(running.head("GET /auth/whoami", BEARER))
+            assert b" 200 " in await reader.readline()
+
+
+async def test_idle_connections_make_room_for_a_new_one_of_an_owner(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, EXAMPLES, limits=HttpLimits(max_authenticated=2)) as running,
+        running.connect() as (reader, writer),
+        running.client.ws_connect("/example/talk", headers=BEARER) as talk,
+    ):
+        writer.write(running.head("GET /auth/whoami", BEARER))
+        assert b" 200 " in await reader.readline()
+        assert await running.status("GET", "/auth/whoami", headers=BEARER) == 200
+        await read_all(reader)
+        await talk.send_str("still here")
+        assert await talk.receive_str(timeout=TIMEOUT) == "STILL HERE"
+
+
+async def test_connections_of_a_token_do_not_keep_the_operator_out(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, EXAMPLES, limits=HttpLimits(max_authenticated=1, max_control=1)) as running,
+        running.client.ws_connect("/example/talk", headers=BEARER),
+        running.control.get("/auth/whoami") as answer,
+    ):
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("descriptors", [32, 64, 100, 256, 1024, 8192])
+def test_the_limits_leave_descriptors_for_other_work(descriptors: int) -> None:
+    connections = descriptors_for_connections(descriptors)
+    limits = HttpLimits.within(connections)
+    total = limits.max_anonymous + limits.max_authenticated + limits.max_control
+    assert total <= connections <= descriptors - min(256, descriptors // 2)
+    assert min(limits.max_anonymous, limits.max_authenticated, limits.max_control, limits.max_idle) >= 2
 
 
 async def test_an_anonymous_client_that_stalls_is_cut_off(tmp_path: Path) -> None:

@@ -147,3 +147,30 @@ async def test_a_body_over_the_limit_is_refused_without_reading_it(tmp_path: Pat
         assert await running.status("POST", "/example", data=b"{}" + b" " * 4998, headers=headers) == 200
         claim = headers | {"Content-Length": "1000000000", "Connection": "close"}
         assert (await running.raw(running.head("POST /example", claim))).split()[1] == b"413"
+
+
+async def test_host_and_origin_are_checked_before_the_expect_header_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        for path in ("/healthz", "/nowhere"):
+            for expectation in ("wonders", "100-continue"):
+                expecting = {"Expect": expectation, "Connection": "close"}
+                foreign = await running.raw(running.head(f"GET {path}", expecting | {"Host": "evil.example"}))
+                assert foreign.startswith(b"HTTP/1.1 421")
+                page = await running.raw(running.head(f"GET {path}", expecting | {"Origin": "http://evil.example"}))
+                assert page.startswith(b"HTTP/1.1 403")
+            refused = await running.raw(running.head(f"GET {path}", {"Expect": "wonders", "Connection": "close"}))
+            assert refused.startswith(b"HTTP/1.1 417")
+            assert b"wonders" not in refused
+
+
+@pytest.mark.parametrize("path", ["/example", "/example/public"])
+async def test_a_client_is_told_to_continue_only_once_its_body_is_wanted(tmp_path: Path, path: str) -> None:
+    expecting = {"Expect": "100-Continue", "Content-Type": "application/json", "Content-Length": "2"}
+    async with serving(tmp_path, EXAMPLES) as running:
+        async with running.connect() as (reader, writer):
+            writer.write(running.head(f"POST {path}", expecting | BEARER))
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"{}")
+            assert b" 200 " in await reader.readline()
+        refused = await running.raw(running.head("POST /example", expecting | {"Connection": "close"}))
+        assert refused.startswith(b"HTTP/1.1 401")
