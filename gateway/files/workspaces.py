@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     """It belongs to one scope. Gatehouse creates it when a tool needs it first."""
 
 
+@lru_cache(maxsize=4096)  # Each turn needs it.
 def workspace_of(root: Path, agent: str, mode: WorkspaceMode, scope: str) -> Workspace:
     """Return the workspace of an agent in a scope.
 

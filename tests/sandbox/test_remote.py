@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from config import ShellSettings, load
 from gateway.agent.toolbox.shell import make_shell
@@ -54,6 +55,16 @@ async def test_the_service_runs_a_command_like_the_gateway(context: ToolContext,
         assert late.output == "[The command was stopped: it took longer than 1 seconds.]"
     assert (context.workspace / "file").read_text() == "made\n"
     assert not processes_with(f"{NAP}21")
+
+
+async def test_a_command_in_the_service_can_read_the_attachments(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "report.txt").write_text("attached")
+    async with service(tmp_path / "socket"):
+        given = structs.replace(context, attachments=tmp_path / "files")
+        outcome = await run("cat /attachments/report.txt; echo x > /attachments/new", given, tmp_path / "socket")
+    assert outcome.output.startswith("attached")
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["report.txt"]
 
 
 async def test_stopping_the_turn_ends_the_command_in_the_service(context: ToolContext, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from config import ShellSettings
 from gateway.agent.toolbox.shell import make_shell
@@ -202,6 +203,38 @@ async def test_an_allowed_unsandboxed_command_has_limits_and_no_secrets(
     assert f"{context.workspace}\n" in outcome.output
     assert outcome.output.endswith("said")
     assert not processes_with(f"{NAP}15")
+
+
+@pytest.fixture
+def with_attachment(context: ToolContext, tmp_path: Path) -> ToolContext:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "report.txt").write_text("attached")
+    return structs.replace(context, attachments=tmp_path / "files")
+
+
+@needs_sandbox
+async def test_attachments_can_be_read_and_not_changed(with_attachment: ToolContext, tmp_path: Path) -> None:
+    command = (
+        "cat /attachments/report.txt; echo; echo x > /attachments/new; rm /attachments/report.txt; ls /attachments"
+    )
+    outcome = await run(command, with_attachment)
+    assert outcome.output.startswith("attached\n")
+    assert outcome.output.endswith("report.txt")
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["report.txt"]
+
+
+@needs_sandbox
+async def test_a_session_without_attachments_has_no_folder_for_them(context: ToolContext, tmp_path: Path) -> None:
+    outcome = await run("ls /attachments", structs.replace(context, attachments=tmp_path / "none"))
+    assert "No such file" in outcome.output
+
+
+@pytest.mark.usefixtures("no_sandbox")
+async def test_an_unsandboxed_command_is_told_where_the_attachments_are(with_attachment: ToolContext) -> None:
+    outcome = await run("cat /attachments/report.txt", with_attachment, allow_unsandboxed=True)
+    assert "are in the folder $ATTACHMENTS.]" in outcome.output
+    outcome = await run('cat "$ATTACHMENTS"/report.txt', with_attachment, allow_unsandboxed=True)
+    assert outcome.output == "attached"
 
 
 @pytest.mark.usefixtures("no_sandbox")
