@@ -11,7 +11,18 @@ from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from channels.websocket import wire
 from channels.websocket.hub import Hub, TooManyConnections
 from channels.websocket.send_queue import SendQueue
-from gateway.contract import Address, Attachment, Browser, Caller, Deliver, Inbound, Line, Sender, Verdict
+from gateway.contract import (
+    Address,
+    Attachment,
+    Browser,
+    Caller,
+    Deliver,
+    Inbound,
+    KnowsSetup,
+    Line,
+    Sender,
+    Verdict,
+)
 from gateway.errors import Transient
 
 RenderHtml = Callable[[str], str]
@@ -86,7 +97,9 @@ class ClientConnection:
         # No `await` from here to `joined`: a question that the agent asks in a gap would be in neither the list of
         # open questions nor the broadcast.
         limit = self._browser.max_message_chars()
-        self._queue.put(wire.HelloFrame(name=self._sender.name, max_text_chars=limit))
+        browser = self._browser
+        needs_setup = isinstance(browser, KnowsSetup) and browser.needs_setup(self._address, self._sender)
+        self._queue.put(wire.HelloFrame(name=self._sender.name, max_text_chars=limit, needs_setup=needs_setup))
         for question in self._browser.questions(self._address, self._sender):
             asked = question.message
             self._queue.put(

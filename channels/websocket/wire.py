@@ -52,11 +52,15 @@ ClientFrame = ClientMessage | SessionsRequest | HistoryRequest | CommandsRequest
 
 
 class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="type"):
-    """The first frame of each connection: the name of the client's user, and the limits for the client's messages."""
+    """The first frame of each connection: the name of the client's user, and the limits for the client's messages.
+
+    With `needs_setup`, no model is connected yet, and the user may connect one with `gatehouse setup`.
+    """
 
     name: str
     max_frame_bytes: int = MAX_FRAME_SIZE
     max_text_chars: int | None = None
+    needs_setup: bool = False
 
 
 class AckFrame(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="type"):

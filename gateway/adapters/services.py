@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from config import Backend, ProviderKind
 from gateway.access.rules import Live, is_owner, may_talk
 from gateway.commands.registry import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
@@ -82,6 +83,12 @@ class SessionBrowser:
 
     def max_message_chars(self) -> int:
         return self._live.settings.gateway.max_message_chars
+
+    def needs_setup(self, address: Address, sender: Sender) -> bool:
+        settings = self._live.settings
+        agent = settings.agents[route(settings, self._live.first_address(address), sender).agent]
+        uses_rules = agent.backend is Backend.LLM and settings.providers[agent.provider].kind is ProviderKind.OFFLINE
+        return uses_rules and is_owner(self._live, address, sender)
 
     def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
         return route(self._live.settings, self._live.first_address(address), sender, guild).scope

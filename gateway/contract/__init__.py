@@ -12,7 +12,7 @@ from gateway.contract.abilities import (
     SendsFiles,
     ShowsTyping,
 )
-from gateway.contract.browsing import Browser, CommandInfo, Line, OpenQuestion, SessionInfo
+from gateway.contract.browsing import Browser, CommandInfo, KnowsSetup, Line, OpenQuestion, SessionInfo
 from gateway.contract.channel import (
     Channel,
     ChannelContext,
@@ -59,6 +59,7 @@ __all__ = [
     "FetchesFiles",
     "HasRoutes",
     "Inbound",
+    "KnowsSetup",
     "Line",
     "LooksBack",
     "Notebook",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gateway.contract.messages import Address, Enclosure, Outbound, Sender
 
@@ -73,3 +73,11 @@ class Browser(Protocol):
 
     def max_message_chars(self) -> int:
         """Return how long the text of a message may be. Longer ones are refused."""
+
+
+@runtime_checkable
+class KnowsSetup(Protocol):
+    """A `Browser` that also knows whether the gateway has been set up."""
+
+    def needs_setup(self, address: Address, sender: Sender) -> bool:
+        """Return whether built-in rules answer in this chat instead of a model, and `sender` may change that."""

@@ -1,5 +1,6 @@
 """The command line as a whole, run by a shell."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -104,3 +105,10 @@ def test_every_command_that_starts_a_gateway_names_its_configuration(tmp_path: P
     assert str(path) in (tmp_path / "data" / "chat.log").read_text()
     assert gatehouse("config", "check", home=tmp_path).stdout == f"OK: {path}\n"
     assert str(path) in gatehouse("doctor", "--local", home=tmp_path).stdout
+
+
+def test_the_readme_calls_the_command_in_one_way() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    code = "\n".join(re.findall(r"`[^`]+`|^ {4,}.*$", text, flags=re.MULTILINE))
+    called = set(re.findall(rf"(\S*gatehouse) (?:{'|'.join(COMMANDS)})\b", code))
+    assert {word.strip("`(") for word in called} == {"gatehouse"}

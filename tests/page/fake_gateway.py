@@ -69,6 +69,7 @@ class FakeGateway:
         """Answers stop in the middle while this is cleared."""
         self.hold.set()
         self.refuses_for_now = False
+        self.has_model = True
         self.port = 0
         self._codes: set[str] = set()
         self._cookies: set[str] = set()
@@ -194,6 +195,9 @@ class FakeGateway:
             CommandInfo(name="stop", arguments="", summary="Stop the answer that is being written"),
             CommandInfo(name="help", arguments="", summary="Show this list"),
         ]
+
+    def needs_setup(self, _address: Address, _sender: Sender) -> bool:
+        return not self.has_model
 
     def max_message_chars(self) -> int:
         return MAX_MESSAGE_CHARS

@@ -150,3 +150,11 @@ async def test_the_view_follows_the_answer_unless_the_user_scrolled_up(page: Pag
 
 def _more(gateway: FakeGateway) -> Outbound:
     return Outbound(address=gateway.taken[0].address, text="One more.", kind=OutboundKind.REPLY, session=1)
+
+
+async def test_an_owner_without_a_model_is_told_how_to_connect_one(page: Page, gateway: FakeGateway) -> None:
+    await expect(page.locator("#welcome")).to_be_visible()
+    await expect(page.get_by_text("gatehouse setup")).to_be_hidden()
+    gateway.has_model = False
+    await page.reload()
+    await expect(page.get_by_text("gatehouse setup")).to_be_visible()

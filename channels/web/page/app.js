@@ -60,6 +60,7 @@ async function signOut() {
 function onHello(frame) {
   state.maxFrameBytes = frame.max_frame_bytes;
   state.maxTextChars = frame.max_text_chars ?? Infinity;
+  $("setup").hidden = !frame.needs_setup;
   state.isOpen = true;
   state.attempt = 0;
   state.connection += 1;

@@ -30,7 +30,10 @@ I can:
 To connect a real model, run `gatehouse setup`. You can use a key of OpenAI, Anthropic or OpenRouter, or a local \
 Ollama without a key. Until then, try everything else with me: channels, sessions, commands, tools."""
 
-_HINT = "I'm the offline responder, not a language model, so I can't say more. Send `help` to see what I can do."
+_HINT = (
+    "I'm the offline responder, not a language model, so I can't say more. Send `help` to see what I can do, "
+    "or connect a model with `gatehouse setup`."
+)
 
 _REPORTS = {
     "current_time": "It is **{output}**.",

@@ -83,6 +83,7 @@ class Served:
                 "name": "owner",
                 "max_frame_bytes": MAX_FRAME_SIZE,
                 "max_text_chars": 32_000,
+                "needs_setup": False,
             }
             yield socket
 
