@@ -64,7 +64,7 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
         log.warning(
             "shared_workspace_kept",
             folder=str(folder),
-            hint=f'Several conversations used it. Set agents.{agent}.workspace = "shared", or move its files yourself.',
+            hint=f'No tool can reach it now. Move its files, or set agents.{agent}.workspace = "shared".',
         )
     if is_complete:
         with suppress(SpoolFull):  # The next start tries again.
