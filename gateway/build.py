@@ -38,7 +38,7 @@ from gateway.http.server import HttpServer
 from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Dispatcher, Inbox
 from gateway.inbound.intake import Intake
-from gateway.job import Job
+from gateway.job import Job, JobSlots
 from gateway.lanes import Lanes
 from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics
@@ -200,6 +200,7 @@ def build_daemon(
         meter=meter,
         metrics=metrics,
     )
+    slots = JobSlots(settings.gateway.max_parallel_turns)
     turns = TurnRunner(
         live=live,
         sessions=sessions,
@@ -222,6 +223,7 @@ def build_daemon(
         files=downloads,
         reminders=reminders,
         compactor=compactor,
+        slots=slots,
     )
     revocation = Revocation(live, lanes, readings, turns)
     pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post, on_revoked=revocation.enforce)
@@ -248,6 +250,7 @@ def build_daemon(
         delivery=delivery,
         metrics=metrics,
         now=now,
+        slots=slots,
     )
     dispatcher = Dispatcher(turns, commands, reactions)
 

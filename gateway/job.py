@@ -1,5 +1,6 @@
-"""A job: one accepted message on its way to its answer."""
+"""A job: one accepted message on its way to its answer, and the slots that limit how many jobs run at once."""
 
+from asyncio import Semaphore
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -8,7 +9,9 @@ from gateway.contract import Inbound
 from gateway.spool import InboxRow, InboxState
 
 SUSPECT_AFTER = 2
-"""After so many crashes a turn is a suspect. Suspects run one at a time, so that the next crash shows which it was."""
+"""After so many crashes a turn is a suspect. Suspects run alone, so that the next crash shows which job caused it."""
+MAX_COMMANDS = 64
+"""Commands that read transcripts or summarise, and run at the same time."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -53,3 +56,22 @@ class Job(Struct, frozen=True, kw_only=True):
             is_suspect=row.state is InboxState.RUNNING and row.attempts >= SUSPECT_AFTER,
             collected=tuple(cls.from_row(each) for each in collected),
         )
+
+
+class JobSlots:
+    """Semaphores for jobs that could crash the daemon. A suspect takes all of them, so no other job runs beside it.
+
+    The semaphores serve first come, first served. Everyone acquires them in the same order.
+    """
+
+    def __init__(self, max_turns: int) -> None:
+        self._suspect, self._turn, self._command = Semaphore(1), Semaphore(max_turns), Semaphore(MAX_COMMANDS)
+        self._all = (self._suspect, *[self._turn] * max_turns, *[self._command] * MAX_COMMANDS)
+
+    def for_turn(self, job: Job) -> tuple[Semaphore, ...]:
+        """Return the semaphores that a turn has to hold while it runs."""
+        return self._all if job.is_suspect else (self._turn,)
+
+    def for_command(self, job: Job) -> tuple[Semaphore, ...]:
+        """Return those of a command that reads transcripts or summarises."""
+        return self._all if job.is_suspect else (self._command,)

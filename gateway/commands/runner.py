@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
 from uuid import uuid4
@@ -14,7 +15,7 @@ from gateway.commands.command import Answer, Call, Command, Handlers
 from gateway.commands.registry import BY_NAME, COMMANDS
 from gateway.contract import Inbound, Outbound
 from gateway.errors import OUR_FAULT, Refused
-from gateway.job import Job
+from gateway.job import Job, JobSlots
 from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed
@@ -36,6 +37,7 @@ class CommandRunner:
         delivery: Delivery,
         metrics: Metrics,
         now: Callable[[], datetime],
+        slots: JobSlots,
     ) -> None:
         # A forgotten handler fails at start, not when a person sends the command.
         missing = {command.name for command in COMMANDS} - handlers.keys()
@@ -47,6 +49,7 @@ class CommandRunner:
         self._delivery = delivery
         self._metrics = metrics
         self._now = now
+        self._slots = slots
         self._is_suspending = False
         self.suspended: list[str] = []
         """Turns of commands that were cancelled after `suspend`. They run again after the next start."""
@@ -86,12 +89,15 @@ class CommandRunner:
         is_committing = False
         failure = ""
         try:
-            if command.can_be_stopped:  # It may be what crashes the daemon, so this counts as an attempt.
-                await retry_while_full(partial(self._spool.commit, StartTurn(turn=job.turn)))
-            check_access(self._live, job.inbound)
-            answer = await retry_while_full(partial(self._handlers[command.name], call))
-            is_committing = True
-            await finish_before_cancel(self._commit_queued(job, answer))
+            async with AsyncExitStack() as held:
+                if command.can_be_stopped:  # It may be what crashes the daemon, so this counts as an attempt.
+                    for slot in self._slots.for_command(job):
+                        await held.enter_async_context(slot)
+                    await retry_while_full(partial(self._spool.commit, StartTurn(turn=job.turn)))
+                check_access(self._live, job.inbound)
+                answer = await retry_while_full(partial(self._handlers[command.name], call))
+                is_committing = True
+                await finish_before_cancel(self._commit_queued(job, answer))
         except asyncio.CancelledError as stop:
             if not is_committing:
                 await self.stopped(job, str(stop))

@@ -20,7 +20,7 @@ from gateway.errors import OUR_FAULT, ProviderFailed, Refused
 from gateway.files.download import AttachmentDownloads
 from gateway.files.outgoing import OutgoingFiles
 from gateway.files.pictures import with_pictures
-from gateway.job import Job
+from gateway.job import Job, JobSlots
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import DraftStream
 from gateway.outbound.reactions import WaitingReactions
@@ -41,7 +41,7 @@ MAX_ANSWERED_SESSIONS = 10_000
 
 
 class TurnRunner:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - it needs them all.
         self,
         *,
         live: Live,
@@ -56,6 +56,7 @@ class TurnRunner:
         files: AttachmentDownloads,
         reminders: Reminders,
         compactor: Compactor,
+        slots: JobSlots,
     ) -> None:
         self._live = live
         self._sessions = sessions
@@ -69,9 +70,8 @@ class TurnRunner:
         self._files = files
         self._reminders = reminders
         self._compactor = compactor
-        # First come, first served. A session has one turn in the line, so a long lane delays others by one slot only.
-        self._slots = asyncio.Semaphore(live.settings.gateway.max_parallel_turns)
-        self._suspect_slot = asyncio.Semaphore(1)
+        # A session has one turn in the line for a slot, so a long lane delays others by one slot only.
+        self._slots = slots
         self._started = context.now()
         self._answered_sessions = BoundedDict[str, None](MAX_ANSWERED_SESSIONS)
         self._running: dict[str, TurnState] = {}
@@ -86,8 +86,7 @@ class TurnRunner:
         """
         state = TurnState(jobs=[job, *job.collected], opening=list(opening), has_begun=job.has_begun or job.is_resumed)
         limit = self._live.settings.gateway.turn_timeout
-        # Of the messages that may have crashed the daemon, one runs at a time, so that a crash shows which it was.
-        slots = [self._suspect_slot, self._slots] if job.is_suspect else [self._slots]
+        slots = self._slots.for_turn(job)
         # Access was checked just before the turn began. It is checked again only if the message has waited since.
         has_waited = not job.has_begun or any(slot.locked() for slot in slots)
         address = job.inbound.address

@@ -1,7 +1,7 @@
 """Every chat command through the whole gateway."""
 
 import asyncio
-import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,14 +52,15 @@ async def test_retry_without_a_message_says_so(tmp_path: Path) -> None:
 async def test_a_retry_can_be_stopped_while_it_reads_its_session(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path)) as (_, chat):
         await ask(chat, "hello")
-    (transcript,) = (tmp_path / "data" / "sessions" / "transcripts").glob("*.jsonl")
-    async with gateway(settings(tmp_path)) as (_, chat):
-        transcript.unlink()
-        os.mkfifo(transcript, mode=0o600)  # Reading it blocks until something is written.
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        gate = threading.Event()
+        disk = daemon.sessions._store.disk_thread  # noqa: SLF001 - the only way to have a read that does not end
+        held = disk.submit(gate.wait)
         await chat.say("/retry")
         await chat.say("/stop")
         texts = {(await chat.hear_message()).text for _ in range(2)}
-        os.close(await asyncio.to_thread(os.open, transcript, os.O_WRONLY))
+        gate.set()
+        await held
     assert texts == {"Stopped.", "Stopped. Nothing has changed."}
     async with await Spool.open(tmp_path / "data") as spool:
         assert (await spool.recover()).inbox == ()

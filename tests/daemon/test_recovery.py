@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.contextvars import get_contextvars
 
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
@@ -113,6 +114,40 @@ async def test_turns_that_crashed_the_daemon_twice_run_one_at_a_time(
         heard = {(await chat.hear_message()).address.peer for _ in peers}
     assert heard == set(peers)
     assert model.most == together
+
+
+class Beside:
+    """A model that tells which turns ran at the same time."""
+
+    def __init__(self) -> None:
+        self.together: set[frozenset[str]] = set()
+        self._running: set[str] = set()
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        peer = str(get_contextvars()["chat"])
+        self._running.add(peer)
+        for _ in range(50):
+            self.together.add(frozenset(self._running))
+            await asyncio.sleep(0)
+        self._running.remove(peer)
+        yield TextDelta(text="Here.")
+
+
+async def test_a_turn_that_crashed_the_daemon_twice_runs_without_any_other_turn(tmp_path: Path) -> None:
+    """A crash of another turn would otherwise count as a crash of this one."""
+    peers, model = ("ada", "bob", "eve"), Beside()
+    await begin_a_session(tmp_path, *peers)
+    for peer in peers:
+        attempts = 2 if peer == "bob" else 1
+        await leave(tmp_path, accepted(peer, "boom", peer=peer), *[StartTurn(turn=peer)] * attempts)
+
+    def watched(daemon: Daemon) -> None:
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=model))
+
+    async with gateway(settings(tmp_path), before=watched) as (_, chat):
+        assert {(await chat.hear_message()).address.peer for _ in peers} == set(peers)
+    assert frozenset({"bob"}) in model.together
+    assert not [turns for turns in model.together if "bob" in turns and len(turns) > 1]
 
 
 async def test_a_repeated_event_is_recognised_after_a_restart(tmp_path: Path) -> None:
