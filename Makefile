@@ -73,6 +73,7 @@ $(VENV)/.run-ready: $(VENV)/bin/python requirements/run.txt pyproject.toml
 	@echo "Installing the packages that Gatehouse needs:"
 	@$(call install,-r requirements/run.txt)
 	@echo "Installing Gatehouse."
+	@$(BIN)/python -m pip uninstall -q -y gatehouse 2>/dev/null  # Its former name. Both would provide the same command.
 	@$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 

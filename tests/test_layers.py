@@ -28,6 +28,7 @@ PACKAGES = (
     "descriptors",
     "private_files",
     "data_dir",
+    "distribution",
     "lanes",
     "routing",
     "http",

@@ -24,6 +24,7 @@ from gateway.cli.common import (
     print_error,
 )
 from gateway.data_dir import DataDirTaken, prepare_data_dir, unusable
+from gateway.distribution import Installation
 from gateway.errors import CannotStart, GatehouseError
 from gateway.observability.logging import configure, secrets_in
 from gateway.private_files import open_private
@@ -71,7 +72,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     # The client is loaded by its entry point, because the core imports no channel.
     found = entry_points(group="gatehouse.clients", name=CLIENT)
     if not found:
-        raise CannotStart("The terminal client is not installed. Reinstall Gatehouse: pip install gatehouse")
+        raise CannotStart(
+            f"The terminal client is missing. Reinstall Gatehouse: {Installation.present().reinstall_command()}"
+        )
     chat = found[CLIENT].load()
 
     async def talk(control: ControlClient, where: str) -> int:

@@ -1,6 +1,7 @@
 """`gatehouse service`: installs, removes and inspects the systemd service."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.cli.common import EXIT_OK, command_parser
+from gateway.distribution import Installation
 from gateway.errors import Refused
 from gateway.install.installer import InstallStep, find_hidden_program, install_steps, removal_steps, systemctl_command
 from gateway.install.units import SERVICE, ServicePaths, ServiceScope, service_paths
@@ -70,9 +72,10 @@ def install(
     command = Path(found)
     _require_root(paths, dry_run=dry_run)
     if paths.scope is ServiceScope.SYSTEM and (hidden := find_hidden_program(command, Path(sys.base_prefix))):
+        source, _ = Installation.present().source()
         raise Refused(
             f"{hidden}. Install Gatehouse elsewhere, e.g. `python3 -m venv /opt/gatehouse` and "
-            "`/opt/gatehouse/bin/pip install gatehouse`, and run this command from there."
+            f"`/opt/gatehouse/bin/pip install {shlex.quote(source)}`, and run this command from there."
         )
     steps = install_steps(paths, command, shell_network=shell_network, credentials=credentials, restart=restart)
     _run_steps(steps, dry_run=dry_run)

@@ -13,6 +13,7 @@ from gateway.agent.protocol import Provider
 from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
+from gateway.distribution import Installation
 from gateway.errors import CannotStart, Refused
 from gateway.files.workspaces import Workspace, private_folders, shared_folder, workspace_of
 from gateway.mcp.server import McpServers, server_of
@@ -184,13 +185,14 @@ class AgentRegistry:
 def agent_faults(settings: Settings) -> list[str]:
     """Return everything that keeps the agents from being opened. Changes nothing on disk."""
     faults = [
-        f"mcp.{name} needs an extra that is not installed: pip install 'gatehouse[mcp]'"
+        f"mcp.{name} needs an extra that is not installed. Install it: {Installation.present().extra_command('mcp')}"
         for name in settings.mcp
         if find_spec("mcp") is None
     ]
     for name, agent in settings.agents.items():
         if agent.backend is Backend.ACP and find_spec("acp") is None:
-            faults.append(f"agents.{name}.backend needs an extra that is not installed: pip install 'gatehouse[acp]'")
+            command = Installation.present().extra_command("acp")
+            faults.append(f"agents.{name}.backend needs an extra that is not installed. Install it: {command}")
         elif agent.backend is Backend.ACP:
             faults.append(f"agents.{name}.backend: this version of Gatehouse doesn't support it yet. Remove it.")
     for name, agent in settings.agents.items():

@@ -122,7 +122,10 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
         ('[http]\nhost = "0.0.0.0"', ["http.token", "127.0.0.1"]),
         ("this is not toml", ["gatehouse.toml"]),
         ('[providers.gpt]\nkind = "openai"\napi_key = "env:NOT_SET"', ["providers.gpt.api_key", "NOT_SET"]),
-        ('[agents.coder]\nbackend = "acp"\ncommand = ["x"]', ["agents.coder.backend", "gatehouse[acp]"]),
+        (
+            '[agents.coder]\nbackend = "acp"\ncommand = ["x"]',
+            ["agents.coder.backend", "an extra that is not installed"],
+        ),
         ("[channels.carrier_pigeon]", ["carrier_pigeon", "web"]),
         ('[gateway]\ndata_dir = "/proc/nowhere"', ["/proc/nowhere", "gateway.data_dir"]),
     ],

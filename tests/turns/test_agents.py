@@ -6,6 +6,7 @@ import pytest
 
 from config import Settings
 from gateway.conversation import ToolCall
+from gateway.distribution import Installation
 from gateway.errors import CannotStart
 from gateway.turns.agents import AgentRegistry
 
@@ -58,7 +59,10 @@ def test_the_settings_decide_which_tools_need_approval(tmp_path: Path) -> None:
         ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: unknown tool shel\. Available: "),
         ({"mcp": MCP, "agents": {"main": {"ask": ["shel", "box__*"]}}}, r"agents\.main\.ask: unknown tool shel\. "),
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: unknown tool fly"),
-        ({"agents": {"coder": {"backend": "acp", "command": ["x"]}}}, r"agents\.coder\.backend .*gatehouse\[acp\]"),
+        (
+            {"agents": {"coder": {"backend": "acp", "command": ["x"]}}},
+            r"agents\.coder\.backend .* Install it: ",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_reported_at_the_start(
@@ -78,7 +82,8 @@ tables = {{"gateway": {{"data_dir": {str(tmp_path)!r}}}, "mcp": {{"files": {{"co
 print(*agent_faults(Settings.model_validate(tables)))
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told == "mcp.files needs an extra that is not installed: pip install 'gatehouse[mcp]'\n"
+    command = Installation.present().extra_command("mcp")
+    assert told == f"mcp.files needs an extra that is not installed. Install it: {command}\n"
 
 
 def test_the_mcp_package_is_not_loaded_without_a_configured_server() -> None:

@@ -1,0 +1,108 @@
+"""How Gatehouse was installed, and the commands that add an extra to the present installation or repair it."""
+
+import json
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+NAME = "gatehouse-gateway"
+"""The name of the distribution. The command and the packages have shorter ones, which belong to others on PyPI."""
+
+_PIPX_METADATA = "pipx_metadata.json"
+_UV_RECEIPT = "uv-receipt.toml"
+_UV_SOURCES = ("directory", "path", "url", "git")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """An environment with Gatehouse. `metadata` is None where the code runs without being installed."""
+
+    prefix: Path
+    python: Path
+    metadata: Distribution | None
+    has_pip: bool
+
+    @classmethod
+    def present(cls) -> "Installation":
+        """Return the environment of this process."""
+        try:
+            metadata = distribution(NAME)
+        except PackageNotFoundError:
+            metadata = None
+        has_pip = find_spec("pip") is not None
+        return cls(prefix=Path(sys.prefix), python=Path(sys.executable), metadata=metadata, has_pip=has_pip)
+
+    def extra_command(self, extra: str) -> str:
+        """Return the command that adds the packages of an extra, and changes nothing else."""
+        # Installing `gatehouse-gateway[extra]` would replace an installation from a folder by one from PyPI.
+        packages = list(self._requirements(extra)) or [f"{NAME}[{extra}]"]
+        if (self.prefix / _PIPX_METADATA).exists():
+            return shlex.join(["pipx", "inject", self.prefix.name, *packages])
+        if (self.prefix / _UV_RECEIPT).exists():
+            return shlex.join(["uv", "tool", "install", *self._uv_words(), *_options("--with", packages)])
+        return shlex.join([*self._pip_install(), *packages])
+
+    def reinstall_command(self) -> str:
+        if (self.prefix / _PIPX_METADATA).exists():
+            return shlex.join(["pipx", "reinstall", self.prefix.name])
+        if (self.prefix / _UV_RECEIPT).exists():
+            return shlex.join(["uv", "tool", "upgrade", "--reinstall", self.prefix.name])
+        source, is_editable = self.source()
+        pip = [*self._pip_install(), "--force-reinstall", "--no-deps"]
+        return shlex.join([*pip, *(["--editable"] if is_editable else []), source])
+
+    def source(self) -> tuple[str, bool]:
+        """Return where pip found Gatehouse: a folder, a URL or its name on PyPI; and whether it is used from there."""
+        # https://packaging.python.org/en/latest/specifications/direct-url-data-structure/
+        text = self.metadata.read_text("direct_url.json") if self.metadata else None
+        direct = json.loads(text) if text else {}
+        url = str(direct.get("url", NAME))
+        if url.startswith("file://"):
+            return unquote(urlsplit(url).path), bool(direct.get("dir_info", {}).get("editable"))
+        if version_control := direct.get("vcs_info"):
+            return f"{NAME} @ {version_control['vcs']}+{url}", False
+        return url if url == NAME else f"{NAME} @ {url}", False
+
+    def _requirements(self, extra: str) -> Iterator[str]:
+        for requirement in (self.metadata.requires if self.metadata else None) or []:
+            package, _, marker = requirement.partition(";")
+            if f"extra == '{extra}'" in marker.replace('"', "'"):
+                yield package.strip()
+
+    def _pip_install(self) -> list[str]:
+        if self.has_pip:
+            return [str(self.python), "-m", "pip", "install"]
+        # uv makes environments without pip, and installs into them itself.
+        return ["uv", "pip", "install", "--python", str(self.python)]
+
+    def _uv_words(self) -> Iterator[str]:
+        """Yield the words that describe the tool to uv, with everything else that its environment contains.
+
+        uv makes the environment match the new command, so what the command leaves out would be removed.
+        """
+        receipt = tomllib.loads((self.prefix / _UV_RECEIPT).read_text(encoding="utf-8"))
+        for table in receipt.get("tool", {}).get("requirements", []):
+            name, extras = table["name"], ",".join(table.get("extras", []))
+            package = f"{name}[{extras}]" if extras else name
+            is_own = name == NAME
+            if "editable" in table:
+                yield from ("--editable" if is_own else "--with-editable", str(table["editable"]))
+                continue
+            place = next((str(table[kind]) for kind in _UV_SOURCES if kind in table), "")
+            if place:
+                place = f"git+{place}" if "git" in table else place
+                spec = f"{package} @ {Path(place).as_uri() if place.startswith('/') else place}"
+            else:
+                spec = f"{package}{table.get('specifier', '')}"
+            yield from (spec,) if is_own else ("--with", spec)
+
+
+def _options(option: str, values: list[str]) -> Iterator[str]:
+    for value in values:
+        yield from (option, value)

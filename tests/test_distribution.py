@@ -1,0 +1,117 @@
+"""The commands that add an extra to the present installation, or repair it."""
+
+import json
+import re
+import tomllib
+from importlib.metadata import PathDistribution
+from pathlib import Path
+
+import pytest
+
+from gateway import __version__
+from gateway.distribution import NAME, Installation
+
+ROOT = Path(__file__).parent.parent
+METADATA = f"""\
+Metadata-Version: 2.4
+Name: {NAME}
+Version: {__version__}
+Requires-Dist: aiohttp>=3.14
+Provides-Extra: mcp
+Requires-Dist: mcp>=2.3; extra == 'mcp'
+Provides-Extra: acp
+Requires-Dist: agent-client-protocol>=0.12; extra == "acp"
+"""
+FOLDER = {"dir_info": {}, "url": "file:///srv/my%20sources/gatehouse"}
+CHECKOUT = {"dir_info": {"editable": True}, "url": "file:///home/ada/gatehouse"}
+GIT = {"vcs_info": {"vcs": "git", "commit_id": "abc"}, "url": "https://example.org/gatehouse.git"}
+
+
+def installation(prefix: Path, direct_url: object = None, *, has_pip: bool = True) -> Installation:
+    metadata = prefix / "gatehouse_gateway.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(METADATA)
+    if direct_url is not None:
+        (metadata / "direct_url.json").write_text(json.dumps(direct_url))
+    python = Path("/opt/venv/bin/python")
+    return Installation(prefix=prefix, python=python, metadata=PathDistribution(metadata), has_pip=has_pip)
+
+
+@pytest.mark.parametrize("direct_url", [None, FOLDER, CHECKOUT, GIT])
+def test_pip_installs_the_packages_of_the_extra_and_leaves_gatehouse_alone(tmp_path: Path, direct_url: object) -> None:
+    here = installation(tmp_path, direct_url)
+    assert here.extra_command("mcp") == "/opt/venv/bin/python -m pip install 'mcp>=2.3'"
+    assert here.extra_command("acp") == "/opt/venv/bin/python -m pip install 'agent-client-protocol>=0.12'"
+
+
+def test_uv_installs_into_an_environment_without_pip(tmp_path: Path) -> None:
+    here = installation(tmp_path, has_pip=False)
+    assert here.extra_command("mcp") == "uv pip install --python /opt/venv/bin/python 'mcp>=2.3'"
+
+
+def test_pipx_injects_the_packages_of_the_extra(tmp_path: Path) -> None:
+    prefix = tmp_path / "gatehouse-gateway"
+    prefix.mkdir()
+    (prefix / "pipx_metadata.json").write_text("{}")
+    here = installation(prefix, FOLDER)
+    assert here.extra_command("mcp") == "pipx inject gatehouse-gateway 'mcp>=2.3'"
+    assert here.reinstall_command() == "pipx reinstall gatehouse-gateway"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "words"),
+    [
+        ('{ name = "gatehouse-gateway" }', "gatehouse-gateway"),
+        ('{ name = "gatehouse-gateway", specifier = "==0.1.0" }', "gatehouse-gateway==0.1.0"),
+        ('{ name = "gatehouse-gateway", directory = "/srv/g" }', "'gatehouse-gateway @ file:///srv/g'"),
+        ('{ name = "gatehouse-gateway", editable = "/srv/g" }', "--editable /srv/g"),
+        (
+            '{ name = "gatehouse-gateway", git = "https://example.org/g" }',
+            "'gatehouse-gateway @ git+https://example.org/g'",
+        ),
+        (
+            '{ name = "gatehouse-gateway", extras = ["acp"] }, { name = "gatehouse-pigeon", directory = "/srv/p" }',
+            "'gatehouse-gateway[acp]' --with 'gatehouse-pigeon @ file:///srv/p'",
+        ),
+    ],
+)
+def test_uv_keeps_everything_else_in_the_environment_of_the_tool(tmp_path: Path, requirements: str, words: str) -> None:
+    prefix = tmp_path / "gatehouse-gateway"
+    prefix.mkdir()
+    (prefix / "uv-receipt.toml").write_text(f"[tool]\nrequirements = [{requirements}]\n")
+    here = installation(prefix)
+    assert here.extra_command("mcp") == f"uv tool install {words} --with 'mcp>=2.3'"
+    assert here.reinstall_command() == "uv tool upgrade --reinstall gatehouse-gateway"
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "words"),
+    [
+        (None, "gatehouse-gateway"),
+        (FOLDER, "'/srv/my sources/gatehouse'"),
+        (CHECKOUT, "--editable /home/ada/gatehouse"),
+        (GIT, "'gatehouse-gateway @ git+https://example.org/gatehouse.git'"),
+    ],
+)
+def test_a_reinstallation_uses_the_same_source(tmp_path: Path, direct_url: object, words: str) -> None:
+    command = installation(tmp_path, direct_url).reinstall_command()
+    assert command == f"/opt/venv/bin/python -m pip install --force-reinstall --no-deps {words}"
+
+
+def test_code_that_is_not_installed_names_the_distribution(tmp_path: Path) -> None:
+    here = Installation(prefix=tmp_path, python=Path("/usr/bin/python3"), metadata=None, has_pip=True)
+    assert here.extra_command("mcp") == "/usr/bin/python3 -m pip install 'gatehouse-gateway[mcp]'"
+
+
+def test_the_project_has_the_name_and_version_that_the_code_knows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["version"]) == (NAME, __version__)
+    assert project["scripts"] == {"gatehouse": "gateway.cli:main"}
+
+
+@pytest.mark.parametrize("place", ["README.md", "docs", "gateway", "channels", "config", "examples"])
+def test_no_text_tells_people_to_install_the_project_of_another_owner(place: str) -> None:
+    """The name `gatehouse` on PyPI belongs to another project."""
+    files = [file for file in (ROOT / place).rglob("*") if file.suffix in {".md", ".py", ".toml"}]
+    for file in files or [ROOT / place]:
+        assert not re.search(r"install ['\"]?gatehouse(\[|['\"`]|$)", file.read_text(), re.MULTILINE), file
