@@ -177,6 +177,7 @@ def build_daemon(
         disk=disk,
         lanes=lanes,
         replies=delivery.chats,
+        delivery=delivery.health,
         mcp=mcp,
         agents=agents,
         metrics=metrics,

@@ -81,6 +81,8 @@ class Metrics:
         self.commands: Counter[Labels] = Counter()
         self.replies: Counter[Labels] = Counter()
         """Parts of replies by channel, delivered or dead."""
+        self.send_failures: Counter[Labels] = Counter()
+        """Sends by channel that failed and are tried again."""
         self.turns: defaultdict[Labels, Histogram] = defaultdict(partial(Histogram, _TURN_BOUNDS))
         self.requests: Counter[Labels] = Counter()
         """Model requests by model and outcome."""

@@ -125,6 +125,19 @@ def families(metrics: Metrics, report: StatusReport) -> Iterator[Family]:
         with_zeros(metrics.replies, (DELIVERED, DEAD)),
         ("channel", "outcome"),
     )
+    yield counter(
+        "gatehouse_send_failures_total",
+        "Sends that failed and are tried again.",
+        {**dict.fromkeys(product(channels), 0), **metrics.send_failures},
+        ("channel",),
+    )
+    outages: dict[Labels, float] = {(each.channel, each.account): each.seconds for each in report.outages}
+    yield gauge(
+        "gatehouse_delivery_outage_seconds",
+        "How long the channel has not been able to send; 0 if it can.",
+        {key: outages.get(key, 0.0) for key in up},
+        by_account,
+    )
     yield histogram(
         "gatehouse_turn_seconds", "From the start of a turn until its answer is committed.", metrics.turns, ("channel",)
     )

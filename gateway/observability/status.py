@@ -21,6 +21,7 @@ from gateway.lanes import Lanes
 from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, SessionFlusher
+from gateway.outbound.delivery_health import DeliveryHealth, Outage
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
 from gateway.text.plain import count, duration
@@ -120,6 +121,8 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     spool_busy_seconds: float = 0.0
     spool_transactions: int = 0
     cpu_seconds: float = 0.0
+    outages: tuple[Outage, ...] = ()
+    """Channels that cannot send at the moment."""
     notes: tuple[str, ...] = ()
     """Facts that the operator should know, but that need no action."""
 
@@ -134,6 +137,7 @@ class GatewayStatus:
     lanes: Lanes[Job]
     replies: Lanes[OutboxRow]
     """The lanes of the outbox, one for each chat."""
+    delivery: DeliveryHealth
     mcp: McpServers
     agents: AgentRegistry
     metrics: Metrics
@@ -170,8 +174,17 @@ class GatewayStatus:
         if self.flusher.busy_for() > FLUSH_TIMEOUT:
             yield f"Writing the sessions to disk has taken {self.flusher.busy_for():.0f} seconds so far."
 
+        for outage in self.delivery.outages():
+            # The reason is the platform's own text, which must not reach a chat.
+            yield (
+                f"Sending on {outage.channel} has failed for {outage.seconds:.0f} seconds. Replies wait, and Gatehouse "
+                "keeps trying. See the log for the reason."
+            )
+
     def _warnings(self) -> Iterator[str]:
         free, limit = self.disk.free, self.lanes.max_total
+        if late := self.delivery.late():
+            yield f"{count(late, 'chat')} can't be reached, although others can. See the log for the reason."
         if free is not None and FULL_DISK_BYTES <= free < LOW_DISK_BYTES:
             yield f"Only {in_bytes(free)} free on the disk of the data directory. Free some space."
         if limit is not None and self.lanes.waiting > NEARLY_FULL * limit:
@@ -267,6 +280,7 @@ class GatewayStatus:
             memory_bytes=resident_bytes(),
             open_files=open_files(),
             cpu_seconds=round(times.user + times.system, 3),
+            outages=tuple(self.delivery.outages()),
             notes=tuple(self._notes()),
             disk_free_bytes=self.disk.free,
             models=tuple(

@@ -20,6 +20,7 @@ from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.files.identify import in_bytes
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Metrics
+from gateway.outbound.delivery_health import DeliveryHealth
 from gateway.outbound.draft_stream import DraftStore, DraftStream
 from gateway.spool import (
     AddToOutbox,
@@ -115,6 +116,7 @@ class Delivery:
         file_path: Callable[[str], Awaitable[Path]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         metrics: Metrics | None = None,
+        health: DeliveryHealth | None = None,
         may_receive: Callable[[Outbound], bool] = lambda _: True,
     ) -> None:
         self._channels = channels
@@ -123,6 +125,7 @@ class Delivery:
         self._file_path = file_path
         self._sleep = sleep
         self._metrics = metrics or Metrics()
+        self.health = health or DeliveryHealth()
         self._may_receive = may_receive
         self._drafts = DraftStore(spool, now)
         self._without_channel: list[OutboxRow] = []
@@ -223,26 +226,33 @@ class Delivery:
         may_have_arrived = row.state is OutboxState.SENDING
         waited = 0.0  # Counted instead of read off the clock, which may jump.
         delays = backoff_delays()
-        while True:
-            channel = self._channel(row.message)
-            if channel is None:
-                self._without_channel.append(row)
-                return
-            if not self._may_receive(row.message):
-                log.info("message_withdrawn", channel=channel.name, key=row.key)
-                self._marked.discard(row.key)
-                await self._commit(WithdrawMessage(key=row.key), *self._drafts.drop(row.key))
-                return
-            failure = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
-            if failure is None:
-                return
-            may_have_arrived = may_have_arrived or failure.may_have_arrived
-            if waited > GIVE_UP_AFTER:
-                await self._mark_dead(row, f"gave up after a day: {failure}")
-                return
-            pause = next(delays) if failure.retry_after is None else failure.retry_after
-            await self._sleep(pause)
-            waited += pause
+        try:
+            while True:
+                channel = self._channel(row.message)
+                if channel is None:
+                    self._without_channel.append(row)
+                    return
+                if not self._may_receive(row.message):
+                    log.info("message_withdrawn", channel=channel.name, key=row.key)
+                    self._marked.discard(row.key)
+                    await self._commit(WithdrawMessage(key=row.key), *self._drafts.drop(row.key))
+                    return
+                begun = self.health.clock()
+                failure = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
+                if failure is None:
+                    self.health.answered(row.message.address)
+                    return
+                self._metrics.send_failures[(channel.name,)] += 1
+                self.health.failed(row.key, row.message.address, str(failure), since=begun)
+                may_have_arrived = may_have_arrived or failure.may_have_arrived
+                if waited > GIVE_UP_AFTER:
+                    await self._mark_dead(row, f"gave up after a day: {failure}")
+                    return
+                pause = next(delays) if failure.retry_after is None else failure.retry_after
+                await self._sleep(pause)
+                waited += pause
+        finally:
+            self.health.forget(row.key)
 
     async def _attempt(self, channel: Channel, row: OutboxRow, *, may_have_arrived: bool) -> Transient | None:
         """Send a row once and commit the outcome. Return the reason to try again, if any."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from config import FileSettings
+from gateway.admin.client import ControlClient
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import TextDelta
 from gateway.conversation import UserMessage
@@ -17,6 +18,8 @@ from tests.channels.telegram.harness import gateway, heard, settings
 from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.daemon_process import DEFAULTS, DaemonProcess, by_fork_with, write_config
 from tests.files.samples import png
+from tests.observability.scrape import scrape
+from tests.polling import until
 
 
 async def test_a_message_is_answered(tmp_path: Path, api: FakeBotApi) -> None:
@@ -240,3 +243,27 @@ async def test_a_photo_reaches_the_model_but_an_endless_file_does_not(tmp_path: 
     assert [picture.data for picture in first.pictures] == [png()]
     assert isinstance(second, UserMessage)
     assert second.text == "[file: _x, 10 bytes; it is not available: it is too large; the limit is 300 kB]"
+
+
+async def test_failing_sends_are_reported_everywhere_and_so_is_their_end(tmp_path: Path, api: FakeBotApi) -> None:
+    """The channel itself is up: it polls, and `getMe` works."""
+    api.scripted["sendMessage"].extend([refusal(502, "Bad Gateway")] * 3)
+    with capture_logs() as logs:
+        async with gateway(settings(tmp_path, api)) as daemon, ControlClient(tmp_path / "data") as control:
+            daemon.delivery.health.outage_after = 0.0
+            await api.say("/whoami")
+            await until(lambda: any(line["event"] == "delivery_interrupted" for line in logs))
+            told, report = await control.get("/readyz"), await daemon.status.report()
+            seen = await scrape(tmp_path / "data")
+            await until(lambda: any(line["event"] == "delivery_resumed" for line in logs))
+            afterwards = await control.get("/readyz")
+    assert told["status"] == report.state == "not ready"
+    assert "Sending on telegram has failed" in str(told["troubles"])
+    assert "Sending on telegram has failed" in report.sentence
+    assert [(channel.name, channel.state) for channel in report.channels] == [("telegram", "up")]
+    assert seen.value("gatehouse_ready") == 0
+    assert seen.value("gatehouse_delivery_outage_seconds", channel="telegram", account="default") > 0
+    assert seen.value("gatehouse_send_failures_total", channel="telegram") > 0
+    assert afterwards["status"] != "not ready"
+    events = [line["event"] for line in logs if line["event"].startswith("delivery_")]
+    assert events == ["delivery_interrupted", "delivery_resumed"]
