@@ -82,36 +82,7 @@ class Settings(Table):
 
     @model_validator(mode="after")
     def _check_folders_exclude_data_dir(self) -> Self:
-        # Tools read and write these folders, and data_dir contains the token and everyone's conversations.
-        data = resolve_links(self.gateway.data_dir)
-        folders = {f"repos[{number}].path": repo.path for number, repo in enumerate(self.repos)}
-        workspaces = resolve_links(self.gateway.workspace_root)
-        if workspaces != data / "workspace":  # The default, in which the gateway itself keeps nothing.
-            folders["gateway.workspace_root"] = workspaces
-        problems = [
-            Problem(
-                key=key,
-                message="overlaps with gateway.data_dir, so tools could read its secrets",
-                hint="choose a folder outside gateway.data_dir that does not contain it, or move gateway.data_dir",
-            )
-            for key, folder in folders.items()
-            if data.is_relative_to(folder) or folder.is_relative_to(data)
-        ]
-        # A repo may be a shared workspace or lie inside one, but private ones belong to their scopes.
-        problems = problems or [
-            Problem(
-                key=f"repos[{number}].path",
-                message="contains private workspaces, so tools could read the files of other people",
-                hint="choose a folder outside the private folders of gateway.workspace_root that does not contain it",
-            )
-            for number, repo in enumerate(self.repos)
-            if workspaces.is_relative_to(repo.path)
-            or (
-                repo.path.is_relative_to(workspaces)
-                and PRIVATE_WORKSPACES in repo.path.relative_to(workspaces).parts[0]
-            )
-        ]
-        if problems:
+        if problems := folder_problems(self):
             raise InvalidTables(problems)
         return self
 
@@ -120,6 +91,36 @@ class Settings(Table):
         if problems := list(cross_table_problems(self.model_dump())):
             raise InvalidTables(problems)
         return self
+
+
+def folder_problems(settings: Settings) -> list[Problem]:
+    """Return the folders in which tools could read what does not belong to their session."""
+    # Tools read and write these folders, and data_dir contains the token and everyone's conversations.
+    data = resolve_links(settings.gateway.data_dir)
+    folders = {f"repos[{number}].path": repo.path for number, repo in enumerate(settings.repos)}
+    workspaces = resolve_links(settings.gateway.workspace_root)
+    if workspaces != data / "workspace":  # The default, in which the gateway itself keeps nothing.
+        folders["gateway.workspace_root"] = workspaces
+    problems = [
+        Problem(
+            key=key,
+            message="overlaps with gateway.data_dir, so tools could read its secrets",
+            hint="choose a folder outside gateway.data_dir that does not contain it, or move gateway.data_dir",
+        )
+        for key, folder in folders.items()
+        if data.is_relative_to(folder) or folder.is_relative_to(data)
+    ]
+    # A repo may be a shared workspace or lie inside one, but private ones belong to their scopes.
+    return problems or [
+        Problem(
+            key=f"repos[{number}].path",
+            message="contains private workspaces, so tools could read the files of other people",
+            hint="choose a folder outside the private folders of gateway.workspace_root that does not contain it",
+        )
+        for number, repo in enumerate(settings.repos)
+        if workspaces.is_relative_to(repo.path)
+        or (repo.path.is_relative_to(workspaces) and PRIVATE_WORKSPACES in repo.path.relative_to(workspaces).parts[0])
+    ]
 
 
 def add_built_ins(tables: dict[str, object]) -> dict[str, object]:

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from config.model import Settings
+from config.errors import ConfigError
+from config.model import Settings, folder_problems
 from config.settings.channels import AccountSettings, ChannelSettings
 from config.types import Table
 
@@ -136,7 +137,10 @@ class ReloadPlan:
 
 
 def plan_reload(old: Settings, new: Settings, fixed_channels: Collection[str] = ()) -> ReloadPlan:
-    """Compare settings key by key. `fixed_channels` cannot be opened, closed or replaced before a restart."""
+    """Compare settings key by key. `fixed_channels` cannot be opened, closed or replaced before a restart.
+
+    Raises `ConfigError` if the new settings don't fit those that stay.
+    """
     applied: list[str] = []
     restart_needed: list[str] = []
     changed = set(changed_keys(old, new))
@@ -166,6 +170,9 @@ def plan_reload(old: Settings, new: Settings, fixed_channels: Collection[str] = 
             "channels": channels,
         }
     )
+    # The new folders fit the new data directory, but the old one stays in use until the restart.
+    if problems := folder_problems(settings):
+        raise ConfigError(problems)
     return ReloadPlan(settings=settings, applied=tuple(applied), restart_needed=tuple(restart_needed))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from config import Settings, plan_reload
+from config import ConfigError, Settings, plan_reload
 from config.reload import APPLIED, NEEDS_RESTART, REOPENS_CHANNEL
 from config.types import Table
 
@@ -93,3 +93,15 @@ def test_a_channel_that_was_added_or_removed_as_a_whole_is_named() -> None:
         plan = plan_reload(before, after, ["telegram"])
         assert (plan.applied, plan.restart_needed) == ((), ("channels.telegram",))
         assert ("telegram" in plan.settings.channels) == ("telegram" in before.channels)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [{"repos": [{"name": "old", "path": "/data/sessions"}]}, {"gateway": {"workspace_root": "/data/sessions"}}],
+)
+def test_tools_cannot_reach_the_data_directory_that_stays_in_use_until_a_restart(
+    tables: dict[str, dict[str, object]],
+) -> None:
+    moved = {**tables, "gateway": {"data_dir": "/elsewhere", **tables.get("gateway", {})}}
+    with pytest.raises(ConfigError, match=r"overlaps with gateway\.data_dir"):
+        plan_reload(settings(), Settings.model_validate(moved))
