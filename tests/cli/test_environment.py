@@ -35,7 +35,7 @@ api_key = "env:{name}"
     with DaemonProcess(tmp_path, keys, by_shell()) as daemon:
         daemon.ready()
         path.write_text(path.read_text().replace("FIRST_KEY", "SECOND_KEY"))
-        assert gatehouse("reload", home=tmp_path).stdout == "Configuration reloaded.\n"
+        assert gatehouse("reload", home=tmp_path).stdout == "Applied: providers.gpt.api_key.\n"
         assert gatehouse("chat", "--once", "/restart", home=tmp_path).returncode == 0
         daemon.wait_for("shutdown_finished")
         daemon.ready()
