@@ -5,7 +5,8 @@ import json
 import socket
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, BinaryIO, Self, cast
+from urllib.parse import quote
 
 import aiohttp
 
@@ -13,6 +14,7 @@ from gateway.conversation import Json
 from gateway.errors import GatehouseError, Refused
 from gateway.http.server import CONTROL_NAME, short_socket_path
 
+UPLOAD_TIMEOUT = 600.0
 REQUEST_TIMEOUT = 35.0
 """Slightly more than the daemon allows its own handlers, so that its error message arrives."""
 ORIGIN = "http://gatehouse"
@@ -56,12 +58,18 @@ class ControlClient:
         await self._open.aclose()
 
     async def get(self, path: str) -> dict[str, Json]:
-        return await self._request("GET", path, None, REQUEST_TIMEOUT)
+        return await self._request("GET", path)
 
     async def post(
         self, path: str, body: dict[str, Json] | None = None, *, limit: float = REQUEST_TIMEOUT
     ) -> dict[str, Json]:
-        return await self._request("POST", path, body or {}, limit)
+        return await self._request("POST", path, limit=limit, json=body or {})
+
+    async def upload(self, name: str, content: BinaryIO | bytes) -> dict[str, Json]:
+        """Store a file for a message. Returns the fields of its attachment."""
+        headers = {"Content-Type": "application/octet-stream"}
+        path = f"/files?name={quote(name)}"
+        return await self._request("POST", path, limit=UPLOAD_TIMEOUT, data=content, headers=headers)
 
     async def websocket(self, path: str) -> aiohttp.ClientWebSocketResponse:
         """Open a WebSocket, which the caller closes. Its frames have no deadline."""
@@ -74,10 +82,17 @@ class ControlClient:
         except (aiohttp.ClientError, OSError) as error:
             raise self._not_running() from error
 
-    async def _request(self, method: str, path: str, body: dict[str, Json] | None, limit: float) -> dict[str, Json]:
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        limit: float = REQUEST_TIMEOUT,
+        **options: Any,  # noqa: ANN401  # Those of aiohttp.
+    ) -> dict[str, Json]:
         timeout = aiohttp.ClientTimeout(total=limit)
         try:
-            async with self._opened().request(method, path, json=body, timeout=timeout) as response:
+            async with self._opened().request(method, path, timeout=timeout, **options) as response:
                 content = await response.read()
         except TimeoutError as error:
             raise Refused("The gateway didn't answer in time. Check its log.") from error

@@ -57,7 +57,16 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         metavar="SECONDS",
         help=f"how long a script waits for an answer (default {ANSWER_TIMEOUT:g})",
     )
-    parser.add_argument("words", nargs="*", metavar="MESSAGE", help="message for --once (default: read stdin)")
+    parser.add_argument("--model", metavar="NAME", help="choose the model of the session, like /model")
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="send a file with the first message; can be repeated",
+    )
+    parser.add_argument("words", nargs="*", metavar="MESSAGE", help="message for --once; the text of a pipe follows it")
     options = parser.parse_args(arguments)
     if options.words and not options.once:
         parser.error("to send a message from the command line, add --once")
@@ -80,8 +89,11 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     async def talk(control: ControlClient, where: str) -> int:
         code: int = await chat(
             control.websocket,
+            upload=control.upload,
             words=options.words,
             once=options.once,
+            model=options.model,
+            files=options.file,
             patience=options.timeout,
             data_dir=settings.gateway.data_dir,
             where=where,

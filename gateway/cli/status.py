@@ -15,10 +15,9 @@ from gateway.admin.client import ControlClient, NotRunning
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir, seconds_between
 from gateway.cli.remote import ask_daemon
 from gateway.errors import Refused
-from gateway.files.identify import in_bytes
 from gateway.observability.status import ChannelReport, StatusReport
 from gateway.text import excerpt, printable
-from gateway.text.plain import ago, count, duration
+from gateway.text.plain import ago, count, duration, in_bytes
 
 _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0

@@ -72,6 +72,8 @@ class Answer:
     """Messages to other chats that the command concerns."""
     unanswered: tuple[str, ...] = ()
     """The ids of messages of this chat that the command has dropped."""
+    is_failure: bool = False
+    """The text says why nothing has happened."""
     commit: Commit | None = None
 
 

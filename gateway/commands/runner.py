@@ -120,7 +120,7 @@ class CommandRunner:
 
     async def refuse(self, job: Job, text: str) -> None:
         """Answer a queued command with `text` and nothing else."""
-        await finish_before_cancel(self._commit_queued(job, Answer(text=text)))
+        await finish_before_cancel(self._commit_queued(job, Answer(text=text, is_failure=True)))
 
     async def reply(
         self, inbound: Inbound, text: str, operations: Sequence[Operation] = (), *, is_unknown: bool = False
@@ -148,6 +148,7 @@ class CommandRunner:
             buttons=answer.buttons,
             recipient=None if is_unknown else inbound.sender,
             guild=inbound.guild,
+            is_failure=answer.is_failure,
             unanswered=answer.unanswered,
         )
         parts = [

@@ -14,11 +14,12 @@ from gateway.bounded import BoundedDict
 from gateway.contract import Attachment, AttachmentKind, Channel
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
-from gateway.files.identify import in_bytes, safe_name
+from gateway.files.identify import safe_name
 from gateway.files.store import UPLOADS, FileStore, StoredFile, TooLarge, folder_of
 from gateway.files.to_text import AttachmentReader, configured_transcriber, unavailable
 from gateway.job import Job
 from gateway.sessions import SessionManager, entries
+from gateway.text.plain import in_bytes
 
 log = structlog.get_logger()
 

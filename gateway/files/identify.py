@@ -115,7 +115,6 @@ _LONGEST_SUFFIX = 20
 _PUNCTUATION = frozenset("._-+@,=")
 _KEPT_CATEGORIES = frozenset({"L", "M", "N"})
 """Letters, marks such as accents and vowel signs, and numbers, of every script."""
-_THOUSAND = 1000
 
 
 def safe_name(claimed: str, fallback: str = "file") -> str:
@@ -143,13 +142,3 @@ def shorten_name(name: str, fallback: str = "file") -> str:
     room = MAX_NAME_BYTES - len(suffix.encode()) - 1
     stem = stem.encode()[:room].decode(errors="ignore").strip(". ") or fallback
     return f"{stem}.{suffix}" if suffix else stem
-
-
-def in_bytes(size: int) -> str:
-    """Return a size for people, such as 20 MB."""
-    amount = float(size)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < _THOUSAND or unit == "GB":
-            break
-        amount /= _THOUSAND
-    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "bytes" else f"{amount:.1f} {unit}"  # noqa: PLR2004 - two digits.

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from config import FileSettings
 from gateway.contract import Enclosure
 from gateway.errors import Refused
-from gateway.files.identify import HEAD, in_bytes, media_type, safe_name
+from gateway.files.identify import HEAD, media_type, safe_name
 from gateway.files.store import FileStore, TooLarge, folder_of
 from gateway.job import Job
 from gateway.sessions import SessionManager, entries
+from gateway.text.plain import in_bytes
 
 _BLOCK_SIZE = 1 << 20
 _STORED_AS = re.compile(r"^[0-9a-f]{32}-(out)?\d+-")

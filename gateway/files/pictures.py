@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from gateway.conversation import Message, UserMessage
 from gateway.errors import Refused
-from gateway.files.identify import PICTURES, dimensions, in_bytes, media_type
+from gateway.files.identify import PICTURES, dimensions, media_type
 from gateway.files.store import FileStore
+from gateway.text.plain import in_bytes
 
 MAX_PICTURES = 10
 MAX_PICTURE_BYTES = 3_700_000

@@ -23,10 +23,10 @@ from config.files import fsync_directory, make_private_directory
 from gateway.aio import finish_before_cancel
 from gateway.data_dir import unusable
 from gateway.errors import Refused
-from gateway.files.identify import in_bytes
 from gateway.private_files import NotAFile, open_private, write_all
 from gateway.sessions import Leaving, SessionManager, SessionMeta
 from gateway.sessions.keys import file_name
+from gateway.text.plain import in_bytes
 
 log = structlog.get_logger()
 

@@ -14,11 +14,12 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
 from config import Secret, Settings
 from gateway.contract import Attachment, AttachmentKind
 from gateway.errors import Refused
-from gateway.files.identify import HEAD, PICTURES, as_text, in_bytes, media_type, safe_name
+from gateway.files.identify import HEAD, PICTURES, as_text, media_type, safe_name
 from gateway.files.store import FileStore, StoredFile
 from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.sessions import entries
 from gateway.text import clean
+from gateway.text.plain import in_bytes
 
 log = structlog.get_logger()
 

@@ -11,9 +11,10 @@ from aiohttp import web
 
 from gateway.contract import Access, AttachmentKind, Caller, Route
 from gateway.errors import Refused
-from gateway.files.identify import HEAD, PICTURES, in_bytes, media_type, safe_name
+from gateway.files.identify import HEAD, PICTURES, media_type, safe_name
 from gateway.files.store import UPLOADS, FileStore, TooLarge
 from gateway.http.responses import HttpError
+from gateway.text.plain import in_bytes
 
 UNSENT_KEPT_FOR = timedelta(days=1)
 _BLOCK_SIZE = 1 << 16

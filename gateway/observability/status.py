@@ -14,7 +14,6 @@ from aiohttp import web
 from gateway import __version__
 from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Access, Caller, Route
-from gateway.files.identify import in_bytes
 from gateway.http.routes import Health
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -24,7 +23,7 @@ from gateway.observability.housekeeping import DiskSpace, SessionFlusher
 from gateway.outbound.delivery_health import DeliveryHealth, Outage
 from gateway.sessions import SessionManager
 from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
-from gateway.text.plain import count, duration
+from gateway.text.plain import count, duration, in_bytes
 from gateway.turns.agents import AgentRegistry
 
 COMMIT_TIMEOUT = 10.0

@@ -17,7 +17,6 @@ from gateway.aio import backoff_delays
 from gateway.contract import Address, Channel, Enclosure, Outbound, Receipt
 from gateway.contract.abilities import abilities_of
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
-from gateway.files.identify import in_bytes
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Metrics
 from gateway.outbound.delivery_health import DeliveryHealth
@@ -36,6 +35,7 @@ from gateway.spool import (
 )
 from gateway.spool.spool import retry_while_full
 from gateway.text import split
+from gateway.text.plain import in_bytes
 
 log = structlog.get_logger()
 

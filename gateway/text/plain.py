@@ -32,6 +32,7 @@ def excerpt(text: str, width: int) -> str:
     return line[:end].rstrip() + "…"
 
 
+_THOUSAND = 1000
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
@@ -39,6 +40,16 @@ _DAY = 24 * _HOUR
 
 def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def in_bytes(size: int) -> str:
+    """Return a size for people, such as 20 MB."""
+    amount = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < _THOUSAND or unit == "GB":
+            break
+        amount /= _THOUSAND
+    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "bytes" else f"{amount:.1f} {unit}"  # noqa: PLR2004 - two digits.
 
 
 def duration(span: timedelta) -> str:

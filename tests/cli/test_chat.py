@@ -1,6 +1,7 @@
 """`gatehouse chat` as a process: in pipes and a real terminal, with its own daemon and a running one."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -53,6 +54,95 @@ def test_a_message_from_the_command_line_is_answered(home: Path) -> None:
     done = gatehouse("chat", "--once", "it", "works", home=home)
     assert (done.returncode, done.stderr) == (0, "")
     assert "> it works\n" in done.stdout
+
+
+def test_text_from_a_pipe_follows_the_message_from_the_command_line(home: Path) -> None:
+    done = gatehouse("chat", "--once", "summarise", "this", home=home, stdin="it\nworks\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"> summarise this \\\[Text from standard input\\\] it works$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("stdin", ["", " \n"])
+def test_an_empty_pipe_adds_nothing_to_the_message(home: Path, stdin: str) -> None:
+    done = gatehouse("chat", "--once", "it works", home=home, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "> it works\n" in done.stdout
+    assert "standard input" not in done.stdout
+
+
+def test_a_closed_stdin_adds_nothing_to_the_message(home: Path) -> None:
+    done = _in_shell(home, '"$GATEHOUSE" chat --once it works <&-')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "> it works\n" in done.stdout
+
+
+async def test_a_terminal_as_stdin_adds_nothing_to_the_message(home: Path) -> None:
+    async with in_terminal("chat", "--once", "it works", home=home) as terminal:
+        assert await terminal.ended() == 0
+        await terminal.shows("> it works")
+
+
+def test_a_pipe_that_stays_open_is_reported(home: Path) -> None:
+    with _started(home, "--once", "--timeout", "5", "it works") as chat:
+        assert chat.stderr is not None
+        assert b"Waiting for the end of the standard input" in chat.stderr.readline()
+        assert b"didn't end within 5 seconds" in chat.stderr.readline()
+        assert chat.wait(TIMEOUT) == 1
+
+
+def test_a_long_text_from_a_pipe_is_sent_as_a_file(home: Path) -> None:
+    done = gatehouse("chat", "--once", "summarise this", home=home, stdin="long line\n" * 40_000)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "> summarise this \\[file: stdin.txt, text/plain, 400 kB" in done.stdout
+
+
+def test_files_are_sent_with_the_first_message(home: Path) -> None:
+    (home / "notes.txt").write_text("buy milk")
+    (home / "more notes.txt").write_text("buy bread")
+    files = ["--file", "notes.txt", "--file", str(home / "more notes.txt")]
+    done = gatehouse("chat", *files, home=home, stdin="what is this?\n/history\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "You: what is this?\n[file: notes.txt]\n[file: more_notes.txt]" in done.stdout
+
+
+async def test_a_file_can_be_sent_without_a_message(home: Path) -> None:
+    (home / "notes.txt").write_text("buy milk")
+    async with in_terminal("chat", "--once", "--file", "notes.txt", home=home) as terminal:
+        assert await terminal.ended() == 0
+        await terminal.shows("notes.txt")
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_a_file_that_cannot_be_read_is_reported(home: Path, name: str) -> None:
+    done = gatehouse("chat", "--once", "--file", name, "hi", home=home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"gatehouse: Can't read {name}: ")
+
+
+MODEL = """
+[providers.fake]
+kind = "openai"
+base_url = "http://127.0.0.1:9/v1"
+
+[agents.main]
+provider = "fake"
+model = "small"
+fallbacks = ["fake/big"]
+"""
+
+
+def test_a_model_is_chosen_for_the_session(tmp_path: Path) -> None:
+    write_config(tmp_path, DEFAULTS + MODEL)
+    done = gatehouse("chat", "--model", "fake/big", "--once", "/status", home=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "big" in done.stdout
+    assert "now answers" not in done.stdout
+
+
+def test_a_model_that_is_refused_ends_the_chat(home: Path) -> None:
+    done = gatehouse("chat", "--model", "big", "--once", "hi", home=home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Name the model as provider/model" in done.stderr
 
 
 def test_several_lines_are_answered_in_order_within_one_conversation(home: Path) -> None:
@@ -158,7 +248,7 @@ def test_refused_message_is_reported_on_stderr(home: Path) -> None:
 def test_too_long_input_is_refused(home: Path) -> None:
     done = gatehouse("chat", "--once", home=home, stdin="x" * 300_000)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "gatehouse: A message of the input is longer than 256 KiB. Send it in parts.\n"
+    assert done.stderr == "gatehouse: A message of the input is longer than 250 kB. Send it in parts.\n"
 
 
 @pytest.mark.parametrize("timeout", ["1000000", "1e300"])
@@ -284,17 +374,58 @@ async def test_interactive_chat_streams_stops_and_ends(home: Path) -> None:
         await terminal.shows("You said:")
         await terminal.shows("word0 word1 ")
         terminal.type(CTRL_C)
-        assert "word249" not in await terminal.shows("*Stopped.*")
+        assert "word249" not in await terminal.shows("Stopped.")
         await terminal.prompts()
         terminal.type(f"what is my name{CTRL_C}what time is it\r")
-        await terminal.shows("It is **")
+        await terminal.shows("It is \x1b[1m")
         await terminal.prompts()
         terminal.type(f"{UP}\r")
-        await terminal.shows("It is **")
+        await terminal.shows("It is \x1b[1m")
         await terminal.prompts()
         terminal.type(CTRL_D)
         assert await terminal.ended() == 0
     assert (home / "data" / "chat_history").stat().st_mode & 0o777 == 0o600
+
+
+async def test_help_names_the_keys_and_answers_are_styled(home: Path) -> None:
+    async with in_terminal("chat", home=home) as terminal:
+        await terminal.prompts()
+        terminal.type("/help\r")
+        await terminal.shows("Waiting for the answer. Ctrl-C stops it.")
+        await terminal.shows("/session list")
+        await terminal.shows("Alt-Enter starts a new line")
+        await terminal.prompts()
+        terminal.type("what can you do\r")
+        await terminal.shows("• tell the time: \x1b[36mwhat time is it\x1b[0m\r\n")
+        await terminal.prompts()
+
+
+async def test_escape_sequences_in_an_answer_are_not_obeyed(home: Path) -> None:
+    async with in_terminal("chat", home=home) as terminal:
+        await terminal.prompts()
+        terminal.type(b"\x1b[200~say \xc2\x9b31m \x07 that\x1b[201~\r")
+        await terminal.shows("Waiting for the answer")
+        shown = await terminal.shows("31m  that")
+        await terminal.prompts()
+    assert "\x07" not in shown
+    assert "\x9b" not in shown
+
+
+async def test_no_color_is_respected(home: Path) -> None:
+    async with in_terminal("chat", home=home, NO_COLOR="1") as terminal:
+        await terminal.prompts()
+        terminal.type("what can you do\r")
+        await terminal.shows("• tell the time: what time is it\r\n")
+        await terminal.prompts()
+
+
+async def test_a_dumb_terminal_gets_plain_text(home: Path) -> None:
+    async with in_terminal("chat", home=home, TERM="dumb") as terminal:
+        await terminal.shows("you>")
+        terminal.type("what can you do\r")
+        shown = await terminal.shows("- tell the time: `what time is it`")
+    assert "\x1b[36m" not in shown
+    assert "Waiting" not in shown
 
 
 async def test_prompt_history_survives_between_chats(home: Path) -> None:
@@ -302,7 +433,7 @@ async def test_prompt_history_survives_between_chats(home: Path) -> None:
         async with in_terminal("chat", home=home) as terminal:
             await terminal.prompts()
             terminal.type(keys)
-            await terminal.shows("It is **")
+            await terminal.shows("It is \x1b[1m")
             await terminal.prompts()
             terminal.type(leaving)
             assert await terminal.ended() == 0
@@ -339,7 +470,7 @@ async def test_messages_from_another_client_appear_above_the_prompt(tmp_path: Pa
             await terminal.prompts()
             gatehouse("chat", "--once", "what time is it", home=tmp_path)
             await terminal.shows("(you, elsewhere) what time is it")
-            await terminal.shows("It is **")
+            await terminal.shows("It is \x1b[1m")
 
 
 async def test_chat_reconnects_to_a_restarted_gateway(tmp_path: Path) -> None:
@@ -350,7 +481,7 @@ async def test_chat_reconnects_to_a_restarted_gateway(tmp_path: Path) -> None:
             first.kill()
             with running(tmp_path):
                 terminal.type("what time is it\r")
-                await terminal.shows("It is **")
+                await terminal.shows("It is \x1b[1m")
                 await terminal.prompts()
                 terminal.type(CTRL_D)
                 assert await terminal.ended() == 0

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.files.identify import MAX_NAME_BYTES, in_bytes, safe_name
+from gateway.files.identify import MAX_NAME_BYTES, safe_name
+from gateway.text.plain import in_bytes
 
 
 @pytest.mark.parametrize(

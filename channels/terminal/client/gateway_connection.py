@@ -1,6 +1,7 @@
 """The client's connection to the gateway: reconnects, and resends the messages that are still unanswered."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -47,6 +48,10 @@ def is_quit(text: str) -> bool:
     return text.strip().lower() in {f"/{QUIT}", f"!{QUIT}"}
 
 
+def is_help(text: str) -> bool:
+    return text.strip().lower() in {"/help", "!help"}
+
+
 class PendingMessage:
     """A message of ours until its outcome is known.
 
@@ -54,16 +59,17 @@ class PendingMessage:
     more than once.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, files: tuple[wire.UploadedFile, ...] = ()) -> None:
         self.id = uuid4().hex
         self.text = clean(text)
+        self.files = files
         self._verdict: Verdict | None = None
         self._answer: wire.MessageFrame | None = None
         self._outcome: asyncio.Future[ChatOutcome] = asyncio.get_running_loop().create_future()
 
     @property
     def frame(self) -> wire.ClientMessage:
-        return wire.ClientMessage(id=self.id, text=self.text)
+        return wire.ClientMessage(id=self.id, text=self.text, files=self.files)
 
     def receive(self, frame: wire.ServerFrame) -> None:
         """Note a frame about this message."""
@@ -80,7 +86,8 @@ class PendingMessage:
             return  # The answer came first; the acknowledgement follows.
         if self._answer is not None:
             is_answer = self._verdict is not Verdict.REFUSED and self._is_answered_by(self._answer)
-            self._settle(ChatOutcome(is_answer=is_answer, text=self._answer.text))
+            details = f"\nDetails: {self._answer.details}" if self._answer.details else ""
+            self._settle(ChatOutcome(is_answer=is_answer, text=f"{self._answer.text}{details}"))
         elif self._verdict is Verdict.REFUSED:
             refused = ChatOutcome(is_answer=False, text=REFUSED)
             asyncio.get_running_loop().call_later(REFUSAL_REASON_TIMEOUT, self._settle, refused)
@@ -123,6 +130,7 @@ class GatewayConnection:
         self._socket: ClientWebSocketResponse | None = None
         self._pending: dict[str, PendingMessage] = {}
         self._known_keys: deque[str] = deque(maxlen=MAX_KNOWN_KEYS)
+        self._hello: asyncio.Future[wire.HelloFrame] = asyncio.get_running_loop().create_future()
 
     async def ask(self, message: PendingMessage) -> ChatOutcome:
         """Send a message and wait for its outcome, without a timeout."""
@@ -139,6 +147,10 @@ class GatewayConnection:
             return await message.outcome()
         finally:
             del self._pending[message.id]
+
+    async def max_text_chars(self) -> float:
+        """Return how long the text of a message may be."""
+        return (await self._hello).max_text_chars or math.inf
 
     async def open(self) -> None:
         self._socket = await self._connect(PATH)
@@ -189,6 +201,9 @@ class GatewayConnection:
                 continue
             subject: str | None = None
             match frame:
+                case wire.HelloFrame():
+                    if not self._hello.done():
+                        self._hello.set_result(frame)
                 case wire.MessageFrame():
                     # A reconnect may bring a message a second time.
                     if frame.key in self._known_keys:

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from channels.terminal.client.gateway_connection import GatewayConnection, PendingMessage, is_quit
-from channels.websocket.wire import ErrorFrame, MessageFrame, ServerFrame
+from channels.websocket.wire import ErrorFrame, MessageFrame, ServerFrame, UploadedFile
 from gateway.contract import OutboundKind
-from gateway.errors import GatehouseError
+from gateway.errors import GatehouseError, Refused
 from gateway.text import excerpt, printable
+from gateway.text.plain import in_bytes
 
 EXIT_UNANSWERED = 1
 EXIT_EMPTY = 2
 NOTHING_TO_SEND = "There was nothing to send: the input is empty."
+NOTE_AFTER = 3.0
+"""Seconds after which a person is told that the standard input has not ended."""
+WAITING_FOR_INPUT = "Waiting for the end of the standard input. If there is none, add </dev/null to the command."
 CHUNK_SIZE = 64 * 1024
-MAX_INPUT_SIZE = 256 * 1024
+MAX_INPUT_SIZE = 250_000
 """In bytes per message; far more than a gateway accepts."""
 
 
@@ -44,14 +48,14 @@ class PipedChat:
             case _:
                 return
 
-    async def send(self, connection: GatewayConnection, text: str) -> int:
+    async def send(self, connection: GatewayConnection, text: str, files: tuple[UploadedFile, ...] = ()) -> int:
         """Send one message, print its answer and return the exit code."""
-        if not text.strip():
+        if not text.strip() and not files:
             self._report(NOTHING_TO_SEND)
             return EXIT_EMPTY
         try:
             async with asyncio.timeout(self.answer_timeout):
-                outcome = await connection.ask(PendingMessage(text))
+                outcome = await connection.ask(PendingMessage(text, files))
         except TimeoutError:
             self._report(f"No answer came within {self.answer_timeout:g} seconds to: {excerpt(text, 60)}")
             return EXIT_UNANSWERED
@@ -62,14 +66,38 @@ class PipedChat:
         await asyncio.to_thread(_print, outcome.text, self.out)
         return 0
 
-    async def send_each(self, connection: GatewayConnection, lines: AsyncIterator[str]) -> int:
-        """Send each non-blank line after the previous one is answered; return the highest exit code."""
+    async def choose_model(self, connection: GatewayConnection, model: str) -> bool:
+        """Choose the model of the session, as `/model` does. Return False if that is refused, after a sentence."""
+        chosen = await connection.ask(PendingMessage(f"/model {model}"))
+        if not chosen.is_answer:
+            self._report(chosen.text)
+        return chosen.is_answer
+
+    async def read_beside(self, descriptor: int, *, limit: int) -> str:
+        """Read the text that goes with a message from the command line. Say so if it does not come."""
+        note = asyncio.get_running_loop().call_later(NOTE_AFTER, self._report, WAITING_FOR_INPUT)
+        try:
+            async with asyncio.timeout(self.answer_timeout):
+                return await read_all(descriptor, limit=limit)
+        except TimeoutError:
+            raise Refused(f"The standard input didn't end within {self.answer_timeout:g} seconds.") from None
+        finally:
+            note.cancel()
+
+    async def send_each(
+        self, connection: GatewayConnection, lines: AsyncIterator[str], files: tuple[UploadedFile, ...] = ()
+    ) -> int:
+        """Send each non-blank line after the previous one is answered; return the highest exit code.
+
+        The `files` go with the first line.
+        """
         codes: list[int] = []
         async for line in lines:
             if is_quit(line):
                 return max(codes, default=0)
             if line.strip():
-                codes.append(await self.send(connection, line))
+                codes.append(await self.send(connection, line, files))
+                files = ()
         if not codes:
             self._report(NOTHING_TO_SEND)
         return max(codes, default=EXIT_EMPTY)
@@ -83,13 +111,13 @@ def _print(text: str, stream: TextIO) -> None:
     stream.flush()
 
 
-async def read_all(descriptor: int) -> str:
-    """Read to the end of the input. Bytes that are not UTF-8 are replaced."""
-    data = b""
+async def read_all(descriptor: int, *, limit: int = MAX_INPUT_SIZE) -> str:
+    """Read to the end of the input, which is at most `limit` bytes long. Bytes that are not UTF-8 are replaced."""
+    chunks: list[bytes] = []
     while chunk := await _read_chunk(descriptor):
-        data += chunk
-        _check_size(data)
-    return data.decode("utf-8", "replace")
+        chunks.append(chunk)
+        _check_size(sum(map(len, chunks)), limit)
+    return b"".join(chunks).decode("utf-8", "replace")
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[str]:
@@ -98,16 +126,16 @@ async def read_lines(descriptor: int) -> AsyncIterator[str]:
     while chunk := await _read_chunk(descriptor):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            _check_size(line)
+            _check_size(len(line))
             yield line.decode("utf-8", "replace").removesuffix("\r")
-        _check_size(rest)
+        _check_size(len(rest))
     if rest:
         yield rest.decode("utf-8", "replace").removesuffix("\r")
 
 
-def _check_size(data: bytes) -> None:
-    if len(data) > MAX_INPUT_SIZE:
-        raise InputTooLong(f"A message of the input is longer than {MAX_INPUT_SIZE // 1024} KiB. Send it in parts.")
+def _check_size(size: int, limit: int = MAX_INPUT_SIZE) -> None:
+    if size > limit:
+        raise InputTooLong(f"A message of the input is longer than {in_bytes(limit)}. Send it in parts.")
 
 
 async def _read_chunk(descriptor: int) -> bytes:

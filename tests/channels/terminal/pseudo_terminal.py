@@ -61,8 +61,9 @@ class Terminal:
 
 
 @asynccontextmanager
-async def in_terminal(*arguments: str, home: Path) -> AsyncIterator[Terminal]:
-    outer, process = _started(arguments, home)
+async def in_terminal(*arguments: str, home: Path, **extra: str) -> AsyncIterator[Terminal]:
+    """Run a command, with `extra` variables in its environment."""
+    outer, process = _started(arguments, home, extra)
     terminal = Terminal(outer, process)
     loop = asyncio.get_running_loop()
     loop.add_reader(outer, terminal.read)
@@ -76,9 +77,10 @@ async def in_terminal(*arguments: str, home: Path) -> AsyncIterator[Terminal]:
         os.close(outer)
 
 
-def _started(arguments: Sequence[str], home: Path) -> tuple[int, subprocess.Popen[bytes]]:
+def _started(arguments: Sequence[str], home: Path, extra: dict[str, str]) -> tuple[int, subprocess.Popen[bytes]]:
     outer, inner = os.openpty()
-    extra = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # Nothing here answers cursor position requests.
+    # Nothing here answers cursor position requests.
+    extra = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **extra}
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, str(COMMAND), *arguments],
         cwd=home,

@@ -12,8 +12,9 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from channels.terminal.client.answer_view import SEPARATOR, PlainAnswer
 from channels.terminal.client.gateway_connection import GatewayConnection, PendingMessage, connected
-from channels.terminal.client.interactive import SEPARATOR, AnswerPrinter, InteractiveChat
+from channels.terminal.client.interactive import InteractiveChat
 from channels.terminal.client.prompt import ChatPrompt
 from channels.websocket.wire import ServerFrame
 from gateway.text import printable
@@ -225,7 +226,7 @@ async def test_a_lost_gateway_ends_the_prompt(person: Person) -> None:
 
 @given(text=st.text(), cuts=st.lists(st.integers(min_value=0, max_value=50)))
 def test_drafts_and_the_rest_add_up_to_the_answer(text: str, cuts: list[int]) -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     printed = "".join(printer.draft(text[:cut]) for cut in sorted(cuts)) + printer.finish(text)
     assert printed.rstrip() == printable(text).rstrip()
     assert printed.endswith("\n")
@@ -233,38 +234,38 @@ def test_drafts_and_the_rest_add_up_to_the_answer(text: str, cuts: list[int]) ->
 
 @given(drafts=st.lists(st.text()), text=st.text())
 def test_the_whole_answer_is_printed_after_any_drafts(drafts: list[str], text: str) -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     printed = "".join(map(printer.draft, drafts)) + printer.finish(text)
     assert "".join(printed.split()).endswith("".join(printable(text).split()))
     assert printed == printable(printed)
 
 
 def test_an_answer_that_differs_from_its_drafts_is_printed_whole_after_a_separator() -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     assert printer.draft("It is ni") == "It is ni"
     assert printer.finish("It was ten.") == f"{SEPARATOR}It was ten.\n"
 
 
 def test_a_draft_that_does_not_continue_the_text_is_skipped() -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     printer.draft("one")
     assert printer.draft("two") == ""
     assert printer.draft("one more") == " more"
 
 
 def test_escape_sequences_are_not_printed() -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     assert printer.draft("red\x1b[31m") == "red[31m"
     assert printer.finish("red\x1b[31m\x1b]0;owned\x07\r!") == "]0;owned!\n"
 
 
 def test_trailing_space_of_a_draft_is_ignored() -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     printer.draft("done ")
     assert printer.finish("done") == "\n"
 
 
 def test_space_that_became_a_paragraph_break_is_a_continuation() -> None:
-    printer = AnswerPrinter()
+    printer = PlainAnswer()
     printer.draft("first ")
     assert printer.finish("first\n\nsecond") == "\n\nsecond\n"
