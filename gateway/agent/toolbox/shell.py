@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,9 @@ _MAX_CONCURRENT = 8
 """Commands of one agent, in all its conversations."""
 _QUEUE_TIMEOUT = 10.0
 _MARK = "GATEHOUSE_SHELL"
-_MAX_SWEEPS = 20
+_MAX_SWEEPS = 40
+_CLEAN_SWEEPS = 3
+_SWEEP_INTERVAL = 0.02
 _ATTACHMENTS_HINT = f"[There is no sandbox here. The files of {ATTACHMENTS} are in the folder $ATTACHMENTS.]"
 
 
@@ -104,13 +107,17 @@ async def _run_unsandboxed(command: SandboxCommand) -> ProcessResult:
 
     def sweep() -> None:
         """Kill processes that left the process group. They still have the mark in their environment."""
+        clean_sweeps = 0
         for _ in range(_MAX_SWEEPS):
             found = [entry.name for entry in os.scandir("/proc") if entry.name.isdigit() and is_marked(entry.name)]
-            if not found:
+            # One clean sweep is not enough: a process that is just starting a program shows no environment.
+            clean_sweeps = 0 if found else clean_sweeps + 1
+            if clean_sweeps == _CLEAN_SWEEPS:
                 return
             for process in found:
                 with suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
+            time.sleep(_SWEEP_INTERVAL)
 
     return await run_process(
         with_own_keyring(prlimit_argv(command.command, command.limits)),
