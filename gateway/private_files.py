@@ -5,9 +5,10 @@ place: a link to another file, a named pipe that never ends, a folder.
 """
 
 import errno
+import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -158,3 +159,28 @@ def read_range(descriptor: int, begin: int, end: int) -> bytes:
             raise OSError(errno.EIO, "The disk returned less than the file contains")
         data += part
     return data
+
+
+def delete_copies(path: Path, texts: Collection[bytes]) -> None:
+    """Delete the copies of `path` that were set aside and contain one of the texts. Raises `OSError`.
+
+    They are named `<name>.corrupt-<time>` or `<name>.version-<number>`.
+    """
+    for copy in [*path.parent.glob(f"{path.name}.corrupt-*"), *path.parent.glob(f"{path.name}.version-*")]:
+        if _contains(copy, texts):
+            copy.unlink()
+            log.warning("set_aside_copy_deleted", file=copy.name)
+
+
+def _contains(path: Path, texts: Collection[bytes]) -> bool:
+    try:
+        descriptor = open_private(path)
+    except NotAFile:  # A person may have put a folder there.
+        return False
+    try:
+        if os.fstat(descriptor).st_size == 0:  # An empty file cannot be mapped.
+            return False
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(text) >= 0 for text in texts)
+    finally:
+        os.close(descriptor)

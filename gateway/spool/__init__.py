@@ -1,5 +1,6 @@
 """The spool: a write-ahead log with the inbox, the outbox and transcript entries. See `docs/behaviour.md`."""
 
+from gateway.spool.deletion import DeleteSession, DropEntries
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
 from gateway.spool.operations import (
     AddToInbox,
@@ -48,6 +49,8 @@ __all__ = [
     "CommitRefused",
     "Conflict",
     "DeleteDraft",
+    "DeleteSession",
+    "DropEntries",
     "Duplicate",
     "InboxRow",
     "InboxState",

@@ -240,12 +240,14 @@ class MarkSending(Operation, frozen=True, kw_only=True):
 
 
 _MARK_DELIVERED = (
-    "UPDATE outbox SET state = 'delivered', receipt = ?, delivered_at = ?, reason = '' "  # noqa: S608 - constants only
+    "UPDATE outbox SET state = 'delivered', receipt = ?, delivered_at = ?, reason = '', message = '{}' "  # noqa: S608 - constants only
     f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.DELIVERED))})"
 )
 
 
 class MarkDelivered(Operation, frozen=True, kw_only=True):
+    """Record that a part has arrived. Its text is not kept."""
+
     key: str
     receipt: Receipt
     at: datetime

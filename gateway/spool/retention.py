@@ -32,10 +32,13 @@ _SEEN = """
         OR (at < :horizon AND id <= (SELECT max(id) FROM seen) - :always)
     )
 """
+# A row stays while a part of its reply is undelivered or dead: it says which session the part belongs to.
 _INBOX_FINISHED = """
     DELETE FROM inbox WHERE id IN (
         SELECT id FROM inbox WHERE state IN ('answered', 'abandoned')
-        AND (accepted_at < :horizon OR id <= (SELECT max(id) FROM inbox) - :limit) ORDER BY id LIMIT :chunk
+        AND (accepted_at < :horizon OR id <= (SELECT max(id) FROM inbox) - :limit)
+        AND turn NOT IN (SELECT turn FROM outbox WHERE state <> 'delivered' AND turn IS NOT NULL)
+        ORDER BY id LIMIT :chunk
     )
 """
 _OUTBOX_FINISHED = """

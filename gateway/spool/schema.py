@@ -109,7 +109,20 @@ _REMINDERS: Step = (
     "CREATE INDEX reminders_over ON reminders (over_at) WHERE over_at IS NOT NULL",
 )
 
-MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS)
+# Sessions whose deletion is not finished. `outbox_id` is the newest row of the outbox at that time. The text of a
+# delivered message is not needed any more, so it is no longer kept.
+_DELETIONS: Step = (
+    """
+    CREATE TABLE deletions (
+        session TEXT PRIMARY KEY,
+        outbox_id INTEGER NOT NULL,
+        is_purged INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
+    "UPDATE outbox SET message = '{}' WHERE state = 'delivered'",
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS, _DELETIONS)
 
 
 class Newer(Exception):

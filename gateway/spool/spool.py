@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,9 +15,10 @@ from typing import Self, TypeVar
 
 from gateway.aio import backoff_delays
 from gateway.contract import Address
-from gateway.spool import queries, retention
+from gateway.private_files import delete_copies
+from gateway.spool import deletion, queries, retention
 from gateway.spool.database import copy_database
-from gateway.spool.errors import SpoolBroken, SpoolFull
+from gateway.spool.errors import SpoolBroken, SpoolFull, as_spool_error
 from gateway.spool.operations import AddToInbox, MarkSeen, Operation
 from gateway.spool.rows import InboxRow, RecoveredWork, ReminderRow, SpoolListing, Stats, UsageTotal
 from gateway.spool.writer import OnCommitted, Writer
@@ -125,6 +126,30 @@ class Spool:
         while sessions:
             step = partial(queries.drop_entries, sessions[:_ENTRIES_PER_STEP], _ENTRIES_PER_STEP)
             del sessions[: await self._writer.run(step)]
+
+    async def deletions(self) -> list[str]:
+        """Return the keys of deleted sessions whose text may still be in the spool or in files."""
+        return await self._writer.run(deletion.deletions)
+
+    async def undelivered_turns(self, session: str) -> set[str]:
+        """Return the turns of a session whose replies are not delivered yet."""
+        return await self._writer.run(partial(deletion.undelivered_turns, session))
+
+    async def purge(self, sessions: Collection[str]) -> list[str]:
+        """Remove the last copies of the text of deleted sessions, and return the keys of those that have none left.
+
+        The others have replies that wait to be sent: call this again for them. Commits wait while it runs. Raises
+        `SpoolFull`, `SpoolBroken` or `OSError` if the text is not removed.
+        """
+        due = await self._writer.run(partial(deletion.to_purge, list(sessions)))
+        if not due:
+            return []
+        try:
+            await self._writer.run(partial(deletion.purge, self.path), in_transaction=False)
+        except sqlite3.Error as error:
+            raise as_spool_error(error) from error
+        await asyncio.to_thread(delete_copies, self.path, [session.encode() for session in due])
+        return await self._writer.run(partial(deletion.end_deletions, due))
 
     async def delete_old_rows(
         self, now: datetime, *, keep: timedelta = timedelta(hours=48), max_seen: int = 200_000

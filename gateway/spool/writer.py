@@ -152,7 +152,7 @@ class Writer:
         """Run `work` in the writer thread and return its answer once the transaction is on disk.
 
         If the caller is cancelled after the job was queued, the job still runs. `on_done` is called in either case.
-        Work outside a transaction must only read.
+        Work outside a transaction must not change rows.
         """
         try:
             await self._slots.acquire()

@@ -97,6 +97,11 @@ class _Connection(sqlite3.Connection):
     tables: frozenset[str] = frozenset()
 
     def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:  # noqa: ANN401 - as SQLite takes them
+        if statement == "VACUUM":
+            reach("vacuum before")
+            cursor = super().execute(statement)
+            reach("vacuum after")
+            return cursor
         if statement != "COMMIT":
             self.tables |= frozenset(_TABLE.findall(statement))
             return super().execute(statement, *given)
