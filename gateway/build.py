@@ -18,6 +18,7 @@ from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
 from gateway.backup.restore import require_complete_restore
 from gateway.commands.agents import AgentCommands
+from gateway.commands.deletion import SessionDeletion
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands
 from gateway.commands.reminders import ReminderCommands
@@ -29,7 +30,7 @@ from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.descriptors import descriptor_limit, descriptors_for_connections
 from gateway.files.download import AttachmentDownloads
 from gateway.files.migration import migrate_workspaces
-from gateway.files.store import FileStore, session_file_remover
+from gateway.files.store import FileStore
 from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.responses import HttpLimits
@@ -87,7 +88,7 @@ async def open_daemon(
         store = FileStore(directory / "files", settings.files.max_stored_bytes)
         await store.open()
         sessions = await SessionManager.open(
-            directory / "sessions", settings.session, now, journal=spool, on_leaving=session_file_remover(store)
+            directory / "sessions", settings.session, now, journal=spool, remove_files=store.remove_session
         )
         closing.push_async_callback(sessions.close)
         await sessions.recover()
@@ -228,9 +229,10 @@ def build_daemon(
     )
     revocation = Revocation(live, lanes, readings, turns)
     pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post, on_revoked=revocation.enforce)
+    deletion = SessionDeletion(sessions, lanes, spool, delivery)
     commands = CommandRunner(
         {
-            **SessionCommands(live, sessions, lanes, spool, now=now).handlers(),
+            **SessionCommands(live, sessions, lanes, deletion, now=now).handlers(),
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **TurnCommands(sessions, lanes, readings, approvals, spool).handlers(),
@@ -308,7 +310,7 @@ def build_daemon(
             *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),
-            *session_routes(sessions),
+            *session_routes(sessions, deletion.delete),
             *backup_routes(settings.gateway.data_dir, spool, sessions, now=now, config=config_path),
             *uploads.routes(),
             *channels.routes(),

@@ -21,6 +21,7 @@ from gateway.admin.session_routes import FRAME_TIMEOUT, ListedSession, LocalArch
 from gateway.backup.restore import require_complete_restore
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
+from gateway.files.store import FileStore
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.spool import Spool
 
@@ -109,8 +110,15 @@ async def open_stores(
         require_complete_restore(directory)
         # After a crash, the spool's journal holds entries that are missing in the transcripts.
         spool = None if as_found else await stack.enter_async_context(await Spool.open(directory))
+        files = FileStore(directory / "files", settings.files.max_stored_bytes)
+        if not as_found:
+            await files.open()
         manager = await SessionManager.open(
-            directory / "sessions", settings.session, lambda: datetime.now(UTC), journal=spool
+            directory / "sessions",
+            settings.session,
+            lambda: datetime.now(UTC),
+            remove_files=files.remove_session,
+            journal=spool,
         )
         stack.push_async_callback(manager.close)
         if not as_found:

@@ -39,8 +39,9 @@ class LocalArchive:
     All methods raise `Refused`, with a message for the operator, if they cannot do their work.
     """
 
-    def __init__(self, manager: SessionManager) -> None:
+    def __init__(self, manager: SessionManager, delete: Callable[[str], Awaitable[None]] | None = None) -> None:
         self._manager = manager
+        self._delete = delete or manager.delete
 
     async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
         """Yield the sessions of one scope, or of all. The sessions of a scope come together, newest first."""
@@ -72,7 +73,7 @@ class LocalArchive:
 
     async def delete(self, key: str) -> None:
         self._require_session(key)
-        await self._manager.delete(key)
+        await self._delete(key)
 
     async def verify(self) -> VerifyReport:
         with _refuse_os_errors("Can't read the sessions folder"):
@@ -101,8 +102,9 @@ MAX_LINES = 100_000
 _T = TypeVar("_T")
 
 
-def session_routes(sessions: SessionManager) -> list[Route]:
-    archive = LocalArchive(sessions)
+def session_routes(sessions: SessionManager, delete_session: Callable[[str], Awaitable[None]]) -> list[Route]:
+    """Return the routes. `delete_session` also ends the work of the session."""
+    archive = LocalArchive(sessions, delete_session)
 
     async def list_sessions(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         async for listed in archive.sessions(query.get("scope")):

@@ -6,14 +6,14 @@ from datetime import datetime
 from gateway.access.rights import Action, check_right
 from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers, is_number, parse_number
-from gateway.commands.turns import DroppedJobs
+from gateway.commands.deletion import SessionDeletion
 from gateway.contract import Button
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries, undo_last_turn
 from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
-from gateway.spool import Operation, Spool
+from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import ago, count
 
@@ -27,12 +27,18 @@ _SPEAKERS = {"user": "You", "assistant": "Agent", "gateway": "Gateway"}
 
 class SessionCommands:
     def __init__(
-        self, live: Live, sessions: SessionManager, lanes: Lanes[Job], spool: Spool, *, now: Callable[[], datetime]
+        self,
+        live: Live,
+        sessions: SessionManager,
+        lanes: Lanes[Job],
+        deletion: SessionDeletion,
+        *,
+        now: Callable[[], datetime],
     ) -> None:
         self._live = live
         self._sessions = sessions
         self._lanes = lanes
-        self._spool = spool
+        self._deletion = deletion
         self._now = now
 
     def handlers(self) -> Handlers:
@@ -132,20 +138,10 @@ class SessionCommands:
         if not call.argument:
             raise Refused("Which one? Add its number, like /session delete 2. /session list shows the numbers.")
         session = self._find(call, call.argument)
-        # 1. Take out the waiting messages, so that none of them starts a turn in the session.
-        # 2. Stop the turn that is running. It can no longer write to the session.
-        # 3. Delete the session. If that fails, the messages go back into the lane.
-        dropped = DroppedJobs(self._spool, [(self._lanes, session.key)])
-        self._lanes.stop(session.key, "The session was deleted.")
-        try:
-            await self._sessions.delete(session.key)
-        except Exception:
-            dropped.put_back()
-            raise
-        active = self._sessions.active(call.routed.scope)
-        where = f" You are now in session {active.number}." if active and call.session == session.key else ""
-        sentence = f"Session {session.number} is deleted.{where}"
-        return dropped.answer(sentence, call.inbound, reason="its session was deleted")
+        others = [other for other in self._sessions.list(call.routed.scope) if other.key != session.key]
+        # If the active session is deleted, the newest other one becomes active.
+        where = f" You are now in session {others[0].number}." if others and call.session == session.key else ""
+        return await self._deletion.answer(session.key, f"Session {session.number} is deleted.{where}", call.inbound)
 
     async def info(self, call: Call) -> Answer:
         session = self._find(call, call.argument)

@@ -28,10 +28,11 @@ class DroppedJobs:
         for lanes, key, jobs in self._taken:
             lanes.put_back(key, jobs)
 
-    def answer(self, sentence: str, asked_by: Inbound, *, reason: str) -> Answer:
+    def answer(self, sentence: str, asked_by: Inbound | None, *, reason: str) -> Answer:
         """Return an answer that also says how many messages were dropped. Those from other chats are told there."""
         dropped = f" {count(len(self._jobs), 'waiting message')} dropped." if self._jobs else ""
-        here = [job.inbound for job in self._jobs if job.inbound.address == asked_by.address]
+        chat = asked_by.address if asked_by is not None else None
+        here = [job.inbound for job in self._jobs if job.inbound.address == chat]
         return Answer(
             text=f"{sentence}{dropped}",
             operations=tuple(
@@ -48,7 +49,7 @@ class DroppedJobs:
                     guild=job.inbound.guild,
                 )
                 for job in self._jobs
-                if job.inbound.address != asked_by.address
+                if job.inbound.address != chat
             ),
             unanswered=tuple(inbound.message_id for inbound in here if inbound.message_id),
             commit=self._commit,

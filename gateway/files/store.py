@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from gateway.aio import finish_before_cancel
 from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.private_files import NotAFile, open_private, write_all
-from gateway.sessions import Leaving, SessionManager, SessionMeta
+from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
 from gateway.text.plain import in_bytes
 
@@ -294,16 +294,6 @@ class FileStore:
         if not (_COMPONENT.fullmatch(folder) and _COMPONENT.fullmatch(name)):
             raise Refused("There is no such file.")
         return self._root / folder / name
-
-
-def session_file_remover(store: FileStore) -> Callable[[SessionMeta, Leaving], Coroutine[None, None, None]]:
-    """Return a callback that deletes the files of a session when the session is deleted."""
-
-    async def remove(meta: SessionMeta, why: Leaving) -> None:
-        if why is not Leaving.ROTATED:
-            await store.remove_session(meta.key)
-
-    return remove
 
 
 async def _write_chunks(descriptor: int, chunks: AsyncIterable[bytes], limit: int) -> int:

@@ -5,7 +5,7 @@ The outbox itself is a table of the spool: see `AddToOutbox` and the operations 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.aio import backoff_delays
+from gateway.bounded import BoundedDict
 from gateway.contract import Address, Channel, Enclosure, Outbound, Receipt
 from gateway.contract.abilities import abilities_of
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
@@ -33,6 +34,7 @@ from gateway.spool import (
     Spool,
     WithdrawMessage,
 )
+from gateway.spool.deletion import without_text
 from gateway.spool.spool import retry_while_full
 from gateway.text import split
 from gateway.text.plain import in_bytes
@@ -49,6 +51,7 @@ KNOWN_RECEIPTS_AGE = timedelta(days=1)
 
 SEND_TIMEOUT = 60.0
 FILE_TIMEOUT = 600.0
+MAX_ERASED = 10_000
 COMMIT_DELAY = 0.002
 """Seconds that the commit of a delivery may wait to share its transaction with another one."""
 GIVE_UP_AFTER = 24 * 3600.0
@@ -134,6 +137,8 @@ class Delivery:
         """Keys of parts that were committed as being sent, and have not been sent yet."""
         self._committing: set[str] = set()
         """Chats whose last message has arrived, while that is being committed."""
+        self._erased = BoundedDict[str, None](MAX_ERASED)
+        """Turns of deleted sessions whose replies were not delivered yet."""
         self.chats: Lanes[OutboxRow] = Lanes(self._deliver, name="chat")
 
     def compose(
@@ -192,6 +197,11 @@ class Delivery:
         """Deliver a row of the outbox, new or revived by a person."""
         self.chats.put(_chat_key(row.message.address), row)
 
+    def erase(self, turns: Iterable[str]) -> None:
+        """Send the replies of these turns without their text: their session was deleted, also from the outbox."""
+        for turn in turns:
+            self._erased[turn] = None
+
     def recover(self, row: OutboxRow) -> None:
         """Deliver a row that was in the outbox when the daemon started."""
         channel = self._channel(row.message)
@@ -237,6 +247,8 @@ class Delivery:
                     self._marked.discard(row.key)
                     await self._commit(WithdrawMessage(key=row.key), *self._drafts.drop(row.key))
                     return
+                if row.turn in self._erased:
+                    row = replace(row, message=without_text(row.message))
                 begun = self.health.clock()
                 failure = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
                 if failure is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -31,6 +31,12 @@ class Journal(Protocol):
 
     async def drop_entries(self, upto: Mapping[str, int]) -> None:
         """Drop the entries of each session up to the given seq: they are durable in their transcripts."""
+
+    async def deletions(self) -> list[str]:
+        """Return the keys of deleted sessions whose deletion is not finished."""
+
+    async def purge(self, sessions: Collection[str]) -> list[str]:
+        """Remove the last copies of the text of deleted sessions. Return the keys of those that have none left."""
 
 
 def replay(disk: Disk, key: str, lines: JournalLines) -> int:

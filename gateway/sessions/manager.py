@@ -15,6 +15,7 @@ import structlog
 
 from config import SessionSettings
 from gateway.aio import WorkerThread
+from gateway.bounded import BoundedDict
 from gateway.contract import Address
 from gateway.conversation import Message
 from gateway.data_dir import unusable
@@ -26,7 +27,16 @@ from gateway.sessions.history import VisibleLine
 from gateway.sessions.journal import Journal
 from gateway.sessions.keys import session_key
 from gateway.sessions.recovery import RecoveryReport
-from gateway.sessions.retention import IsBusy, Leaving, OnLeaving, Retention, SweepReport, never_busy, no_archiver
+from gateway.sessions.retention import (
+    IsBusy,
+    OnLeaving,
+    RemoveFiles,
+    Retention,
+    SweepReport,
+    never_busy,
+    no_archiver,
+    no_files,
+)
 from gateway.sessions.session import Session, SessionMeta, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -37,6 +47,9 @@ from gateway.sessions.store import SessionStore, Then
 from gateway.spool import Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+# Deleted sessions that are remembered, for turns that are still running in them.
+MAX_DELETED = 1000
 
 
 class SessionManager:
@@ -53,15 +66,17 @@ class SessionManager:
         clock: Callable[[], datetime],
         *,
         on_leaving: OnLeaving = no_archiver,
+        remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
     ) -> None:
         # May be replaced at any time.
         self.settings = settings
         self._clock = clock
+        self._deleted = BoundedDict[str, None](MAX_DELETED)
         self._store = SessionStore(disk, clock, journal)
         # For long reads that must not delay appends.
         self._reader = WorkerThread("sessions-reader")
-        self._retention = Retention(self._store, clock, on_leaving)
+        self._retention = Retention(self._store, clock, on_leaving, remove_files)
 
     @classmethod
     async def open(
@@ -71,14 +86,17 @@ class SessionManager:
         clock: Callable[[], datetime],
         *,
         on_leaving: OnLeaving = no_archiver,
+        remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
     ) -> SessionManager:
         """Create the folders. Raises `CannotStart` if they cannot be used.
 
-        `on_leaving` is the archiver. `journal` makes every append durable; without it, entries survive a crash of the
-        process but not a power cut.
+        `on_leaving` is the archiver. `remove_files` deletes the attachments of a deleted session. `journal` makes every
+        append durable; without it, entries survive a crash of the process but not a power cut.
         """
-        manager = cls(Disk(directory), settings, clock, on_leaving=on_leaving, journal=journal)
+        manager = cls(
+            Disk(directory), settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal
+        )
         try:
             await manager._store.disk_thread.submit(manager._store.disk.prepare)
         except OSError as error:
@@ -278,13 +296,24 @@ class SessionManager:
         """
         return await self._store.append(key, entries, also=also, then=then)
 
-    async def delete(self, key: str) -> None:
-        """Remove a session for good: file, memory and index. Raises `Refused` if it does not exist.
+    async def delete(self, key: str, *, also: Sequence[Operation] = (), then: Then | None = None) -> None:
+        """Delete a session for good, in one commit with `also`. Raises `Refused` if it does not exist.
 
-        A turn that is running in it can no longer write to it. If it was the active one, the newest other session
-        of the scope becomes active.
+        If the commit fails, nothing has happened. Otherwise no crash can undo it, and `then` is called. After the next
+        flush no text of the session is left. A turn that is running in it can no longer write to it. If it was the
+        active one, the newest other session of the scope becomes active.
         """
-        await self._retention.remove(key, Leaving.DELETED)
+
+        def committed() -> None:
+            self._deleted[key] = None
+            if then is not None:
+                then()
+
+        await self._retention.delete(key, also=also, then=committed)
+
+    def was_deleted(self, key: str) -> bool:
+        """Return True if a session was deleted since the start. Only the last thousand are known."""
+        return key in self._deleted
 
     async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy = never_busy) -> builtins.list[str]:
         """Remove the least recently used sessions beyond `limit` (default: `backlog_limit`), and return their keys.

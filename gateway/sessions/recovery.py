@@ -71,10 +71,14 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(disk: Disk, now: datetime) -> Recovered:
-    """Find every session. Damaged files are set aside, never deleted."""
+def recover(disk: Disk, now: datetime, deleted: frozenset[str] = frozenset()) -> Recovered:
+    """Find every session. Damaged files are set aside, never deleted.
+
+    `deleted` has the keys of sessions whose deletion is not finished.
+    """
     index.set_aside_other_kinds(disk.index_path, now)
-    clean = index.read_clean(disk.index_path, disk.transcripts)
+    # An unfinished deletion may have been committed after the index was marked clean.
+    clean = None if deleted else index.read_clean(disk.index_path, disk.transcripts)
     if clean is not None:
         return Recovered(
             scopes=clean.encoded,
@@ -88,11 +92,15 @@ def recover(disk: Disk, now: datetime) -> Recovered:
     known = listed or index.IndexContents(scopes={})
     unlisted, not_files = _transcript_sizes(disk.transcripts, counts)
     # Files of deleted sessions must not be adopted: the sessions would come back.
-    undeleted = frozenset(key for key in known.doomed if unlisted.pop(file_name(key), None) is not None)
+    undeleted = deleted | {key for key in known.doomed if unlisted.get(file_name(key)) is not None}
+    for key in undeleted:
+        unlisted.pop(file_name(key), None)
     sessions: dict[str, SessionState] = {}
     lost: set[str] = set()
     for scope in known.scopes.values():
         for key, state in scope.sessions.items():
+            if key in undeleted:
+                continue
             size = unlisted.pop(file_name(key), None)
             if file_name(key) in not_files:
                 lost.add(key)

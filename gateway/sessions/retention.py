@@ -1,7 +1,7 @@
 """Retention: which sessions are pruned, expired or completed for being idle, and how a session is removed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,8 +16,8 @@ from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionStatus
-from gateway.sessions.store import SessionStore
-from gateway.spool import SpoolFull
+from gateway.sessions.store import SessionStore, Then
+from gateway.spool import DeleteSession, Operation, SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -42,6 +42,9 @@ class Leaving(StrEnum):
 # The archiver. It is awaited before a session is removed, and after another one has become the active one.
 OnLeaving = Callable[[SessionMeta, Leaving], Awaitable[None]]
 
+# Deletes the attachments of the session with this key. Returns False if the disk refuses.
+RemoveFiles = Callable[[str], Awaitable[bool]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
@@ -60,6 +63,11 @@ def never_busy(_key: str) -> bool:
 
 async def no_archiver(_meta: SessionMeta, _why: Leaving) -> None:
     """Archive nothing."""
+
+
+async def no_files(_key: str) -> bool:
+    """Delete no attachments, because there are none."""
+    return True
 
 
 def surplus_sessions(scope: Scope, limit: int, is_busy: IsBusy) -> list[str]:
@@ -101,10 +109,13 @@ def idle_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_bus
 class Retention:
     """Removes sessions. `on_leaving` is called with every session that is removed or replaced as the active one."""
 
-    def __init__(self, store: SessionStore, clock: Callable[[], datetime], on_leaving: OnLeaving) -> None:
+    def __init__(
+        self, store: SessionStore, clock: Callable[[], datetime], on_leaving: OnLeaving, remove_files: RemoveFiles
+    ) -> None:
         self._store = store
         self._clock = clock
         self._on_leaving = on_leaving
+        self._remove_files = remove_files
         self._to_sweep: list[str] = []
 
     async def rotated(self, scope: str, before: str | None) -> None:
@@ -116,43 +127,51 @@ class Retention:
     async def prune(self, scope: str, limit: int, is_busy: IsBusy) -> list[str]:
         """Remove the least recently used sessions beyond `limit`, and return their keys."""
         keys = surplus_sessions(self._store.index[scope], limit, is_busy)
-        for key in keys:
-            await self.remove(key, Leaving.PRUNED)
+        for number, key in enumerate(keys):
+            try:
+                await self.delete(key, Leaving.PRUNED)
+            except (Refused, SpoolFull) as error:  # The session that replaces them exists already.
+                log.warning("session_not_pruned", session=key, reason=str(error))
+                return keys[:number]
         return keys
 
-    async def remove(self, key: str, why: Leaving) -> None:
-        """Remove a session for good. Raises `Refused` if it does not exist."""
-        index = self._store.index
+    async def delete(
+        self, key: str, why: Leaving = Leaving.DELETED, also: Sequence[Operation] = (), then: Then | None = None
+    ) -> None:
+        """Delete a session for good, in one commit with `also`. Raises `Refused` if it does not exist.
+
+        `then` is called after the commit. If the commit fails, nothing has happened.
+        """
+        index, flusher = self._store.index, self._store.flusher
         name, _ = parse_key(key)
         await self._on_leaving(meta_of(key, index.require(key)), why)
-        before = index[name]
-        if key not in before.sessions:
-            return  # It was removed while the archiver was at work.
-        # There is no `await` since the check above. From now on a running turn can no longer write to the session.
-        index.remove(key)
-        self._store.cache.drop(key)
-        # The removed transcript may have been the only one with the highest number and the latest activation. Write
-        # both to another session first, so that no number is used twice even if the index is lost.
-        left = index[name]
-        successor = left.active_session_key or next(iter(left.ordered_sessions), None)
-        if successor is not None:
-            has_number = max(state.highest_number for state in left.sessions.values()) >= left.highest_number
-            if has_number and before.active_session_key in (successor, None):
-                successor = None
-            else:
-                entry = e.Activated(key=successor, epoch=left.epoch + 1, highest_number=left.highest_number)
-                try:
-                    await self._store.append(successor, [entry], is_active=True)
-                except (Refused, SpoolFull) as error:  # The session is removed already, and must not come back.
-                    log.warning("highest_number_not_persisted", session=successor, reason=str(error))
-        await self._store.flusher.delete_transcript(key, successor)
+
+        def committed() -> None:
+            flusher.undeleted.add(key)
+            if then is not None:
+                then()
+
+        # 1. One commit erases the session from the spool and records that it has to be deleted. From then on, every
+        #    start deletes what is left of it, and no crash brings it back.
+        # 2. Its files are deleted.
+        # 3. The next flush removes the last copies of its text: see `Flusher`.
+        successor = await self._store.remove(key, [DeleteSession(session=key, scope=name), *also], committed)
         log.info("session_removed", session=key, why=why)
+        await self._delete_files(key, successor)
+
+    async def _delete_files(self, key: str, successor: str | None = None) -> None:
+        """Delete the files of a deleted session. If the disk refuses, the next sweep tries again."""
+        flusher = self._store.flusher
+        are_deleted = [await flusher.delete_transcript(key, successor), await self._remove_files(key)]
+        if all(are_deleted):
+            flusher.undeleted.discard(key)
+            flusher.unpurged.add(key)
 
     async def delete_leftovers(self) -> None:
-        """Try again to delete the files of removed sessions that could not be deleted."""
+        """Delete the files of removed sessions that are still there, after a crash or because the disk refused."""
         flusher, index = self._store.flusher, self._store.index
         for key in [key for key in flusher.undeleted if index.find(key) is None]:
-            await flusher.delete_transcript(key)
+            await self._delete_files(key)
 
     async def sweep(self, settings: SessionSettings, is_busy: IsBusy, *, expires: bool) -> SweepReport:
         """Expire old sessions and complete idle ones, in up to `SCOPES_PER_SWEEP` scopes; the next call goes on."""
@@ -170,7 +189,7 @@ class Retention:
                 await asyncio.sleep(0)
             if expires:
                 old = expired_sessions(index[name], settings, self._clock(), is_busy)
-                expired += [key for key in old if await _succeeds(self.remove(key, Leaving.EXPIRED), key)]
+                expired += [key for key in old if await _succeeds(self.delete(key, Leaving.EXPIRED), key)]
             unused = idle_sessions(index[name], settings, self._clock(), is_busy)
             completed += [key for key in unused if await _succeeds(self._store.append(key, [idle]), key)]
             if expires and is_scope_expired(index[name], settings, self._clock()):

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from gateway.aio import WorkerThread
+from gateway.aio import WorkerThread, finish_before_cancel
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
@@ -21,6 +21,7 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.history import current_summary
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.journal import Journal, replay
+from gateway.sessions.keys import parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import NewerTranscript, stamp
@@ -57,6 +58,7 @@ class SessionStore:
         self._journal = journal
         self._clock = clock
         self._append_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._removal = asyncio.Lock()
         self._is_recovered = False
 
     async def close(self) -> None:
@@ -75,13 +77,15 @@ class SessionStore:
 
     async def recover(self) -> RecoveryReport:
         """Append the entries that are only in the journal to their transcripts, then find all sessions."""
+        deleted: frozenset[str] = frozenset()
         if self._journal is not None:
+            deleted = frozenset(await self._journal.deletions())
             # These entries were committed, but the last run died before a flush made their transcripts durable. They
             # stay in the journal until the next flush.
             async for key, lines in self._journal.unflushed_entries():
                 self.flusher.unflushed[key] = lines[-1][0]
                 await self.disk_thread.submit(replay, self.disk, key, lines)
-        recovered = await self.disk_thread.submit(recovery.recover, self.disk, self._clock())
+        recovered = await self.disk_thread.submit(recovery.recover, self.disk, self._clock(), deleted)
         self.index.load(recovered.scopes, recovered.report.sessions)
         self.flusher.start(recovered.undeleted, is_index_outdated=recovered.is_index_outdated)
         self._is_recovered = True
@@ -134,7 +138,7 @@ class SessionStore:
         is_active: bool = False,
     ) -> list[Entry]:
         # Without a journal nothing is awaited between the seq and its use, so there is nothing to lock.
-        lock = None if self._journal is None else self._append_locks.setdefault(key, asyncio.Lock())
+        lock = None if self._journal is None else self._append_lock(key)
         if lock is not None:
             await lock.acquire()
         try:
@@ -195,6 +199,54 @@ class SessionStore:
             raise refuse_newer_session(key, error) from error
         if then is not None:
             then()
+
+    def _append_lock(self, key: str) -> asyncio.Lock:
+        return self._append_locks.setdefault(key, asyncio.Lock())
+
+    async def remove(self, key: str, operations: Sequence[Operation], then: Then | None = None) -> str | None:
+        """Commit `operations`, and remove a session from memory with that commit. Its file stays.
+
+        Returns the key of another session of the scope that got an entry: fsync its transcript before the file of the
+        removed session is deleted. Raises `Refused` if the session does not exist. If this raises, nothing has
+        happened. `then` is called after the commit.
+        """
+        return await finish_before_cancel(self._remove(key, operations, then))
+
+    async def _remove(self, key: str, operations: Sequence[Operation], then: Then | None) -> str | None:
+        # No entry may be committed to the session after its removal, or a replay would bring a part of it back:
+        # 1. Appends that are under way end first (the append lock).
+        # 2. `apply` takes the session out of the index with the commit, before it wakes anyone who waits for the lock.
+        # 3. Appends that waited for the lock do not find the session any more, and are refused.
+        # One removal at a time, since two of them could wait for each other's lock.
+        async with self._removal, self._append_lock(key):
+            self.index.require(key)
+            before = self.index[parse_key(key)[0]]
+
+            def apply() -> None:
+                self.index.remove(key)
+                self.cache.drop(key)
+                if then is not None:
+                    then()
+
+            # The transcript may be the only one with the highest number and the latest activation. Write both to
+            # another session, so that no number is used twice even if the index is lost.
+            left = before.without(key)
+            successor = left.active_session_key or next(iter(left.ordered_sessions), None)
+            if successor is not None:
+                has_number = max(state.highest_number for state in left.sessions.values()) >= left.highest_number
+                if not has_number or before.active_session_key not in (successor, None):
+                    entry = e.Activated(key=successor, epoch=left.epoch + 1, highest_number=left.highest_number)
+                    try:
+                        await self._append(successor, lambda: [entry], operations, apply, is_active=True)
+                    except Refused as refusal:
+                        log.warning("highest_number_not_persisted", session=successor, reason=str(refusal))
+                    else:
+                        return successor
+            if self._journal is None:
+                apply()
+            else:
+                await self._journal.commit(*operations, on_done=lambda error: apply() if error is None else None)
+            return None
 
     def _apply(
         self, key: str, stamped: list[Entry], size: int, *, is_active: bool, created: SessionState | None

@@ -35,6 +35,7 @@ from gateway.turns.usage import Meter
 
 log = structlog.get_logger()
 
+DELETED = "The session was deleted."
 NOT_RUN = "This was not run: the turn ended while it waited for approval."
 
 
@@ -141,12 +142,9 @@ class TurnRecorder:
             *_last_entries(state, unwritten),
             entries.TurnEnd(outcome=outcome),
         ]
-        settled = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
-        operations = [
-            *(SetInboxState(turn=each.turn, state=settled, answered_by=job.turn) for each in state.jobs),
-            *(parts or self._delivery.forget_draft(job.turn)),
-            *self._meter.learned(),
-        ]
+        ended = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
+        settled = [SetInboxState(turn=each.turn, state=ended, answered_by=job.turn) for each in state.jobs]
+        operations = [*settled, *(parts or self._delivery.forget_draft(job.turn)), *self._meter.learned()]
         # Where one turn ends and the next begins:
         # 1. The next message is taken out of the lane before the commit. Nothing can overtake it after that.
         # 2. One commit ends this turn and begins the next. After a crash, both have happened or neither.
@@ -161,10 +159,14 @@ class TurnRecorder:
             begin_next = [StartTurn(turn=following.turn)]
         try:
             await self.write(state, end, also=[*operations, *begin_next], next_turn=next_messages)
-        except Refused as refusal:  # The session was deleted, or cannot be read. The sender gets the answer anyway.
+        except Refused as refusal:  # The session was deleted, or cannot be read. The sender gets an answer anyway.
             log.warning("answer_not_in_transcript", reason=str(refusal))
+            if self._sessions.was_deleted(job.session):  # Nothing that was said in it may be stored again.
+                note = state.replies(f"*{state.note or DELETED}*", entitled)
+                parts = self._delivery.compose_all(note, turn=job.turn)
             spends = state.usage.uncommitted if state.usage is not None else []
-            await retry_while_full(partial(self._spool.commit, *operations, *spends))
+            sent = parts or self._delivery.forget_draft(job.turn)
+            await retry_while_full(partial(self._spool.commit, *settled, *sent, *self._meter.learned(), *spends))
         else:
             state.following = replace(following, has_begun=True) if following is not None else None
         if following is None:

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from gateway.outbound.delivery import POSSIBLY_REPEATED
+from gateway.sessions.keys import file_name, parse_key, session_key
 from gateway.sessions.storage.verify import verify
 from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.fake_platform import FakePlatform, Shown
 
 Entry = dict[str, Any]  # Any: entries have different fields.
 
+SECRET = "xylophone"
+"""A word that appears only in sessions that are deleted."""
+_DELETE = "/session delete "
 _READING_COMMANDS = ("/history", "/session search", "/status")
 _INBOX_SESSIONS = "SELECT inbound ->> 'event_id', inbound ->> 'text', session FROM inbox"
 
@@ -46,6 +50,7 @@ def check(spec: DaemonSpec, platform: FakePlatform, allowed: Allowed) -> None:
         *_tool_problems(spec),
         *_approval_problems(spec),
         *_file_problems(spec.data_dir, allowed),
+        *_deletion_problems(spec.data_dir, platform),
     ]
     assert not problems, "\n".join(problems)
 
@@ -68,7 +73,7 @@ def _spool_problems(data_dir: Path, platform: FakePlatform, allowed: Allowed) ->
     for key, state, chat in rows(data_dir, "SELECT key, state, message ->> '$.address.peer' FROM outbox"):
         if state != "delivered" and chat not in allowed.undelivered:
             yield f"the reply {key} is {state}"
-    for table in ("notes", "drafts"):
+    for table in ("notes", "drafts", "deletions"):
         if left := rows(data_dir, f"SELECT * FROM {table}"):  # noqa: S608 - constants only
             yield f"{table} are left: {left}"
 
@@ -170,8 +175,10 @@ def _transcript_problems(data_dir: Path, platform: FakePlatform, allowed: Allowe
         for entry in asked:
             yield from _turn_problems(entry, turns[entry["turn"]], conversation, allowed)
     retries = Counter(event.chat for event in platform.events if event.text == "/retry")
+    deleted = _deleted_sessions(data_dir, platform)
     for event in platform.events:
         is_answered = not event.is_command and conversation.state.get(event.id) == "answered"
+        is_answered &= conversation.session.get(event.id) not in deleted
         if is_answered and not 1 <= written[event.id] <= 1 + retries[event.chat]:
             yield f"{event.id} is {written[event.id]} times in the transcripts"
 
@@ -224,6 +231,26 @@ def _approval_problems(spec: DaemonSpec) -> Iterator[str]:
         yield from (f"{call} was requested {times} times" for call, times in asked.items() if times > 1)
         if len({call for call, _ in decided}) != len(decided):
             yield f"an approval was decided twice: {decided}"
+
+
+def _deleted_sessions(data_dir: Path, platform: FakePlatform) -> set[str]:
+    scopes = {event: parse_key(session)[0] for event, _, session in rows(data_dir, _INBOX_SESSIONS)}
+    of_chat = {event.chat: scopes[event.id] for event in platform.events if event.id in scopes}
+    return {
+        session_key(of_chat[event.chat], int(event.text.removeprefix(_DELETE)))
+        for event in platform.events
+        if event.text.startswith(_DELETE)
+    }
+
+
+def _deletion_problems(data_dir: Path, platform: FakePlatform) -> Iterator[str]:
+    """No transcript and no word of a deleted session is left."""
+    for key in _deleted_sessions(data_dir, platform):
+        if (data_dir / "sessions/transcripts" / file_name(key)).exists():
+            yield f"{key} has a transcript, but was deleted"
+        for path in data_dir.rglob("*"):
+            if path.is_file() and SECRET.encode() in path.read_bytes():
+                yield f"{path.name} has text of {key}, which was deleted"
 
 
 def _file_problems(data_dir: Path, allowed: Allowed) -> Iterator[str]:

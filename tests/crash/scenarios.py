@@ -1,5 +1,6 @@
 """The conversations that the crash tests repeat."""
 
+from tests.crash.checks import SECRET
 from tests.crash.fake_platform import Event
 from tests.crash.scenario_run import Plan
 
@@ -20,6 +21,7 @@ SCENARIOS = {
     "dropping": Plan(events=messages("ada:", "ada:long"), flavour="dropping"),
     "long": Plan(events=messages("ada:long", "ada:"), troubles={"ada": ("", "lost", "slow")}),
     "rotating": Plan(events=messages("ada:", "ada:/new", "ada:", "ada:/session resume 1", "ada:")),
+    "deleting": Plan(events=messages(f"ada:tool {SECRET}", "ada:/new", "ada:", "ada:/session delete 1", "ada:")),
     "queued": Plan(events=messages("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
     "reading": Plan(events=messages("ada:tool", "ada:/session search m1", "ada:/history", "ada:", "ada:/status")),
     "interrupt": Plan(events=messages("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),

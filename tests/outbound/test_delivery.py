@@ -11,6 +11,7 @@ from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 from gateway.outbound import draft_stream
 from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
 from gateway.spool import MarkSending, OutboxState, Spool, SpoolFull
+from gateway.spool.deletion import ERASED
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until
 
@@ -67,6 +68,21 @@ async def test_gives_up_after_a_day(tmp_path: Path) -> None:
         await post.arrived()
         assert await post.states() == {"k": OutboxState.DEAD}
     assert sum(time.naps) > GIVE_UP_AFTER
+
+
+async def test_a_reply_of_a_deleted_session_is_sent_without_its_text(tmp_path: Path) -> None:
+    class Deleting(Wire):
+        async def send(self, message: Outbound, *, key: str) -> Receipt:
+            if len(self.tried) == 1:
+                post.delivery.erase(["t1"])
+            return await super().send(message, key=key)
+
+    wire = Deleting(*[Transient("down")] * 2)
+    async with posting(tmp_path, wire) as post:
+        await post.say(HELLO, "k1", turn="t1")
+        await post.say(replace(HELLO, text="other"), "k2", turn="t2")
+        await post.arrived()
+    assert wire.texts == [ERASED, "other"]
 
 
 async def test_a_jumping_clock_does_not_make_messages_expire(tmp_path: Path) -> None:

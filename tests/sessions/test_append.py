@@ -1,7 +1,7 @@
 """Appends and the journal: a refused append leaves no gap, and a committed one is applied even if it was cancelled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 
 from config import SessionSettings
 from gateway.contract import Address, PeerKind
+from gateway.errors import Refused
 from gateway.sessions import SessionManager, entries
 from gateway.spool import OnCommitted, Operation, SpoolFull
 from tests.sessions.conftest import SCOPE
@@ -38,6 +39,12 @@ class SlowJournal:
 
     async def drop_entries(self, upto: Mapping[str, int]) -> None:
         pass
+
+    async def deletions(self) -> list[str]:
+        return []
+
+    async def purge(self, sessions: Collection[str]) -> list[str]:
+        return list(sessions)
 
 
 @pytest.fixture
@@ -86,16 +93,19 @@ async def test_a_committed_append_is_applied_although_its_caller_was_cancelled(
     assert [entry.content for entry in session.entries if isinstance(entry, entries.User)] == ["patience", "next"]
 
 
-async def test_entries_committed_while_their_session_is_deleted_are_dropped(
+async def test_a_deletion_waits_for_entries_that_are_being_committed(
     sessions: SessionManager, journal: SlowJournal
 ) -> None:
     asking = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="too late")]))
     async with asyncio.timeout(60):
         committing = await journal.waiting.get()
         journal.is_slow = False
-        await sessions.delete(SCOPE)
+        deleting = asyncio.create_task(sessions.delete(SCOPE))
+        await asyncio.sleep(0)
+        assert sessions.find(SCOPE) is not None
         committing.set_result(None)
         await asking
+        await deleting
     assert sessions.list(SCOPE) == []
 
 
@@ -107,13 +117,32 @@ async def test_a_setting_committed_while_its_session_is_deleted_is_not_refused(
     async with asyncio.timeout(60):
         committing = await journal.waiting.get()
         journal.is_slow = False
-        await sessions.delete(SCOPE)
+        deleting = asyncio.create_task(sessions.delete(SCOPE))
+        await asyncio.sleep(0)
         committing.set_result(None)
         assert (await clearing).key == SCOPE
+        await deleting
 
 
-async def test_a_session_can_be_deleted_on_a_full_disk(sessions: SessionManager, journal: SlowJournal) -> None:
-    """The session has left the list already when its successor cannot be written. It must not come back."""
+async def test_an_entry_that_arrives_during_a_deletion_is_refused(
+    sessions: SessionManager, journal: SlowJournal
+) -> None:
+    """It would be journaled behind the deletion, and a replay would bring it back."""
+    deleting = asyncio.create_task(sessions.delete(SCOPE))
+    async with asyncio.timeout(60):
+        committing = await journal.waiting.get()
+        appending = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="late")]))
+        await asyncio.sleep(0)
+        assert journal.waiting.empty()
+        committing.set_result(None)
+        await deleting
+        with pytest.raises(Refused):
+            await appending
+
+
+async def test_a_session_whose_deletion_cannot_be_committed_stays(
+    sessions: SessionManager, journal: SlowJournal
+) -> None:
     journal.is_slow = False
     origin = Address(channel="web", account="default", kind=PeerKind.DIRECT, peer="ann")
     active = await sessions.start_new(SCOPE, agent="main", origin=origin)
@@ -121,6 +150,8 @@ async def test_a_session_can_be_deleted_on_a_full_disk(sessions: SessionManager,
     deleting = asyncio.create_task(sessions.delete(active.key))
     async with asyncio.timeout(60):
         (await journal.waiting.get()).set_exception(SpoolFull("full"))
-        await deleting
-    assert [each.key for each in sessions.list(SCOPE)] == [SCOPE]
+        with pytest.raises(SpoolFull):
+            await deleting
+    assert [each.key for each in sessions.list(SCOPE)] == [active.key, SCOPE]
+    assert sessions.active(SCOPE) == active
     assert [problem.kind for problem in (await sessions.verify()).problems] == []

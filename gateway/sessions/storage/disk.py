@@ -279,11 +279,12 @@ class Disk:
         self._new_names.add(key)
 
     def delete(self, key: str) -> None:
-        """Delete a transcript. Raises `OSError` if the disk refuses."""
+        """Delete a transcript and the damaged pieces that were set aside. Raises `OSError` if the disk refuses."""
         # Forget the lines that wait, too: a retry would create the file again.
         self._forget(key)
         self.remove_clean_mark()
-        self.path(key).unlink(missing_ok=True)
+        for path in transcript.all_files(self.path(key)):
+            path.unlink(missing_ok=True)
         self._new_names.add(key)
 
     def remove_clean_mark(self) -> None:

@@ -1,6 +1,7 @@
 """The flush: fsyncs transcripts, writes the index, and drops durable entries from the journal. Also deletes files.
 
-Between two flushes the journal (the spool) alone guarantees that entries survive a power cut.
+Between two flushes the journal (the spool) alone guarantees that entries survive a power cut. The flush after the
+deletion of a session removes the last copies of its text.
 """
 
 import asyncio
@@ -13,16 +14,15 @@ import structlog
 
 from config.files import fsync_directory
 from gateway.aio import WorkerThread
+from gateway.private_files import delete_copies
 from gateway.sessions import index
 from gateway.sessions.index import EncodedScope, IndexSnapshot, SessionIndex
 from gateway.sessions.journal import Journal
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.disk import Disk
-from gateway.spool import SpoolFull
+from gateway.spool import SpoolBroken, SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-_MAX_SEQ = 2**62
 
 
 class Flusher:
@@ -36,8 +36,10 @@ class Flusher:
     ) -> None:
         # By session, the highest seq that the journal has and that was handed to the disk since the last flush.
         self.unflushed: dict[str, int] = {}
-        # Keys of deleted sessions whose files could not be deleted yet.
+        # Keys of removed sessions whose files are not deleted yet.
         self.undeleted: set[str] = set()
+        # Keys of deleted sessions whose files are gone. The next flush removes the last copies of their text.
+        self.unpurged: set[str] = set()
         # Flushes that failed since the last one that worked.
         self.failures = 0
         self._disk = disk
@@ -68,6 +70,7 @@ class Flusher:
         # 3. Only when fsync, the folder and the index have all succeeded, drop these entries from the journal.
         async with self._flushing:
             unflushed, self.unflushed = self.unflushed, {}
+            unpurged = frozenset(self.unpurged)
             self._is_index_outdated |= self._index.is_changed
             snapshot = self._index.snapshot() if self._is_index_outdated else None
             flushed = await self._sync_thread.submit(self._write_files, snapshot, frozenset(self.undeleted))
@@ -75,16 +78,30 @@ class Flusher:
                 self._index.settle(snapshot, flushed.encoded)
                 self._is_index_outdated = not flushed.is_index_written
             self.failures = 0 if flushed.is_complete else self.failures + 1
-            if self._journal is None or not unflushed:
-                return
-            if flushed.is_complete:
-                try:
-                    await self._journal.drop_entries(unflushed)
-                except SpoolFull:
-                    log.debug("journal_not_shortened", sessions=len(unflushed))
-                else:
-                    return
-            self.unflushed = {**unflushed, **self.unflushed}
+            is_dropped = flushed.is_complete and await self._drop_entries(unflushed)
+            if not is_dropped:
+                self.unflushed = {**unflushed, **self.unflushed}
+            elif unpurged:
+                await self._purge(unpurged)
+
+    async def _drop_entries(self, unflushed: Mapping[str, int]) -> bool:
+        if self._journal is None or not unflushed:
+            return True
+        try:
+            await self._journal.drop_entries(unflushed)
+        except SpoolFull:
+            log.debug("journal_not_shortened", sessions=len(unflushed))
+            return False
+        return True
+
+    async def _purge(self, deleted: frozenset[str]) -> None:
+        """Remove the last copies of the text of deleted sessions. Neither a file nor the index has it any more."""
+        try:
+            names = [key.encode() for key in deleted]
+            await self._sync_thread.submit(delete_copies, self._disk.index_path, names)
+            self.unpurged -= set(deleted if self._journal is None else await self._journal.purge(deleted))
+        except (OSError, SpoolFull, SpoolBroken) as error:  # The next flush tries again.
+            log.warning("deleted_text_not_purged", sessions=len(deleted), reason=str(error))
 
     def _write_files(self, snapshot: IndexSnapshot | None, undeleted: frozenset[str]) -> "_Flushed":
         """Do the blocking part of a flush, in the sync thread."""
@@ -129,23 +146,19 @@ class Flusher:
         async with self._flushing:
             yield await self._disk_thread.submit(self._disk.sizes)
 
-    async def delete_transcript(self, key: str, successor: str | None = None) -> None:
-        """Delete a transcript, after an fsync of the `successor` that now has its numbers.
+    async def delete_transcript(self, key: str, successor: str | None = None) -> bool:
+        """Delete a transcript of `undeleted`, after an fsync of the `successor` that now has its numbers.
 
-        If the disk refuses, the key is kept in `undeleted`.
+        The journal has no entries of the session any more: a replay would create the file again. Returns False, after
+        a log line, if the disk refuses.
         """
+        self._is_index_outdated = True
         try:
-            # The journal first. If the file went first, a crash would let the replay create it again.
-            if self._journal is not None:
-                await self._journal.drop_entries({key: _MAX_SEQ})
             await asyncio.to_thread(self._delete, key, successor)
-        except (OSError, SpoolFull) as error:
-            self.undeleted.add(key)
-            self._is_index_outdated = True
+        except OSError as error:
             log.error("transcript_not_deleted", session=key, reason=str(error))  # noqa: TRY400 - the reason is enough.
-        else:
-            self._is_index_outdated |= key in self.undeleted
-            self.undeleted.discard(key)
+            return False
+        return True
 
     def _delete(self, key: str, successor: str | None) -> None:
         if successor is not None:

@@ -209,12 +209,21 @@ def set_aside(path: Path) -> Path:
     return target
 
 
+def all_files(path: Path) -> list[Path]:
+    """Return a transcript and all files that were made from it: damaged pieces, and an unfinished rebuild."""
+    return [path, _rebuilt(path), *path.parent.glob(f"{path.name}.corrupt*")]
+
+
+def _rebuilt(path: Path) -> Path:
+    return path.with_name(f".{path.name}{REBUILT}")
+
+
 def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync) -> None:
     """Replace a file that cannot be trusted with a new one: its first `keep` bytes, then `rest`.
 
     The new file is fsynced before the rename. The caller fsyncs the folder.
     """
-    temporary = path.with_name(f".{path.name}{REBUILT}")
+    temporary = _rebuilt(path)
     temporary.unlink(missing_ok=True)
     try:
         with opened(temporary, CREATE) as target:

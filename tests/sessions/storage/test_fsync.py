@@ -5,7 +5,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -164,6 +164,12 @@ class InstantJournal:
 
     async def drop_entries(self, upto: Mapping[str, int]) -> None:
         self.dropped.update(upto)
+
+    async def deletions(self) -> list[str]:
+        return []
+
+    async def purge(self, sessions: Collection[str]) -> list[str]:
+        return list(sessions)
 
 
 async def test_lines_written_too_late_for_the_fsync_stay_in_the_journal(directory: Path, fsync: Faulty) -> None:
