@@ -163,7 +163,7 @@ def check_the_sandbox_inside_the_unit(machine: Machine) -> None:
     stranger = machine.attempt(f"setpriv --reuid=65534 --clear-groups python3 -c '{CONNECT_TO_SANDBOX}'")
     assert stranger.stderr.splitlines()[-1].startswith(("ConnectionResetError", "BrokenPipeError"))
     told = machine.attempt(f"{GATEHOUSE} doctor").stdout
-    assert "Commands run in bubblewrap." in told, told
+    assert "Commands run in bubblewrap, with a filter for system calls." in told, told
     assert "/etc/systemd/system/gatehouse.service is up to date." in told, told
     assert "FAIL " not in told, told
 
