@@ -25,6 +25,7 @@ from gateway.files.store import FileStore
 from gateway.http.auth import Auth, load_or_make_token
 from gateway.http.server import HttpServer
 from gateway.inbound.intake import Intake
+from gateway.inbound.lost_spool import LostSpool
 from gateway.inbound.recovery import WorkRecovery
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -156,6 +157,7 @@ class Daemon:
             max_age=timedelta(seconds=self.live.settings.gateway.max_backlog_age),
             now=self.now(),
         ).run()
+        await LostSpool(live=self.live, spool=self.spool, sessions=self.sessions, delivery=self.delivery).report()
 
     async def _fail_when_spool_breaks(self) -> None:
         """End the daemon when the spool cannot be written. The service manager restarts it, and it checks the disk."""

@@ -180,6 +180,7 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
     yield gauge("gatehouse_flush_age_seconds", "Time since the last successful flush.", report.flush.age_seconds)
     yield counter("gatehouse_flush_failures_total", "Failed flushes.", report.flush.failures)
     yield gauge("gatehouse_spool_busy_seconds", "Duration of the running commit.", report.spool_busy_seconds)
+    yield gauge("gatehouse_spool_lost", "1 if the spool was lost before this start.", int(report.spool_lost))
     yield counter("gatehouse_spool_transactions_total", "Commits to the spool.", report.spool_transactions)
     if report.spool is not None:
         inbox: dict[Labels, float] = {(state,): report.spool.messages.get(state, 0) for state in UNFINISHED_MESSAGES}

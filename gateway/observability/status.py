@@ -120,6 +120,8 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     spool_busy_seconds: float = 0.0
     spool_transactions: int = 0
     cpu_seconds: float = 0.0
+    spool_lost: bool = False
+    """An earlier spool was missing, empty or damaged, and this run has reported it."""
     outages: tuple[Outage, ...] = ()
     """Channels that cannot send at the moment."""
     notes: tuple[str, ...] = ()
@@ -182,6 +184,8 @@ class GatewayStatus:
 
     def _warnings(self) -> Iterator[str]:
         free, limit = self.disk.free, self.lanes.max_total
+        if self.spool.loss is not None:
+            yield self.spool.loss
         if late := self.delivery.late():
             yield f"{count(late, 'chat')} can't be reached, although others can. See the log for the reason."
         if free is not None and FULL_DISK_BYTES <= free < LOW_DISK_BYTES:
@@ -279,6 +283,7 @@ class GatewayStatus:
             memory_bytes=resident_bytes(),
             open_files=open_files(),
             cpu_seconds=round(times.user + times.system, 3),
+            spool_lost=self.spool.loss is not None,
             outages=tuple(self.delivery.outages()),
             notes=tuple(self._notes()),
             disk_free_bytes=self.disk.free,

@@ -18,6 +18,7 @@ from gateway.sessions.turn_progress import (
     interrupted_results,
     open_tool_calls,
     sent_files,
+    unfinished_message,
 )
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "open_tool_calls",
     "sent_files",
     "undo_last_turn",
+    "unfinished_message",
     "visible_text",
 ]

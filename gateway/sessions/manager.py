@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
@@ -392,7 +392,7 @@ class SessionManager:
         """
         return transfer.export_lines(self._store, self._reader, key)
 
-    async def entries(self, key: str) -> AsyncIterator[Entry]:
+    async def entries(self, key: str) -> AsyncGenerator[Entry, None]:
         """Yield all entries of a session from the first one, except damaged ones. Reads them in blocks."""
         async for line in self.export_lines(key):
             try:

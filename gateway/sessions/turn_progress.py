@@ -21,6 +21,16 @@ def current_plan(entries: Sequence[Entry]) -> e.Plan | None:
     return None
 
 
+def unfinished_message(entries: Sequence[Entry]) -> e.User | None:
+    """Return the message whose turn has no end, or None. Turns don't overlap, so that can only be the last one."""
+    for entry in reversed(entries):
+        if isinstance(entry, e.TurnEnd | e.Undo | e.Clear):
+            return None
+        if isinstance(entry, e.User) and entry.turn is not None:
+            return entry
+    return None
+
+
 def assistant_texts(entries: Sequence[Entry], turn: str) -> list[str]:
     """Return the texts of the model in the finished steps of `turn`."""
     return [entry.content for entry in entries if isinstance(entry, e.Assistant) and entry.turn == turn]

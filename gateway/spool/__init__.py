@@ -36,10 +36,12 @@ from gateway.spool.rows import (
     Stats,
     UsageTotal,
 )
+from gateway.spool.schema import LOST_SPOOL
 from gateway.spool.spool import Spool, retry_while_full
 from gateway.spool.writer import OnCommitted
 
 __all__ = [
+    "LOST_SPOOL",
     "AddReminder",
     "AddToInbox",
     "AddToOutbox",

@@ -83,7 +83,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, Path | None]:
             path.with_name(path.name + ending).rename(target.with_name(target.name + ending))
     fsync_directory(path.parent)
     log.error("spool_set_aside", file=str(target), reason=reason)
-    return _open(path), target
+    return _open(path, lost="damaged"), target
 
 
 def copy_database(path: Path, connection: sqlite3.Connection) -> None:
@@ -96,7 +96,8 @@ def copy_database(path: Path, connection: sqlite3.Connection) -> None:
         raise
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, lost: str = "missing") -> sqlite3.Connection:
+    """Open or create the file. `lost` says what happened to an earlier one, if there was one."""
     files = [path.with_name(path.name + ending) for ending in _ENDINGS]
     try:
         for file in files:  # SQLite would follow a link, and might wait for a pipe.
@@ -111,6 +112,7 @@ def _open(path: Path) -> sqlite3.Connection:
         try:
             os.close(open_private(path, CREATE))
         except FileExistsError:
+            lost = "empty"  # If it is a new database at all.
             for file in (path, wal_path(path)):
                 with contextlib.suppress(FileNotFoundError):
                     file.chmod(FILE_MODE)
@@ -120,14 +122,14 @@ def _open(path: Path) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
     try:
-        _prepare(connection, path)
+        _prepare(connection, path, lost)
     except BaseException:  # The caller does not have the connection yet, so it cannot close it.
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, lost: str) -> None:
     """Check the file before anything in it is changed, then migrate it."""
     try:
         # Exclusive mode keeps other processes out. It also keeps the WAL index in memory instead of in a third file,
@@ -143,7 +145,11 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA {pragma}").fetchall()
         if 0 < version < len(schema.MIGRATIONS):
             _keep_copy(connection, path, version)
-        schema.migrate(connection)
+        # Each gateway that has sessions also had a spool.
+        is_lost = version == 0 and any((path.parent / "sessions" / "transcripts").glob("*.jsonl"))
+        schema.migrate(connection, lost=lost if is_lost else None)
+        if is_lost:
+            log.error("spool_replaced", file=str(path), reason=lost)
     except schema.Newer as newer:
         raise CannotStart(
             f"The spool {path} was written by a newer Gatehouse (its format is {newer}, this version knows "

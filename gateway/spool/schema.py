@@ -143,8 +143,12 @@ def version_of(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATION
     return version
 
 
-def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) -> None:
-    """Migrate to the newest version in one transaction."""
+LOST_SPOOL = "spool.lost"
+"""The fact that the spool is new although there were sessions. Its value says what happened to the old one."""
+
+
+def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS, *, lost: str | None = None) -> None:
+    """Migrate to the newest version in one transaction. `lost` is stored as a fact in a new file."""
     version = version_of(connection, steps)
     if version == len(steps):
         return
@@ -152,5 +156,7 @@ def migrate(connection: sqlite3.Connection, steps: Sequence[Step] = MIGRATIONS) 
     for step in steps[version:]:
         for statement in step:
             connection.execute(statement)
+    if version == 0 and lost is not None:
+        connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (LOST_SPOOL, lost))
     connection.execute(f"PRAGMA user_version = {len(steps)}")
     connection.execute("COMMIT")

@@ -42,6 +42,8 @@ class Spool:
         self.broken = asyncio.Event()
         """Set when nothing can be stored any more. The daemon has to stop with an error."""
         self.damaged_file: Path | None = None
+        self.loss: str | None = None
+        """A sentence for the operator if an earlier spool was lost, and its loss was reported in this run."""
         self._writer = Writer(path, on_broken=self.broken.set)
 
     @classmethod
