@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from channels.discord.markup import escape
 from gateway.contract import Address, Attachment, ChannelContext, Deliver, Outbound, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
 from gateway.text import utf16_length
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = TextLimit(size=2000, measure=utf16_length)
 """https://discord.com/developers/docs/resources/message#create-message. UTF-16 is the strictest way to count emoji."""
+NOTICE_LIMIT = TextLimit(size=TEXT_LIMIT.size, measure=lambda text: utf16_length(escape(text)))
+"""Notices are escaped, so the length after that counts."""
 EDIT_INTERVAL = 1.5
 MAX_BUTTONS = 25
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -31,6 +34,7 @@ class DiscordChannel:
     """One bot. A malformed token raises `CannotStart`. Until `run` has connected, sending raises `Transient`."""
 
     text_limit = TEXT_LIMIT
+    notice_limit = NOTICE_LIMIT
     edit_pace = EDIT_INTERVAL
     max_buttons = MAX_BUTTONS
     max_file_bytes = MAX_FILE_BYTES

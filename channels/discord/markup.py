@@ -10,9 +10,11 @@ from markdown_it.tree import SyntaxTreeNode
 from gateway.text.markdown import Parser, render_table
 
 _MAX_HEADING_LEVEL = 3
-_URL = re.compile(r"(https?://\S+)")
-# Characters that are special anywhere, and those that are special at the start of a line.
-_SPECIAL = re.compile(r"([\\*_`~|\[\]])|^([ \t]*)([#>-])", re.MULTILINE)
+# A URL ends before a character that could start a code block, a spoiler or a link within it.
+_URL = re.compile(r"(https?://[^\s\\*`~|\[\]<>]+)")
+# Characters that are special anywhere, and those that are special at the start of a line. Mentions and dates begin
+# with an angle bracket.
+_SPECIAL = re.compile(r"([\\*_`~|\[\]<])|^([ \t]*)([#>-])", re.MULTILINE)
 _IMAGE_MARK = re.compile(r"!(?=\[[^\]\n]*\]\()")
 _FENCE = "```"
 _NEWLINE = re.compile("\r\n?|\n")  # The line ends that the parser counts.

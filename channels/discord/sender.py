@@ -15,7 +15,7 @@ from channels.discord.markup import escape, render
 from channels.discord.wire import Json, button_rows, first_snowflake
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Undeliverable
-from gateway.text import clean
+from gateway.text import clean, split
 
 MAX_CACHED = 1024
 MAX_LOOK_BACK = 500
@@ -106,8 +106,13 @@ class DiscordSender:
         # In a direct chat the question is right above, so a reference to it is noise.
         is_reply = message.address.kind is not PeerKind.DIRECT and (message.reply_to or "").isdecimal()
         plain = MessagePayload(text=clean(message.text), reply_to=int(message.reply_to or 0) if is_reply else None)
-        # Notices of the gateway are plain text; an agent writes Markdown. Parsing can take a while, so use a thread.
-        text = await asyncio.to_thread(escape if message.kind is OutboundKind.NOTICE else render, plain.text)
+        if message.kind is OutboundKind.NOTICE:
+            # Notices of the gateway are plain text, which may quote an agent: they are never sent unescaped.
+            fitting = split(plain.text, self._limit.size, lambda text: self._limit.measure(escape(text)))
+            plain = replace(plain, text=escape(fitting[0]) if fitting else "")
+            return replace(plain, components=button_rows(message.buttons)), plain
+        # An agent writes Markdown. Parsing can take a while, so use a thread.
+        text = await asyncio.to_thread(render, plain.text)
         if self._limit.measure(text) > self._limit.size:  # A table drawn in columns can be longer than its source.
             text = plain.text
         return replace(plain, text=text, components=button_rows(message.buttons)), plain

@@ -44,12 +44,19 @@ _TOO_MANY_STEPS = "I stopped after {steps} steps without an answer. Say “go on
 Approve = Callable[[ToolCall], Awaitable[str | None]]
 """Asks a person whether a call may run. Returns None for yes, or the reason for no as a sentence for the model."""
 
+Verify = Callable[[ToolCall], Awaitable[str | None]]
+"""Is called right before an approved call runs. Returns None if the approval still holds, or else a reason as above."""
+
 NewMessages = Callable[[], Awaitable[Sequence[Message]]]
 """Returns the messages that arrived since the turn began and that the next step has to know. Often there are none."""
 
 
 async def deny_approval(call: ToolCall) -> str | None:
     return f"The tool {call.name} needs a person's approval, and no one can be asked here. It was not run."
+
+
+async def no_change(_call: ToolCall) -> str | None:
+    return None
 
 
 async def no_new_messages() -> Sequence[Message]:
@@ -64,6 +71,7 @@ async def run_agent(
     context: ToolContext,
     max_iterations: int,
     approve: Approve = deny_approval,
+    verify: Verify = no_change,
     new_messages: NewMessages = no_new_messages,
 ) -> AsyncGenerator[Event, None]:
     """Run one turn. Nothing happens until the caller asks for the next event, so it can commit each one first.
@@ -83,7 +91,8 @@ async def run_agent(
             yield Done(text=done.text if done.text.strip() else _NO_ANSWER, steps=number)
             return
         outcomes: list[ToolOutcome] = []
-        async with aclosing(run_tools(done.tool_calls, toolbox=toolbox, context=context, approve=approve)) as events:
+        ran = run_tools(done.tool_calls, toolbox=toolbox, context=context, approve=approve, verify=verify)
+        async with aclosing(ran) as events:
             async for event in events:
                 yield event
                 if isinstance(event, ToolFinished):
@@ -100,7 +109,12 @@ async def run_agent(
 
 
 async def run_tools(
-    calls: Sequence[ToolCall], *, toolbox: Toolbox, context: ToolContext, approve: Approve
+    calls: Sequence[ToolCall],
+    *,
+    toolbox: Toolbox,
+    context: ToolContext,
+    approve: Approve,
+    verify: Verify = no_change,
 ) -> AsyncGenerator[ToolStarted | ToolFinished | PlanUpdated, None]:
     """Run the tool calls of one step. `ToolFinished` events come in the order of the calls, also for denied calls.
 
@@ -108,14 +122,25 @@ async def run_tools(
     """
     toolbox = toolbox.snapshot()  # An MCP server may connect while a person is asked.
     denied: dict[str, ToolOutcome] = {}
+    approved: set[str] = set()
     for call in calls:
-        if toolbox.needs_approval(call) and (reason := await approve(call)) is not None:
+        if not toolbox.needs_approval(call):
+            continue
+        if (fault := toolbox.find_fault(call)) is not None:
+            denied[call.id] = fault  # It cannot run, so no person is asked.
+        elif (reason := await approve(call)) is not None:
             denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
+        else:
+            approved.add(call.id)
     for batch in toolbox.batches(calls):
         # All calls of a batch are reported as started before the first one runs.
         allowed = [call for call in batch if call.id not in denied]
         for call in allowed:
             yield ToolStarted(call=call)
+        for call in allowed:  # As late as possible: an earlier call of the step may have changed a file.
+            if call.id in approved and (reason := await verify(call)) is not None:
+                denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
+        allowed = [call for call in allowed if call.id not in denied]
         ran = {outcome.id: outcome for outcome in await toolbox.run_all(allowed, context)}
         for call in batch:
             outcome = denied.get(call.id) or ran[call.id]

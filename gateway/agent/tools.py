@@ -59,6 +59,9 @@ class ToolFailed(Exception):
     """Its text is a sentence for the model: what failed, and what to try instead."""
 
 
+Check = Callable[[dict[str, Json]], object]
+"""Takes the arguments as the model wrote them. Raises `ToolFailed` if they are invalid."""
+
 Run = Callable[[ToolContext, dict[str, Json]], Coroutine[Any, Any, str]]  # Any: as for every async function.
 
 
@@ -67,6 +70,8 @@ class Tool:
     spec: ToolSpec
     run: Run
     """Takes the arguments as the model wrote them. Raises `ToolFailed` if they are invalid."""
+    check: Check | None = None
+    """None if only `run` can tell whether the arguments are valid."""
     concurrent: bool = False
     """It may run in parallel with other tools of its step, because it changes nothing that they could see."""
     needs_approval: bool = False
@@ -109,15 +114,17 @@ def tool(
         (root,), parts = msgspec.json.schema_components([arguments])
         schema = cast("dict[str, Json]", _compact_schema(root, parts))
 
-        async def run(context: ToolContext, given: dict[str, Json]) -> str:
+        def check(given: dict[str, Json]) -> Struct:
             try:
-                checked = msgspec.convert(given, type=arguments)
+                return msgspec.convert(given, type=arguments)
             except msgspec.ValidationError as mistake:
                 raise ToolFailed(f"The arguments of {name} are wrong: {mistake}.") from mistake
-            return await function(context, **msgspec.structs.asdict(checked))
+
+        async def run(context: ToolContext, given: dict[str, Json]) -> str:
+            return await function(context, **msgspec.structs.asdict(check(given)))
 
         spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", schema=schema)
-        return Tool(spec=spec, run=run, concurrent=concurrent, needs_approval=needs_approval)
+        return Tool(spec=spec, run=run, check=check, concurrent=concurrent, needs_approval=needs_approval)
 
     return make if function is None else make(function)
 
@@ -169,6 +176,16 @@ class Toolbox:
     def needs_approval(self, call: ToolCall) -> bool:
         """Return whether a person has to approve `call`. A call that cannot run needs no approval."""
         return not call.fault and call.name in self._tools and self._tools[call.name].needs_approval
+
+    def find_fault(self, call: ToolCall) -> ToolOutcome | None:
+        """Return the outcome of a call whose arguments are invalid, or None. Nothing runs."""
+        tool = self._tools.get(call.name)
+        try:
+            if tool is not None and tool.check is not None:
+                tool.check(call.input)
+        except ToolFailed as failure:
+            return _failure(call, str(failure))
+        return None
 
     def batches(self, calls: Iterable[ToolCall]) -> Iterator[tuple[ToolCall, ...]]:
         """Divide the calls of a step, in order, into batches that may run in parallel."""

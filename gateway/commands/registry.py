@@ -83,6 +83,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     APPROVE,
     DENY,
+    Command(name="approvals show", summary="Show a question about a tool call in full"),
     Command(name="stop", summary="Stop the current answer and clear the queue"),
     Command(name="status", summary="Show the state of the gateway and this session", kind=CommandKind.READING),
     Command(name="usage", summary="Show your token usage for today and this session"),

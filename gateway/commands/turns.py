@@ -1,4 +1,4 @@
-"""Commands about the turn that is running: `/stop`, and `/approve` and `/deny` for a tool that needs approval."""
+"""Commands about the turn that is running: `/stop`, and those about its tools that need approval."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,8 @@ from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
 from gateway.spool import InboxState, Operation, SetInboxState, Spool
 from gateway.text.plain import count
-from gateway.turns.approvals import Approvals, Decision
+from gateway.turns.approvals import Approvals
+from gateway.turns.question import Decision, Question, full_text
 
 
 class DroppedJobs:
@@ -81,7 +82,7 @@ class TurnCommands:
         self._spool = spool
 
     def handlers(self) -> Handlers:
-        return {"stop": self.stop, "approve": self.approve, "deny": self.deny}
+        return {"stop": self.stop, "approve": self.approve, "deny": self.deny, "approvals show": self.show}
 
     async def stop(self, call: Call) -> Answer:
         scope = call.routed.scope
@@ -100,10 +101,17 @@ class TurnCommands:
     async def deny(self, call: Call) -> Answer:
         return self._decide(call, Decision.DENIED, "Denied: {tool} won't run.")
 
-    def _decide(self, call: Call, decision: Decision, text: str) -> Answer:
-        question = self._approvals.find(call.routed.scope, call.argument, call.session)
+    async def show(self, call: Call) -> Answer:
+        return Answer(text=full_text(self._find(call, call.argument).call))
+
+    def _find(self, call: Call, name: str) -> Question:
+        question = self._approvals.find(call.routed.scope, name, call.session)
         if not self._approvals.may_answer(question, call.inbound, is_owner=call.is_owner):
             raise Refused("Only the person who wrote that message, or an owner, may answer this.")
+        return question
+
+    def _decide(self, call: Call, decision: Decision, text: str) -> Answer:
+        question = self._find(call, call.argument)
         return Answer(
             text=text.format(tool=question.call.name),
             commit=lambda operations: self._approvals.settle(

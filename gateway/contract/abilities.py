@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from gateway.contract.channel import Channel
+from gateway.contract.channel import Channel, TextLimit
 from gateway.contract.messages import Address, Attachment, Outbound, Receipt
 
 
@@ -81,6 +81,14 @@ class OffersButtons(Protocol):
 
 
 @runtime_checkable
+class LimitsNotices(Protocol):
+    """Has another limit for `OutboundKind.NOTICE`, for example because it escapes them, which makes them longer."""
+
+    @property
+    def notice_limit(self) -> TextLimit: ...
+
+
+@runtime_checkable
 class FetchesFiles(Protocol):
     """Can download the attachments of its messages. On other channels a `ref` names an upload to the gateway."""
 
@@ -136,6 +144,7 @@ class Abilities:
     reacts: Reacts | None
     fetches: FetchesFiles | None
     sends_files: SendsFiles | None
+    notice_limit: TextLimit
     max_buttons: int
     repeats_dropped_for: float
 
@@ -150,6 +159,7 @@ def abilities_of(channel: Channel) -> Abilities:
         reacts=channel if isinstance(channel, Reacts) else None,
         fetches=channel if isinstance(channel, FetchesFiles) else None,
         sends_files=channel if isinstance(channel, SendsFiles) else None,
+        notice_limit=channel.notice_limit if isinstance(channel, LimitsNotices) else channel.text_limit,
         max_buttons=channel.max_buttons if isinstance(channel, OffersButtons) else 0,
         repeats_dropped_for=channel.repeats_dropped_for if isinstance(channel, DropsRepeats) else 0.0,
     )

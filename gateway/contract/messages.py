@@ -93,10 +93,11 @@ class OutboundKind(StrEnum):
 
 
 class Button(Struct, frozen=True, kw_only=True):
-    """A button that sends `command`."""
+    """A button that sends `command`. In a question, `is_answer` is false for one that only shows more."""
 
     label: str
     command: str
+    is_answer: bool = True
 
 
 class Enclosure(Struct, frozen=True, kw_only=True):

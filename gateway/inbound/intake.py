@@ -30,7 +30,8 @@ from gateway.routing import Routed, route
 from gateway.sessions import SessionManager
 from gateway.spool import Duplicate, MarkSeen, Spool, SpoolBroken, SpoolFull
 from gateway.text import clean, excerpt, split
-from gateway.turns.approvals import Approvals, Decision, parse_decision
+from gateway.turns.approvals import Approvals, parse_decision
+from gateway.turns.question import Decision
 
 log = structlog.get_logger()
 

@@ -21,7 +21,8 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, open_tool_calls
 from gateway.spool import InboxRow, InboxState, SetFact, SetInboxState, Spool
-from gateway.turns.approvals import Approvals, Question
+from gateway.turns.approvals import Approvals
+from gateway.turns.question import Question
 
 log = structlog.get_logger()
 
@@ -112,7 +113,7 @@ class WorkRecovery:
         calls, asked = open_tool_calls(session.entries, job.turn)
         for call, approval in asked.items():
             if approval.decision is None and call in calls:
-                self.approvals.open(Question.about(calls[call], job, id=approval.approval_id, text=approval.question))
+                self.approvals.open(Question.about(calls[call], job, approval))
 
     async def _abandon(self, rows: list[InboxRow], state: InboxState, text: str) -> int:
         """End a turn that will not run again, and tell its senders."""

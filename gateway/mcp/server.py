@@ -18,6 +18,7 @@ from gateway.agent.protocol import ToolSpec
 from gateway.agent.tools import Tool, ToolContext, ToolFailed
 from gateway.aio import backoff_delays
 from gateway.conversation import Json
+from gateway.mcp.arguments import check_arguments
 from gateway.mcp.limits import TOO_LARGE, LeftOutTool, select_tools
 from gateway.text import clean, excerpt
 
@@ -140,6 +141,7 @@ class McpServer:
                     schema=each.input_schema,
                 ),
                 run=partial(self._call_tool, each.name),
+                check=partial(check_arguments, each.name, each.input_schema),
                 # The server's own promise that the tool changes nothing.
                 concurrent=bool(each.annotations and each.annotations.read_only_hint),
                 deadline=self.settings.timeout,

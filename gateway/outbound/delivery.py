@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.aio import backoff_delays
 from gateway.bounded import BoundedDict
-from gateway.contract import Address, Channel, Enclosure, Outbound, Receipt
+from gateway.contract import Address, Channel, Enclosure, Outbound, OutboundKind, Receipt
 from gateway.contract.abilities import abilities_of
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.lanes import Lanes
@@ -75,7 +75,8 @@ def split_into_parts(
     """
     texts, buttons, is_marked = [message.text], message.buttons, False
     if channel is not None:
-        can, limit = abilities_of(channel), channel.text_limit
+        can = abilities_of(channel)
+        limit = can.notice_limit if message.kind is OutboundKind.NOTICE else channel.text_limit
         max_file = can.sends_files.max_file_bytes if can.sends_files is not None else -1
         if unsendable := [file for file in files if file.size > max_file]:
             notes = (f"(I have a file for you, but can't send it here: {_described(file)})" for file in unsendable)

@@ -152,6 +152,8 @@ class Approval(Entry, frozen=True, kw_only=True, tag="approval"):
     question: str = ""
     decision: str | None = None
     by: str = ""
+    files: dict[str, str] | None = None
+    """The digests of the files that the call names, by path, when it was asked about."""
 
 
 class Edit(Entry, frozen=True, kw_only=True, tag="edit"):

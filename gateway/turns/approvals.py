@@ -1,21 +1,20 @@
 """Approvals: asks a person before a tool runs, and keeps the questions that are open."""
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
 from uuid import uuid4
 
 import structlog
 
 from gateway.access.rules import Live, are_same_person
+from gateway.agent.toolbox.named_files import digest_named_files
+from gateway.agent.tools import ToolContext
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
-from gateway.contract import Button, Inbound, Outbound, PeerKind, Sender
+from gateway.contract import Inbound, PeerKind
 from gateway.conversation import ToolCall
 from gateway.errors import Refused
 from gateway.job import Job
@@ -26,6 +25,7 @@ from gateway.sessions import SessionManager, entries
 from gateway.spool import InboxState, Operation, ResetAttempts, SetInboxState
 from gateway.spool.spool import retry_while_full
 from gateway.text.plain import duration
+from gateway.turns.question import Decision, Question, question_text
 from gateway.turns.recorder import TurnRecorder
 from gateway.turns.state import TurnState
 
@@ -33,12 +33,6 @@ log = structlog.get_logger()
 
 MAX_CLOSED = 1_000
 """Closed questions that are remembered, so that a late press of a button gets a useful answer."""
-
-
-class Decision(StrEnum):
-    APPROVED = "approved"
-    DENIED = "denied"
-    EXPIRED = "expired"
 
 
 _CLOSED = {
@@ -53,81 +47,11 @@ _WORDS = {
     "no": Decision.DENIED,
     "n": Decision.DENIED,
 }
-_MAX_VALUE = 800
-_MAX_NAME = 60
-_MAX_ARGUMENTS = 12
 
 
 def parse_decision(text: str) -> Decision | None:
     """Read a message as a plain yes or no."""
     return _WORDS.get(text.strip().rstrip(".!").lower())
-
-
-def question_text(call: ToolCall, *, timeout: float, asker: str = "") -> str:
-    """Return the question as plain text. `asker` is named in a group, where not everyone may answer."""
-    lines = [f"May I use {_visible(call.name, _MAX_NAME)}?"]
-    for name, value in list(call.input.items())[:_MAX_ARGUMENTS]:
-        lines.append(f"  {_visible(name, _MAX_NAME)}: {_visible(json.dumps(value, ensure_ascii=False), _MAX_VALUE)}")
-    if len(call.input) > _MAX_ARGUMENTS:
-        lines.append(f"  ... and {len(call.input) - _MAX_ARGUMENTS} more arguments")
-    who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"
-    span = duration(timedelta(seconds=timeout))
-    lines.append(f"{who} yes or no. If you don't reply within {span}, it's denied.")
-    return "\n".join(lines)
-
-
-def _visible(text: str, limit: int) -> str:
-    """Shorten a text in its middle, so that neither end can hide, and escape every character that is not printable.
-
-    A model may have been tricked into a call that looks like another: no line breaks, no text that runs backwards.
-    """
-    if len(text) > limit:
-        half = limit // 2
-        text = f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Question:
-    """Asks the sender of the message that a turn answers, in the same chat, whether `call` may run."""
-
-    id: str
-    call: ToolCall
-    turn: str
-    scope: str
-    session: str
-    asker: Sender
-    message: Outbound
-    """The message to the chat. It has no session number, so that it is shown in whichever session is open there."""
-    decision: Decision | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    decided: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @classmethod
-    def about(cls, call: ToolCall, job: Job, *, id: str, text: str) -> "Question":  # noqa: A002 - the field's name
-        """Return the question of the turn of `job` about `call`."""
-        buttons = (Button(label="Yes", command=f"/approve {id}"), Button(label="No", command=f"/deny {id}"))
-        return cls(
-            id=id,
-            call=call,
-            turn=job.turn,
-            scope=job.scope,
-            session=job.session,
-            asker=job.inbound.sender,
-            message=Outbound(
-                address=job.inbound.address,
-                text=text,
-                reply_to=job.inbound.message_id,
-                buttons=buttons,
-                is_question=True,
-                recipient=job.inbound.sender,
-                guild=job.inbound.guild,
-            ),
-        )
-
-    @property
-    def message_key(self) -> str:
-        return f"ask-{self.id}"
 
 
 class Approvals:
@@ -206,6 +130,7 @@ class Approvals:
                 tool_use_id=question.call.id,
                 decision=decision,
                 by=by,
+                files=question.files,
             )
             await self._sessions.append(question.session, [entry], also=also)
             question.decision = decision
@@ -213,6 +138,10 @@ class Approvals:
 
 
 _DENIED = "The person was asked and said no, so it was not run. Do not try it again unless you are asked to."
+_CHANGED = (
+    "{names} changed after the person was asked about this call, so it was not run. Make the call again if it is still "
+    "right: the person will be asked about it as it is now."
+)
 _EXPIRED = "The person was asked and did not answer within {span}, so it was not run."
 
 
@@ -232,7 +161,9 @@ class ApprovalGate:
         self._delivery = delivery
         self._lanes = lanes
 
-    async def approve(self, state: TurnState, slot: TurnSlot, draft: DraftStream, call: ToolCall) -> str | None:
+    async def approve(
+        self, state: TurnState, slot: TurnSlot, draft: DraftStream, context: ToolContext, call: ToolCall
+    ) -> str | None:
         """Return None if `call` may run, or else the reason for the model.
 
         A question from before a restart is not asked again, and its decision counts.
@@ -240,21 +171,26 @@ class ApprovalGate:
         job, known = state.jobs[0], state.approvals.get(call.id)
         timeout = self._live.settings.gateway.approval_timeout
         span = duration(timedelta(seconds=timeout))
+        files = await asyncio.to_thread(digest_named_files, context, call) if known is None else known.files
+        state.named_files[call.id] = files
         if known is not None and known.decision is not None:
             self._approvals.close(known.approval_id)
             decision = Decision(known.decision)
         else:
+            sender = job.inbound.sender
+            asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
+            asked = known or entries.Approval(
+                approval_id=uuid4().hex[:12],
+                tool_use_id=call.id,
+                question=question_text(call, timeout=timeout, asker=asker, files=files or ()),
+                files=files,
+            )
+            question = Question.about(call, job, asked)
             if known is not None:
-                asked = Question.about(call, job, id=known.approval_id, text=known.question)
-                question = self._approvals.open(asked)
-            else:
-                sender = job.inbound.sender
-                asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
-                text = question_text(call, timeout=timeout, asker=asker)
-                question = Question.about(call, job, id=uuid4().hex[:12], text=text)
+                question = self._approvals.open(question)
             try:
                 if known is None:
-                    await finish_before_cancel(self._ask(state, question))
+                    await finish_before_cancel(self._ask(state, question, asked))
                 # Waiting may take hours. It must not keep others from their slots, count as the turn's time, or
                 # hold up a shutdown.
                 draft.is_paused = True
@@ -272,9 +208,20 @@ class ApprovalGate:
             case Decision.EXPIRED:
                 return _EXPIRED.format(span=span)
 
-    async def _ask(self, state: TurnState, question: Question) -> None:
+    async def verify(self, state: TurnState, context: ToolContext, call: ToolCall) -> str | None:
+        """Return None if the files that an approved `call` names are as they were, or else the reason for the model."""
+        before = state.named_files.get(call.id)
+        if before is None:  # An older version asked, and did not look at them.
+            return None
+        now = await asyncio.to_thread(digest_named_files, context, call)
+        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        if not changed:
+            return None
+        log.warning("approved_file_changed", tool=call.name, files=changed)
+        return _CHANGED.format(names=", ".join(f"`{name}`" for name in changed))
+
+    async def _ask(self, state: TurnState, question: Question, asked: entries.Approval) -> None:
         parts = self._delivery.compose(question.message, key=question.message_key)
-        asked = entries.Approval(approval_id=question.id, tool_use_id=question.call.id, question=question.message.text)
         waits = [] if state.is_waiting else [SetInboxState(turn=question.turn, state=InboxState.WAITING)]
         # A turn that gets this far is not the one that crashes the daemon, so its attempts do not count.
         await self._recorder.write(state, [asked], also=[*waits, ResetAttempts(turn=question.turn), *parts])

@@ -185,12 +185,12 @@ class TurnRunner:
             remind=partial(self._reminders.make, job),
         )
         async with self._delivery.stream_draft(state.replies("", [job])[0], turn=job.turn) as draft:
-            approve = partial(self._gate.approve, state, slot, draft)
+            approve = partial(self._gate.approve, state, slot, draft, tools)
+            verify = partial(self._gate.verify, state, tools)
             if state.calls:  # The turn was waiting for an approval when the daemon stopped, and continues there.
                 calls = tuple(state.calls.values())
-                await self._handle_events(
-                    run_tools(calls, toolbox=agent.toolbox, context=tools, approve=approve), state, draft
-                )
+                ran = run_tools(calls, toolbox=agent.toolbox, context=tools, approve=approve, verify=verify)
+                await self._handle_events(ran, state, draft)
             prompt, provider.history_size = await self._context.build_prompt(job, agent)
             events = run_agent(
                 prompt,
@@ -199,6 +199,7 @@ class TurnRunner:
                 context=tools,
                 max_iterations=agent.max_iterations,
                 approve=approve,
+                verify=verify,
                 new_messages=partial(self._new_messages, state, slot),
             )
             await self._handle_events(events, state, draft)

@@ -45,6 +45,8 @@ class TurnState(Struct, kw_only=True):
     """Tool calls of the current step that have no result yet, by id."""
     approvals: Mapping[str, entries.Approval] = field(default_factory=dict)
     """Questions about those calls from before a restart, with the decision if there was one, by the call's id."""
+    named_files: dict[str, dict[str, str] | None] = field(default_factory=dict)
+    """The files that a person has seen named in an approved call, with their digests, by the call's id."""
     is_waiting: bool = False
     """Whether the spool says that the turn waits for an approval. Then no tool of the current step has run."""
     restored: int = 0

@@ -1,7 +1,7 @@
 """Tools that ask: the turn stops, a person answers, and the turn goes on, over restarts too."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from config import Settings
 from gateway.agent.protocol import TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
-from gateway.conversation import ToolCall, ToolMessage
+from gateway.conversation import Json, ToolCall, ToolMessage
 from gateway.daemon import Daemon
 from gateway.sessions.entries import Approval, ToolResult, TurnEnd
 from gateway.sessions.turn_progress import INTERRUPTED
@@ -298,3 +298,118 @@ async def test_a_suspect_turn_that_waits_for_approval_delays_no_other_turn(tmp_p
         answer = await chat.hear_message()
         assert {question.address.peer, answer.address.peer} == {"ada", "bob"}
         assert answer.text == "Done."
+
+
+@dataclass
+class Runner:
+    """A tool that needs approval and names a file, next to one that writes files without approval."""
+
+    ran: list[str] = field(default_factory=list)
+
+    def toolbox(self) -> Toolbox:
+        async def run(_context: ToolContext, path: str) -> str:
+            """Run."""
+            self.ran.append(path)
+            return f"ran {path}"
+
+        async def write(context: ToolContext, path: str) -> str:
+            """Write."""
+            (context.workspace / path).write_text("changed")
+            return "written"
+
+        return Toolbox([tool(needs_approval=True)(run), tool(write)])
+
+
+def run_script(number: int = 1, **arguments: Json) -> ToolCall:
+    return ToolCall(id=f"call{number}", name="run", input=arguments or {"path": "build.sh"})
+
+
+async def workspace_of_ada(chat: LoopbackChannel, daemon: Daemon) -> Path:
+    """Return the folder of a session that has begun, which exists."""
+    await chat.say("hello", sender=ADA, peer="ada")
+    await chat.hear_message()
+    (scope,) = daemon.sessions.scopes()
+    (meta,) = daemon.sessions.list(scope)
+    folder = daemon.agents.chosen("main", meta).workspace.path
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_that_changes_after_the_question_is_not_run(tmp_path: Path, *, restarts: bool) -> None:
+    runner, provider = Runner(), ScriptedProvider([TextDelta(text="Hi.")], [run_script()], [TextDelta(text="Done.")])
+    async with gateway(house(tmp_path), agent(provider, runner)) as (daemon, chat):
+        folder = await workspace_of_ada(chat, daemon)
+        (folder / "build.sh").write_text("make")
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await chat.hear_message()
+        assert "It names 1 file: build.sh. If one changes, I won't run this." in question.text
+        (folder / "build.sh").write_text("rm -rf /")
+        if not restarts:
+            await chat.say("yes", sender=ADA, peer="ada")
+            assert {(await chat.hear_message()).text for _ in range(2)} == {"Approved: run will run.", "Done."}
+    if restarts:
+        async with gateway(house(tmp_path), agent(provider, runner)) as (_, chat):
+            await chat.say("yes", sender=ADA, peer="ada")
+            assert {(await chat.hear_message()).text for _ in range(2)} == {"Approved: run will run.", "Done."}
+    assert runner.ran == []
+    (result,) = [entry for entry in transcript_entries(tmp_path) if isinstance(entry, ToolResult)]
+    assert result.is_error
+    assert result.output.startswith("`build.sh` changed after the person was asked about this call")
+
+
+async def test_a_call_of_the_same_step_cannot_change_the_file_that_was_approved(tmp_path: Path) -> None:
+    runner = Runner()
+    write = ToolCall(id="call1", name="write", input={"path": "build.sh"})
+    provider = ScriptedProvider([TextDelta(text="Hi.")], [write, run_script(2)], [TextDelta(text="Done.")])
+    async with gateway(house(tmp_path), agent(provider, runner)) as (daemon, chat):
+        await workspace_of_ada(chat, daemon)
+        await chat.say("go", sender=ADA, peer="ada")
+        await chat.hear_message()
+        await chat.say("yes", sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Approved: run will run.", "Done."}
+    assert runner.ran == []
+
+
+async def test_an_unchanged_file_is_run(tmp_path: Path) -> None:
+    runner, provider = Runner(), ScriptedProvider([TextDelta(text="Hi.")], [run_script()], [TextDelta(text="Done.")])
+    async with gateway(house(tmp_path), agent(provider, runner)) as (daemon, chat):
+        folder = await workspace_of_ada(chat, daemon)
+        (folder / "build.sh").write_text("make")
+        await chat.say("go", sender=ADA, peer="ada")
+        await chat.hear_message()
+        await chat.say("yes", sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Approved: run will run.", "Done."}
+    assert runner.ran == ["build.sh"]
+
+
+async def test_a_call_with_invalid_arguments_is_an_error_and_asks_no_one(tmp_path: Path) -> None:
+    rocket = Rocket()
+    provider = scripted([ToolCall(id="call1", name="launch", input={"target": 5})])
+    async with gateway(house(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text == "Done."
+    assert rocket.launched == []
+    outcome = provider.prompts[1].messages[-1]
+    assert isinstance(outcome, ToolMessage)
+    assert outcome.outcomes[0].is_error
+    assert outcome.outcomes[0].output.startswith("The arguments of launch are wrong")
+
+
+async def test_a_long_question_is_shown_in_full_on_request(tmp_path: Path) -> None:
+    rocket, target = Rocket(), "M" * 900 + "; rm -rf / ;" + "s" * 900
+    async with gateway(house(tmp_path), agent(scripted([launch(target)]), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        assert "rm -rf" not in question.text
+        assert "This is shortened. /approvals show shows all of it." in question.text
+        assert [(button.label, button.is_answer) for button in question.buttons] == [
+            ("Yes", True),
+            ("No", True),
+            ("Show all", False),
+        ]
+        for show in (question.buttons[2].command, "/approvals show"):
+            await chat.say(show, sender=ADA, peer="ada")
+            assert (await chat.hear_message()).text == f"All of launch:\ntarget:\n  | {target}"
+        await chat.say("no", sender=ADA, peer="ada")
+        assert {(await chat.hear_message()).text for _ in range(2)} == {"Denied: launch won't run.", "Done."}

@@ -3,12 +3,17 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from gateway.agent.protocol import Chunk, TextDelta
 from gateway.agent.tools import Tool, Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall
 from gateway.daemon import Daemon
 from tests.agent.scripted import ScriptedProvider
+
+
+class HasToolbox(Protocol):
+    def toolbox(self) -> Toolbox: ...
 
 
 @dataclass
@@ -62,7 +67,7 @@ def call(number: int) -> ToolCall:
     return ToolCall(id=f"call{number}", name="wait", input={})
 
 
-def agent(provider: ScriptedProvider, tools: Rocket | Gate) -> Callable[[Daemon], None]:
+def agent(provider: ScriptedProvider, tools: HasToolbox) -> Callable[[Daemon], None]:
     """Return a function that gives the main agent of a daemon this model and these tools."""
     toolbox = tools.toolbox()
     return lambda daemon: daemon.agents.replace("main", lambda main: replace(main, provider=provider, toolbox=toolbox))

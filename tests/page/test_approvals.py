@@ -59,3 +59,12 @@ async def test_a_question_is_answered_by_a_word(page: Page, rocket: Rocket) -> N
     await expect(page.locator(".log .reply", has_text="Done.")).to_be_visible()
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
     assert rocket.launched == []
+
+
+async def test_showing_all_of_a_question_does_not_answer_it(page: Page, rocket: Rocket) -> None:
+    await write(page, "Build it again")
+    await page.get_by_role("button", name="Show all", exact=True).click()
+    await expect(page.locator(".notice", has_text="All of launch:")).to_contain_text("x" * 900)
+    await page.get_by_role("button", name="Yes", exact=True).click()
+    await expect(page.locator(".log .reply", has_text="Done.")).to_be_visible()
+    assert rocket.launched == [COMMAND]

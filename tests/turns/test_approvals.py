@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversation import Json, ToolCall
-from gateway.turns.approvals import question_text
+from gateway.turns.question import full_text, is_shortened, question_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -44,6 +44,23 @@ def test_invisible_characters_are_escaped() -> None:
 
 @given(st.text(max_size=80), st.dictionaries(st.text(max_size=80), VALUES, max_size=20))
 def test_each_argument_is_one_printable_line(name: str, given_: dict[str, Json]) -> None:
-    lines = question_text(ToolCall(id="c", name=name, input=given_), timeout=1).split("\n")
+    call = ToolCall(id="c", name=name, input=given_)
+    lines = question_text(call, timeout=1).split("\n")
     assert all(line.isprintable() for line in lines)
-    assert len(lines) == 2 + min(len(json.loads(json.dumps(given_))), 12) + (len(given_) > 12)
+    assert len(lines) == 2 + min(len(json.loads(json.dumps(given_))), 12) + (len(given_) > 12) + is_shortened(call)
+
+
+def test_the_full_text_hides_nothing_and_no_line_of_an_argument_looks_like_another() -> None:
+    script = "echo 1\npath: /etc\n" + "x" * 5_000 + "\u202e\x1b[2K"
+    call = ToolCall(id="c", name="shell", input={"command": script, "options": {"a": [1]}})
+    assert is_shortened(call)
+    lines = full_text(call).split("\n")
+    assert lines[:4] == ["All of shell:", "command:", "  | echo 1", "  | path: /etc"]
+    assert lines[4] == "  | " + "x" * 5_000 + "\\u202e\\u001b[2K"
+    assert lines[5:7] == ["options:", "  | {"]
+
+
+def test_a_question_names_the_files_that_must_not_change() -> None:
+    call = ToolCall(id="c", name="shell", input={"command": "sh build.sh"})
+    text = question_text(call, timeout=1, files=["build.sh"])
+    assert "It names 1 file: build.sh. If one changes, I won't run this." in text

@@ -83,10 +83,12 @@ function itemOf(node) {
 
 function pressButton(button) {
   const item = itemOf(button);
-  // A question can be answered once, and a failed answer retried once.
-  if (item?.isQuestion) item.buttons = [];
-  if (item?.isQuestion || item?.isFailure) button.parentElement.remove();
-  sendMessage(button.dataset.command, { isQuiet: true });
+  const { command } = button.dataset;
+  // A question can be answered once, and a failed answer retried once. Other buttons of a question show more, in the log.
+  const showsMore = item?.buttons?.find((one) => one.command === command)?.is_answer === false;
+  if (item?.isQuestion && !showsMore) item.buttons = [];
+  if ((item?.isQuestion && !showsMore) || item?.isFailure) button.parentElement.remove();
+  sendMessage(command, { isQuiet: !showsMore });
 }
 
 function runCommand(command) {

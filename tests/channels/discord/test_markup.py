@@ -46,6 +46,8 @@ def test_no_word_is_lost(text: str) -> None:
         ("the code XCRJ-25MC", "the code XCRJ-25MC"),
         ("- a\n  # b\n> c - d", "\\- a\n  \\# b\n\\> c - d"),
         ("*a* _b_ at https://a.example/_x_ *c*", r"\*a\* \_b\_ at https://a.example/_x_ \*c\*"),
+        ("https://a.example/||hidden|| x```y", r"https://a.example/\|\|hidden\|\| x\`\`\`y"),
+        ("<t:1:R> <@1>", r"\<t:1:R> \<@1>"),
     ],
 )
 def test_only_special_characters_are_escaped(text: str, escaped: str) -> None:
@@ -54,7 +56,7 @@ def test_only_special_characters_are_escaped(text: str, escaped: str) -> None:
 
 @given(st.text().filter(lambda text: "http" not in text))
 def test_escaped_text_shows_unchanged(text: str) -> None:
-    assert re.sub(r"\\([\\*_`~|>\[\]#-])", r"\1", escape(text)) == text
+    assert re.sub(r"\\([\\*_`~|<>\[\]#-])", r"\1", escape(text)) == text
 
 
 def test_a_table_keeps_extra_cells_and_link_targets() -> None:

@@ -1,5 +1,6 @@
 """Sending under the real discord.py, against a fake Discord server."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gateway.contract import (
     ShowsTyping,
 )
 from gateway.errors import AuthRejected, Transient, Undeliverable
+from gateway.outbound.delivery import split_into_parts
 from tests.channels.discord.fake_discord import (
     ADA,
     ADAS,
@@ -124,6 +126,25 @@ async def test_a_token_revoked_at_run_time_raises_auth_rejected(channel: Channel
 async def test_notices_are_escaped(channel: Channel, discord: FakeDiscord) -> None:
     await channel.send(Outbound(address=ADAS_CHAT, text="1. *star* _a_"), key="k1")
     assert discord.sent()[0]["content"] == r"1. \*star\* \_a\_"
+
+
+async def test_a_long_notice_is_split_so_that_it_stays_escaped(channel: Channel, discord: FakeDiscord) -> None:
+    notice = Outbound(address=ADAS_CHAT, text="May I?\n" + "`*_|" * 1_200)
+    parts = split_into_parts(notice, channel=channel, key="k", turn=None, files=(), at=datetime.now(UTC), is_next=False)
+    for number, part in enumerate(parts):
+        await channel.send(part.message, key=f"k{number}")
+    sent = [each["content"] for each in discord.sent()]
+    assert all(len(text) <= 2000 for text in sent)
+    assert all(not re.search(r"(?<!\\)(\\\\)*[`*_|]", text) for text in sent)
+    assert "".join(sent).replace("\\", "").replace("\n", "") == notice.text.replace("\n", "")
+
+
+async def test_a_notice_whose_form_is_refused_stays_escaped(channel: Channel, discord: FakeDiscord) -> None:
+    discord.scripted["send"].append(refusal(400, 50035, "Invalid Form Body"))
+    await channel.send(Outbound(address=ADAS_CHAT, text="*a*", buttons=(Button(label="x", command="/x"),)), key="k1")
+    (sent,) = discord.sent()
+    assert sent["content"] == r"\*a\*"
+    assert "components" not in sent
 
 
 async def test_a_refused_form_is_sent_as_plain_text(channel: Channel, discord: FakeDiscord) -> None:

@@ -1,0 +1,129 @@
+"""A question to a person about a tool call, and its texts: short in the chat, and in full on request."""
+
+import asyncio
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from gateway.contract import Button, Outbound, Sender
+from gateway.conversation import Json, ToolCall
+from gateway.job import Job
+from gateway.sessions import entries
+from gateway.text.plain import count, duration
+
+_MAX_VALUE = 800
+_MAX_NAME = 60
+_MAX_ARGUMENTS = 12
+_MAX_FILES = 5
+
+
+class Decision(StrEnum):
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Question:
+    """Asks the sender of the message that a turn answers, in the same chat, whether `call` may run."""
+
+    id: str
+    call: ToolCall
+    turn: str
+    scope: str
+    session: str
+    asker: Sender
+    message: Outbound
+    """The message to the chat. It has no session number, so that it is shown in whichever session is open there."""
+    files: dict[str, str] | None = None
+    """The digests of the files that the call names."""
+    decision: Decision | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def about(cls, call: ToolCall, job: Job, asked: entries.Approval) -> "Question":
+        """Return the question of the turn of `job` about `call`. `asked` is its entry in the transcript."""
+        id = asked.approval_id  # noqa: A001 - the field's name.
+        buttons = [Button(label="Yes", command=f"/approve {id}"), Button(label="No", command=f"/deny {id}")]
+        if is_shortened(call):
+            buttons.append(Button(label="Show all", command=f"/approvals show {id}", is_answer=False))
+        return cls(
+            id=id,
+            call=call,
+            turn=job.turn,
+            scope=job.scope,
+            session=job.session,
+            asker=job.inbound.sender,
+            message=Outbound(
+                address=job.inbound.address,
+                text=asked.question,
+                reply_to=job.inbound.message_id,
+                buttons=tuple(buttons),
+                is_question=True,
+            ),
+            files=asked.files,
+        )
+
+    @property
+    def message_key(self) -> str:
+        return f"ask-{self.id}"
+
+
+def question_text(call: ToolCall, *, timeout: float, asker: str = "", files: Collection[str] = ()) -> str:
+    """Return the question as plain text. `asker` is named in a group, where not everyone may answer."""
+    lines = [f"May I use {_visible(call.name, _MAX_NAME)}?"]
+    for name, value in list(call.input.items())[:_MAX_ARGUMENTS]:
+        lines.append(f"  {_visible(name, _MAX_NAME)}: {_visible(_as_json(value), _MAX_VALUE)}")
+    if len(call.input) > _MAX_ARGUMENTS:
+        lines.append(f"  ... and {len(call.input) - _MAX_ARGUMENTS} more arguments")
+    if is_shortened(call):
+        lines.append("This is shortened. /approvals show shows all of it.")
+    if files:
+        names = ", ".join(_visible(name, _MAX_NAME) for name in list(files)[:_MAX_FILES])
+        more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+        lines.append(f"It names {count(len(files), 'file')}: {names}{more}. If one changes, I won't run this.")
+    who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"
+    span = duration(timedelta(seconds=timeout))
+    lines.append(f"{who} yes or no. If you don't reply within {span}, it's denied.")
+    return "\n".join(lines)
+
+
+def full_text(call: ToolCall) -> str:
+    """Return the whole call as plain text. A bar before each line of an argument keeps it from looking like ours.
+
+    Everything that is not printable is escaped, except the line breaks of texts.
+    """
+    lines = [f"All of {_escaped(call.name)}:"]
+    for name, value in call.input.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        lines += [f"{_escaped(name)}:", *(f"  | {_escaped(line)}" for line in text.split("\n"))]
+    return "\n".join(lines)
+
+
+def is_shortened(call: ToolCall) -> bool:
+    """Return whether the question does not show the whole call."""
+    values = (len(name) > _MAX_NAME or len(_as_json(value)) > _MAX_VALUE for name, value in call.input.items())
+    return len(call.input) > _MAX_ARGUMENTS or len(call.name) > _MAX_NAME or any(values)
+
+
+def _as_json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _visible(text: str, limit: int) -> str:
+    """Shorten a text in its middle, so that neither end can hide, and escape it."""
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
+    """Escape every character that is not printable.
+
+    A model may have been tricked into a call that looks like another: no line breaks, no text that runs backwards.
+    """
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
