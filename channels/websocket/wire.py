@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.contract import AttachmentKind, Button, CommandInfo, Enclosure, SessionInfo, Verdict
 from gateway.text import clean
+from gateway.text.plain import in_bytes
 
 MAX_FRAME_SIZE = 256 * 1024
 """In bytes on the wire. The longest message that the core accepts fits in any script."""
@@ -199,7 +200,7 @@ def parse(data: str | bytes) -> ClientFrame:
     """Read one frame of a client; raises only `BadFrame`."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if len(raw) > MAX_FRAME_SIZE:
-        raise BadFrame(f"This message is too long. The limit is {MAX_FRAME_SIZE // 1024} KiB.", id=_id_of(raw))
+        raise BadFrame(f"This message is too long. The limit is {in_bytes(MAX_FRAME_SIZE)}.", id=_id_of(raw))
     try:
         try:
             frame = _client_frames.decode(raw)

@@ -32,6 +32,7 @@ from gateway.backup.create import (
 from gateway.errors import CannotStart, Refused
 from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
+from gateway.text.plain import in_bytes
 
 _BLOCK_BYTES = 1024 * 1024
 _MAX_EXTENDED_HEADER_BYTES = 64 * 1024
@@ -155,7 +156,7 @@ def _read_manifest(members: tarfile.TarFile, free: int) -> Manifest:
         # A small compressed file may claim any size. This also limits how long we read.
         needed += tarfile.BLOCKSIZE + info.size
         if needed > free:
-            raise _Damaged(f"it needs more than the {free / 1_000_000:,.0f} MB that are free on this disk")
+            raise _Damaged(f"it needs more than the {in_bytes(free)} that are free on this disk")
     raise _Damaged("its end is missing")
 
 

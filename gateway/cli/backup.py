@@ -18,7 +18,7 @@ from gateway.cli.common import EXIT_OK, command_parser, load_data_dir, load_sett
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.observability.logging import configure, secrets_in
 from gateway.text import printable
-from gateway.text.plain import count
+from gateway.text.plain import count, in_bytes
 
 _COMPRESSION = 6
 _SKIPPED_SHOWN = 5
@@ -46,8 +46,7 @@ def backup(arguments: Sequence[str], *, config: Path | None) -> int:
                     await asyncio.to_thread(packed.write, block)  # Compressing blocks, and the source must go on.
 
     asyncio.run(save())
-    size = options.file.stat().st_size / 1_000_000
-    written = f"Wrote {printable(str(options.file))} ({size:.1f} MB)"
+    written = f"Wrote {printable(str(options.file))} ({in_bytes(options.file.stat().st_size)})"
     if options.with_secrets:
         print(f"{written}. It includes the configuration and the secrets, so keep it safe.")
     elif loaded.path is None:

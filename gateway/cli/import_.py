@@ -25,9 +25,9 @@ from gateway.sessions import entries
 from gateway.sessions.keys import parse_key
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.text import clean, printable
-from gateway.text.plain import count
+from gateway.text.plain import count, in_bytes
 
-_MAX_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 250_000_000
 _SUFFIXES = (".json", ".jsonl")
 _INDEX = "sessions.json"
 """Both gateways keep a list of their sessions under this name. It contains nothing that the sessions lack."""
@@ -108,7 +108,7 @@ async def _import(
     """Import one file, and fill in `outcome`. Raises `Refused` or `UnknownFormat` if that is impossible."""
     status = await asyncio.to_thread(path.stat)
     if status.st_size > _MAX_BYTES:
-        raise UnknownFormat(f"it is larger than {_MAX_BYTES // 1024**2} MB")
+        raise UnknownFormat(f"it is larger than {in_bytes(_MAX_BYTES)}")
     data = await asyncio.to_thread(path.read_bytes)
     session = await asyncio.to_thread(parse_session, data, datetime.fromtimestamp(status.st_mtime, UTC))
     if options.scope:

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sys
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+import termios
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -17,7 +19,7 @@ from gateway.cli.remote import ask_daemon
 from gateway.errors import Refused
 from gateway.observability.status import ChannelReport, StatusReport
 from gateway.text import excerpt, printable
-from gateway.text.plain import ago, count, duration, in_bytes
+from gateway.text.plain import ago, count, duration, in_bytes, local_time, took
 
 _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     description = "Show the state of the running gateway. Exits with 1 if it is not ready."
     parser = command_parser("status", description, config)
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch, one line for each update")
-    parser.add_argument("--watch", action="store_true", help="update the screen until Ctrl-C")
+    parser.add_argument("--watch", action="store_true", help="update the screen until you press q")
     parser.add_argument(
         "--interval",
         type=seconds_between(_MIN_INTERVAL, _MAX_INTERVAL),
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.watch:
-        _watch(load_data_dir(options.config), options.interval, as_json=options.json)
+        return _watch(load_data_dir(options.config), options.interval, as_json=options.json)
 
     async def print_status(control: ControlClient) -> int:
         if options.json:
@@ -63,12 +65,22 @@ async def _read_report(control: ControlClient) -> StatusReport:
         raise Refused("Can't read the gateway's answer. Is it the same version as this command?") from error
 
 
-def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
-    """Show the status until interrupted: on the terminal's alternate screen, or as text if stdout is not a terminal."""
+def _watch(directory: Path, interval: float, *, as_json: bool) -> int:
+    """Show the status until `q` or Ctrl-C: on the terminal's alternate screen, or as text if stdout is no terminal."""
     is_screen = sys.stdout.isatty() and not as_json
 
-    async def update() -> NoReturn:
-        while True:
+    async def update() -> None:
+        quitting = asyncio.Event()
+        if is_screen and sys.stdin.isatty():
+            keyboard = sys.stdin.fileno()
+
+            def read_keys() -> None:
+                keys = os.read(keyboard, 1024)
+                if not keys or b"q" in keys.lower():  # None: the terminal was closed.
+                    quitting.set()
+
+            asyncio.get_running_loop().add_reader(keyboard, read_keys)
+        while not quitting.is_set():
             try:
                 async with ControlClient(directory) as control:
                     if as_json:
@@ -81,22 +93,36 @@ def _watch(directory: Path, interval: float, *, as_json: bool) -> NoReturn:
                 # Overwrite the old screen line by line, since clearing it first would flicker. Cut what does not fit:
                 # a line that is too long would wrap, and one line too many would scroll.
                 width, height = shutil.get_terminal_size()
-                head = f"{datetime.now().astimezone():%H:%M:%S}  (Ctrl-C to exit)"
+                head = f"{local_time(datetime.now(UTC))}  (q quits)"
                 fitting = [line[: width - 1] for line in (head, "", *lines)][: height - 1]
                 sys.stdout.write(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in fitting) + _CLEAR_BELOW)
                 sys.stdout.flush()
             else:
                 print("\n".join(lines if as_json else [*lines, ""]), flush=True)
-            await asyncio.sleep(interval)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await quitting.wait()
 
-    if is_screen:
-        sys.stdout.write(_ENTER_SCREEN)
-    try:
+    with _screen() if is_screen else nullcontext():
         asyncio.run(update())
+    return EXIT_OK
+
+
+@contextmanager
+def _screen() -> Iterator[None]:
+    """Use the alternate screen. Keys arrive one by one and are not shown; Ctrl-C works as always."""
+    before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+    if before is not None:
+        local = before[3] & ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, [*before[:3], local, *before[4:]])
+    sys.stdout.write(_ENTER_SCREEN)
+    try:
+        yield
     finally:
-        if is_screen:
-            sys.stdout.write(_LEAVE_SCREEN)
-            sys.stdout.flush()
+        sys.stdout.write(_LEAVE_SCREEN)
+        sys.stdout.flush()
+        if before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 def render(report: StatusReport) -> list[str]:
@@ -119,8 +145,8 @@ def render(report: StatusReport) -> list[str]:
     turns, messages = count(report.turns_running, "turn"), count(report.messages_waiting, "message")
     lines.append(f"  {turns} running{approvals}, {messages} waiting, {replies} to deliver")
     for turn in report.turns[:_TURNS_SHOWN]:
-        took = duration(timedelta(seconds=turn.seconds))
-        lines.append(f"    {took:>6}  {turn.channel}  {turn.agent}  {turn.session}")
+        running = duration(timedelta(seconds=turn.seconds))
+        lines.append(f"    {running:>6}  {turn.channel}  {turn.agent}  {turn.session}")
     if len(report.turns) > _TURNS_SHOWN:
         lines.append(f"    and {len(report.turns) - _TURNS_SHOWN} more")
 
@@ -140,7 +166,7 @@ def render(report: StatusReport) -> list[str]:
         lines.append(f"  not flushed yet{failures}")
     else:
         age = duration(timedelta(seconds=flush.age_seconds))
-        lines.append(f"  last flush {age} ago (took {flush.took_seconds * 1000:.0f} ms{failures})")
+        lines.append(f"  last flush {age} ago (took {took(flush.took_seconds)}{failures})")
     if report.disk_free_bytes is not None:
         lines.append(f"  {in_bytes(report.disk_free_bytes)} free on the disk")
 
@@ -148,8 +174,8 @@ def render(report: StatusReport) -> list[str]:
         lines += ("", "Models")
     for model in report.models:
         failed = f", {model.failed} failed" if model.failed else ""
-        most = "" if model.most_within_seconds is None else f", 95 % within {model.most_within_seconds:g} s"
-        average = f"{model.mean_seconds:.2f} s on average"
+        most = "" if model.most_within_seconds is None else f", 95 % within {took(model.most_within_seconds)}"
+        average = f"{took(model.mean_seconds)} on average"
         lines.append(f"  {model.name}: {count(model.requests, 'request')}{failed}, {average}{most}")
     lines += ("", "Process", f"  {in_bytes(report.memory_bytes)} of memory, {count(report.open_files, 'file')} open")
     return [printable(line) for line in lines]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, error, ok, warning
+from gateway.text.plain import in_bytes, local_time, took
 
 _MIB = 1024 * 1024
 LEAST_BYTES = 64 * _MIB
@@ -32,7 +33,7 @@ _SET_CLOCK = "Set the clock: `timedatectl set-ntp true`."
 def check_disk(directory: Path, usage: Callable[[Path], os.statvfs_result] = os.statvfs) -> Finding:
     found = usage(directory)
     free = found.f_bavail * found.f_frsize
-    room = f"{free // _MIB} MiB free at {directory}."
+    room = f"{in_bytes(free)} free at {directory}."
     if free < LEAST_BYTES:
         return error("disk", f"Only {room}", "Free some space. A full disk makes the gateway refuse messages.")
     # Some file systems, like btrfs, report no inodes at all.
@@ -59,9 +60,9 @@ def check_fsync(directory: Path, *, slow: float = SLOW_FSYNC, clock: Callable[[]
     except OSError as failure:
         fix = "Free some space." if failure.errno in _FULL else "Make the gateway's user the owner of the directory."
         return error("fsync", f"Can't write to {directory}: {failure.strerror}.", fix)
-    took = statistics.median(times)  # A single slow write, as after a pause of the disk, does not count.
-    message = f"A write reaches the disk after {took * 1000:.1f} ms."
-    if took < slow:
+    typical = statistics.median(times)  # A single slow write, as after a pause of the disk, does not count.
+    message = f"A write reaches the disk after {took(typical)}."
+    if typical < slow:
         return ok("fsync", message)
     fix = "Each message waits that long. Put gateway.data_dir on a faster disk, or check what else uses this one."
     return warning("fsync", message, fix)
@@ -95,12 +96,12 @@ def check_clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.
     """Compare the clock with the files in `directory`, and ask systemd whether it is synchronized."""
     time_now = now()
     if time_now < _EARLIEST_DATE:
-        return error("clock", f"The clock says {time_now:%Y-%m-%d}, which is in the past.", _SET_CLOCK)
+        return error("clock", f"The clock says {local_time(time_now)}, which is in the past.", _SET_CLOCK)
     files = (directory / name for name in ("spool.db", "spool.db-wal", "sessions/index.json"))
     newest = max((file.lstat().st_mtime for file in files if os.path.lexists(file)), default=0.0)
     if newest - time_now.timestamp() > _MAX_CLOCK_SKEW:
         written = datetime.fromtimestamp(newest, UTC)
-        message = f"The clock says {time_now:%Y-%m-%d %H:%M} UTC, but data was written at {written:%Y-%m-%d %H:%M}."
+        message = f"The clock says {local_time(time_now)}, but data was written at {local_time(written)}."
         return error("clock", message, _SET_CLOCK)
     if program := shutil.which("timedatectl"):
         command = [program, "show", "--property=NTPSynchronized", "--value"]
@@ -111,4 +112,4 @@ def check_clock(directory: Path, now: Callable[[], datetime] = lambda: datetime.
         if result is not None and result.stdout.strip() == "no":
             message = "timedatectl says that the clock is not synchronised."
             return warning("clock", message, "Run `timedatectl set-ntp true`, or install chrony.")
-    return ok("clock", f"The time is {time_now:%Y-%m-%d %H:%M:%S} UTC.")
+    return ok("clock", f"The time is {local_time(time_now)}.")

@@ -18,7 +18,7 @@ from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.mcp.server import McpServers
 from gateway.sandbox.bubblewrap import SandboxUnavailable
-from gateway.text.plain import count
+from gateway.text.plain import count, took
 
 DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
@@ -63,7 +63,7 @@ async def check_channel(channel: Channel, deadline: float) -> Finding:
     except ChannelError as failure:
         return error(about, str(failure), f"Check the network and {about}.api_base, if it is set.")
     except TimeoutError:
-        return error(about, f"The platform hasn't answered for {deadline:g} seconds.", "Check the network.")
+        return error(about, f"The platform hasn't answered for {took(deadline)}.", "Check the network.")
 
 
 async def check_model(name: str, settings: ProviderSettings, model: str | None, deadline: float) -> Finding:
@@ -88,7 +88,7 @@ async def check_model(name: str, settings: ProviderSettings, model: str | None, 
     except ProviderFailed as failure:
         return error(about, str(failure), f"Check {about}.base_url, the network, and the provider's status page.")
     except TimeoutError:
-        message = f"The model `{model}` hasn't answered for {deadline:g} seconds."
+        message = f"The model `{model}` hasn't answered for {took(deadline)}."
         return error(about, message, f"Check {about}.base_url and the network. A local model may still be loading.")
     return ok(about, f"The model `{model}` answers.")
 

@@ -156,32 +156,30 @@ def visible_lines(entries: Sequence[Entry], limit: int) -> list[VisibleLine]:
         if files and entry.turn != files[0].turn:
             lines += files
             files = []
-        ts, turn = entry.ts, entry.turn
-        match entry:
-            case e.User():
-                text = visible_text(entry)
-                lines.append(VisibleLine(role="user", text=text, ts=ts, event_id=entry.event_id, turn=turn))
-            case e.Assistant():
-                lines.append(VisibleLine(role="assistant", text=entry.content, ts=ts, turn=turn))
-            case e.System():
-                lines.append(system_line(entry))
-            case e.SentFile():
-                text = f"[file: {entry.name}]"
-                files.append(VisibleLine(role="assistant", text=text, ts=ts, file=entry, turn=turn))
-            case _:
-                pass
-    return [line for line in [*lines, *files] if line.text][-limit:]
+        line = visible_line(entry)
+        if line is not None:
+            (files if line.file is not None else lines).append(line)
+    return [*lines, *files][-limit:]
 
 
-def system_line(entry: e.System) -> VisibleLine:
-    return VisibleLine(
-        role="gateway",
-        text=entry.content,
-        ts=entry.ts,
-        is_failure=entry.is_failure,
-        details=entry.details,
-        turn=entry.turn,
-    )
+def visible_line(entry: Entry) -> VisibleLine | None:
+    """Return an entry as a person sees it. None if they don't."""
+    ts, turn = entry.ts, entry.turn
+    match entry:
+        case e.User():
+            line = VisibleLine(role="user", text=visible_text(entry), ts=ts, event_id=entry.event_id, turn=turn)
+        case e.Assistant():
+            line = VisibleLine(role="assistant", text=entry.content, ts=ts, turn=turn)
+        case e.System():
+            is_failure, details = entry.is_failure, entry.details
+            line = VisibleLine(
+                role="gateway", text=entry.content, ts=ts, turn=turn, is_failure=is_failure, details=details
+            )
+        case e.SentFile():
+            line = VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=ts, turn=turn, file=entry)
+        case _:
+            return None
+    return line if line.text else None
 
 
 def visible_text(entry: e.User) -> str:

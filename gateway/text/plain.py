@@ -1,4 +1,4 @@
-"""Plain text: cleaning for storage and terminals, one-line excerpts, counts and durations, tables."""
+"""Plain text: cleaning for storage and terminals, one-line excerpts, tables, and all units: counts, sizes and times."""
 
 import re
 from collections.abc import Sequence
@@ -59,6 +59,18 @@ def duration(span: timedelta) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def took(seconds: float) -> str:
+    """Return how long something took, such as `85 ms` or `1.2 s`. From ten seconds on like `duration`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"  # noqa: PLR2004 - two digits.
+    return f"{seconds:.1f} s" if seconds < 10 else duration(timedelta(seconds=seconds))  # noqa: PLR2004 - as above.
+
+
+def local_time(at: datetime) -> str:
+    """Return a time in the zone of this machine, such as `2026-03-01 12:00:00`."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def ago(then: datetime, now: datetime) -> str:

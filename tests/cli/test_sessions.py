@@ -16,7 +16,7 @@ from config import SessionSettings
 from gateway.admin.session_routes import LocalArchive
 from gateway.cli import main
 from gateway.cli.sessions.names import find_session
-from gateway.cli.sessions.show import Tail, format_size, format_table
+from gateway.cli.sessions.show import Tail, format_table
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
@@ -133,12 +133,23 @@ def test_sessions_are_exported_as_json_and_markdown(served: Path) -> None:
 
 def test_unknown_session_is_refused_with_a_hint(served: Path) -> None:
     assert refused("show", SCOPE, "7", home=served) == f"`{SCOPE}` has no session 7. It has 2, 1."
-    assert f"Did you mean `{OTHER}`?" in refused("list", "--scope", "Bob", home=served)
+    assert f"Did you mean `{OTHER}`?" in refused("list", "--scope", "bo", home=served)
 
 
 @pytest.mark.parametrize(
     ("name", "number", "found"),
-    [(SCOPE, None, 2), (SCOPE, 1, 1), (f"{SCOPE}#2", None, 2), (f"{SCOPE}#2", 2, 2), (OTHER, None, 1)],
+    [
+        (SCOPE, None, 2),
+        (SCOPE, 1, 1),
+        (f"{SCOPE}#2", None, 2),
+        (f"{SCOPE}#2", 2, 2),
+        (OTHER, None, 1),
+        ("web:ann", None, 2),
+        ("web:ann", 1, 1),
+        ("web:ann#2", None, 2),
+        ("main:Ann", None, 2),
+        ("bob", None, 1),
+    ],
 )
 async def test_session_is_found_by_scope_number_or_key(home: Path, name: str, number: int | None, found: int) -> None:
     async with managed(home / "data") as manager:
@@ -154,6 +165,9 @@ async def test_session_is_found_by_scope_number_or_key(home: Path, name: str, nu
         (f"{SCOPE[:-1]}m", 1, f"There is no scope `{SCOPE[:-1]}m`. Did you mean `{SCOPE}` or `{OTHER}`?"),
         ("\x1b[2J\udcff", 1, "There is no scope `[2J\ufffd`. Run `gatehouse sessions list` to see all scopes."),
         ("", None, f"There is no scope ``. Did you mean `{SCOPE}` or `{OTHER}`?"),
+        ("web:ann#7", None, f"`{SCOPE}` has no session 7. It has 2, 1."),
+        ("ann:web", None, "There is no scope `ann:web`. Run `gatehouse sessions list` to see all scopes."),
+        ("telegram:ann", None, "There is no scope `telegram:ann`. Run `gatehouse sessions list` to see all scopes."),
     ],
 )
 async def test_wrong_name_is_refused_with_suggestions(home: Path, name: str, number: int | None, sentence: str) -> None:
@@ -161,6 +175,18 @@ async def test_wrong_name_is_refused_with_suggestions(home: Path, name: str, num
         with pytest.raises(Refused) as refusal:
             await find_session(LocalArchive(manager), name, number)
     assert str(refusal.value) == sentence
+
+
+async def test_an_ambiguous_name_is_refused_with_its_meanings(home: Path) -> None:
+    twins = [f"agent:main:{channel}:direct:bob" for channel in ("discord", "telegram")]
+    async with managed(home / "data") as manager:
+        for scope in twins:
+            await manager.resolve_active(scope, agent="main", origin=ANN)
+        assert (await find_session(LocalArchive(manager), "telegram:bob", None)).meta.scope == twins[1]
+        with pytest.raises(Refused) as refusal:
+            await find_session(LocalArchive(manager), "bob", None)
+    meanings = f"`{twins[0]}`, `{twins[1]}` or `{OTHER}`"
+    assert str(refusal.value) == f"`bob` can mean {meanings}. Add a word to say which one."
 
 
 def test_hostile_text_is_neutralized_and_cannot_imitate_another_message(home: Path) -> None:
@@ -390,11 +416,3 @@ def test_columns_are_aligned_with_wide_and_combining_characters() -> None:
     assert format_table([("a\x1b[2J", "b"), ("\u6771\u4eac\n", "c"), ("e\u0301", "d")]) == (
         "a[2J   b\n\u6771\u4eac   c\ne\u0301      d"
     )
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**20, "5.0 MiB"), (2**40, "1024.0 GiB")],
-)
-def test_sizes_are_readable(number: int, text: str) -> None:
-    assert format_size(number) == text

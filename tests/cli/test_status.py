@@ -14,6 +14,7 @@ import pytest
 
 from gateway.cli.status import render
 from gateway.observability.status import ChannelReport, FlushReport, ModelReport, SpoolReport, StatusReport, TurnReport
+from tests.channels.terminal.pseudo_terminal import in_terminal
 from tests.daemon_process import COMMAND, environment, gatehouse, running, write_config
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -68,11 +69,11 @@ def test_status_shows_channels_work_storage_models_and_process() -> None:
         "Storage",
         "  12 sessions in 5 scopes",
         "  spool 1.2 MB: 4 to answer, 2 to deliver, 1 failed (`gatehouse spool` lists them)",
-        "  last flush 12 s ago (took 3 ms)",
+        "  last flush 12 s ago (took 3.0 ms)",
         "  70 GB free on the disk",
         "",
         "Models",
-        "  openai/small: 40 requests, 2 failed, 1.25 s on average, 95 % within 2.5 s",
+        "  openai/small: 40 requests, 2 failed, 1.2 s on average, 95 % within 2.5 s",
         "",
         "Process",
         "  61 MB of memory, 30 files open",
@@ -141,6 +142,17 @@ def test_live_screen_restores_the_terminal(tmp_path: Path) -> None:
     assert shown.startswith(b"\x1b[?1049h")
     assert shown.rstrip().endswith(b"\x1b[?1049l")
     assert b"Traceback" not in shown
+
+
+async def test_q_quits_the_live_screen(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    async with in_terminal("status", "--watch", "--interval", "3600", home=tmp_path) as terminal:
+        await terminal.shows("(q quits)")
+        await terminal.shows("No gateway is running")
+        terminal.type("xq")
+        assert await terminal.ended() == 0
+        await terminal.shows("\x1b[?1049l")
+    assert "xq" not in terminal.screen
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "soon", "inf", "nan"])

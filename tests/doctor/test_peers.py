@@ -46,7 +46,7 @@ async def test_silent_platform_times_out() -> None:
     async with bot_api() as api:
         api.held.add("getMe")
         found = await check_channel(opened(api, PulseRecorder()), 0.5)
-    assert found.message == "The platform hasn't answered for 0.5 seconds."
+    assert found.message == "The platform hasn't answered for 500 ms."
 
 
 @pytest.mark.parametrize("api", [OPENAI, ANTHROPIC], ids=lambda api: api.kind)

@@ -23,7 +23,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     list_parser = commands.add_parser("list", help="list sessions")
-    list_parser.add_argument("--scope", metavar="SCOPE", help="only sessions of this scope")
+    list_parser.add_argument(
+        "--scope", metavar="SCOPE", help="only sessions of this scope, in full or briefly like web:owner"
+    )
     _add_json(list_parser)
 
     show_parser = commands.add_parser("show", help="print the messages of a session, and follow new ones")
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 
 
 def _add_name(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    meaning = "scope of the session, as shown by `list`, or its key SCOPE#NUMBER"
+    meaning = "scope of the session, in full or briefly like web:owner, or with a number like telegram:123#2"
     parser.add_argument("name", nargs="?" if optional else None, metavar="SCOPE", help=meaning)
     number = "number of the session (default: the active one)"
     parser.add_argument("number", nargs="?", type=_number_to(_MAX_NUMBER), metavar="NUMBER", help=number)

@@ -1,5 +1,11 @@
-"""Finds a session by the name a person types: its scope, its scope and number, or its key."""
+"""Finds a session by the name a person types: its scope, in full or briefly, with or without its number.
 
+A brief name has some words of the scope, in their order and with the last one: `web:owner` stands for
+`agent:main:web:direct:owner`, and `telegram:123#2` for session 2 of `agent:main:telegram:direct:123`.
+"""
+
+from collections.abc import Sequence
+from contextlib import aclosing
 from difflib import get_close_matches
 
 from gateway.admin.archive import Archive
@@ -11,6 +17,7 @@ from gateway.text import clean, printable
 _MAX_COMPARED = 5000
 """Scopes that are searched for similar names. Comparing is slow, and a person waits."""
 _MAX_SUGGESTIONS = 3
+_MAX_CANDIDATES = 6
 _NUMBERS_SHOWN = 20
 
 
@@ -26,9 +33,10 @@ async def find_session(archive: Archive, name: str, number: int | None) -> Liste
         if number not in (None, number_in_key):
             raise Refused(f"`{printable(name)}` names session {number_in_key}, not session {number}.")
         number = number_in_key
+    scope = await find_scope(archive, scope)
     present = [listed async for listed in archive.sessions(scope)]
     if not present:
-        raise Refused(await unknown_scope(archive, scope))
+        raise Refused(await _unknown_scope(archive, scope))
     if number is None:
         return next((listed for listed in present if listed.is_active), present[0])
     for listed in present:
@@ -38,7 +46,35 @@ async def find_session(archive: Archive, name: str, number: int | None) -> Liste
     raise Refused(f"`{printable(scope)}` has no session {number}. It has {numbers}.")
 
 
-async def unknown_scope(archive: Archive, scope: str) -> str:
+async def find_scope(archive: Archive, name: str) -> str:
+    """Return the scope that `name` is, or stands for. Raises `Refused` if there is none, or more than one."""
+    async with aclosing(archive.sessions(name)) as found:
+        async for _ in found:
+            return name
+    candidates = sorted({each.meta.scope async for each in archive.sessions() if _stands_for(name, each.meta.scope)})
+    if not candidates:
+        raise Refused(await _unknown_scope(archive, name))
+    if len(candidates) > 1:
+        shown = _join_names(candidates[:_MAX_CANDIDATES])
+        more = f" There are {len(candidates)} in all." if len(candidates) > _MAX_CANDIDATES else ""
+        raise Refused(f"`{printable(name)}` can mean {shown}.{more} Add a word to say which one.")
+    return candidates[0]
+
+
+def _stands_for(name: str, scope: str) -> bool:
+    words, parts = name.lower().split(":"), scope.lower().split(":")
+    if words[-1] != parts[-1]:
+        return False
+    rest = iter(parts)
+    return all(word in rest for word in words)  # Each search goes on behind the last word that was found.
+
+
+def _join_names(names: Sequence[str]) -> str:
+    *others, last = [f"`{printable(name)}`" for name in names]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+async def _unknown_scope(archive: Archive, scope: str) -> str:
     """Return an error message for a scope that does not exist, with similar scopes."""
     scopes: dict[str, None] = {}
     containing: dict[str, None] = {}
@@ -54,6 +90,5 @@ async def unknown_scope(archive: Archive, scope: str) -> str:
     near = list(containing) or get_close_matches(scope, scopes, n=_MAX_SUGGESTIONS)
     hint = "Run `gatehouse sessions list` to see all scopes."
     if near:
-        *others, last = [f"`{printable(name)}`" for name in near]
-        hint = f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
+        hint = f"Did you mean {_join_names(near)}?"
     return f"There is no scope `{printable(scope)}`. {hint}"

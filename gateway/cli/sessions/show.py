@@ -19,24 +19,23 @@ from config import Settings
 from gateway.admin.archive import open_archive
 from gateway.admin.session_routes import ListedSession
 from gateway.cli.common import EXIT_OK
-from gateway.cli.sessions.names import find_session, unknown_scope
+from gateway.cli.sessions.names import find_scope, find_session
 from gateway.conversation import Json
 from gateway.errors import Refused
 from gateway.private_files import open_private
-from gateway.sessions import VisibleLine, entries, visible_text
-from gateway.sessions.history import system_line
+from gateway.sessions import VisibleLine, entries
+from gateway.sessions.history import visible_line
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import end_of_last_line
 from gateway.text import clean, excerpt, printable
-from gateway.text.plain import ago, count
+from gateway.text.plain import ago, count, in_bytes, local_time
 
 POLL_INTERVAL = 0.2
 _ROWS_AT_ONCE = 500
 """Rows that are aligned together. The table never holds more than these in memory."""
 _TITLE_WIDTH = 40
 _HEADINGS = ("SCOPE", "SESSION", "TITLE", "MESSAGES", "STATUS", "UPDATED", "SIZE")
-_KILO = 1024
 _TAIL_BYTES = 256 * 1024
 """`Tail.read` returns about this many bytes at once."""
 
@@ -44,11 +43,12 @@ _TAIL_BYTES = 256 * 1024
 async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
     scope = None if options.scope is None else clean(options.scope)
     printer = _JsonPrinter() if options.json else _TablePrinter(datetime.now(UTC))
-    async with open_archive(settings) as archive, aclosing(archive.sessions(scope)) as found:
-        async for listed in found:
-            printer.add(listed)
-        if scope is not None and printer.is_empty:
-            raise Refused(await unknown_scope(archive, scope))
+    async with open_archive(settings) as archive:
+        if scope is not None:
+            scope = await find_scope(archive, scope)
+        async with aclosing(archive.sessions(scope)) as found:
+            async for listed in found:
+                printer.add(listed)
     printer.finish()
     return EXIT_OK
 
@@ -79,7 +79,7 @@ class _TablePrinter:
             meta = listed.meta
             marker = "▸" if listed.is_active else " "
             title = excerpt(meta.title, _TITLE_WIDTH) or "(empty)"
-            updated, size = ago(meta.updated_at, self._now), format_size(meta.size)
+            updated, size = ago(meta.updated_at, self._now), in_bytes(meta.size)
             row = (meta.scope, f"{marker} {meta.number}", title, str(meta.messages), meta.status.value, updated, size)
             table.append(row)
         print(format_table(table))
@@ -103,15 +103,6 @@ class _JsonPrinter:
 def _session_as_json(listed: ListedSession) -> dict[str, Json]:
     described: dict[str, Json] = msgspec.to_builtins(listed.meta)
     return {**described, "is_active": listed.is_active}
-
-
-def format_size(number: int) -> str:
-    if number < _KILO:
-        return f"{number} B"
-    amount, units = number / _KILO, ["KiB", "MiB", "GiB"]
-    while amount >= _KILO and len(units) > 1:
-        amount, units = amount / _KILO, units[1:]
-    return f"{amount:.1f} {units[0]}"
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
@@ -209,22 +200,15 @@ def _decode(lines: Iterable[bytes]) -> Iterator[VisibleLine]:
             entry = decode(line)
         except DamagedEntry:
             continue
+        message: VisibleLine | None
         match entry:
-            case entries.User():
-                message = VisibleLine(role="user", text=visible_text(entry), ts=entry.ts)
-            case entries.Assistant():
-                message = VisibleLine(role="assistant", text=entry.content, ts=entry.ts)
-            case entries.System():
-                message = system_line(entry)
-            case entries.SentFile():
-                message = VisibleLine(role="assistant", text=f"[file: {entry.name}]", ts=entry.ts)
             case entries.Clear():
                 message = VisibleLine(role="gateway", text="The history was cleared.", ts=entry.ts)
             case entries.Undo():
                 message = VisibleLine(role="gateway", text="The last turn was undone.", ts=entry.ts)
             case _:
-                continue
-        if message.text:
+                message = visible_line(entry)
+        if message is not None:
             yield message
 
 
@@ -235,7 +219,7 @@ def _print_messages(messages: Iterable[VisibleLine], *, as_json: bool) -> None:
         else:
             # The text is indented, so that a message cannot imitate the heading of another message.
             text = indent(printable(message.text).rstrip(), "    ")
-            print(f"\n{message.role}, {message.ts.astimezone():%Y-%m-%d %H:%M:%S}\n{text}")
+            print(f"\n{message.role}, {local_time(message.ts)}\n{text}")
     sys.stdout.flush()
 
 
