@@ -4,6 +4,7 @@ ConfigError                 exit 78, naming file and key (lives in `config`)
 GatehouseError
 ├── CannotStart             exit 78: a restart cannot fix it (directory in use, port in use)
 ├── Refused                 tell the person this sentence; nothing else has happened
+│   └── SessionDamaged      answer the message in a new session
 ├── ChannelError
 │   ├── Transient           the platform failed: try again, after `retry_after` if it asked for that
 │   │   └── NotAccepted     the core cannot take this now: do not acknowledge it, offer it again later
@@ -30,6 +31,7 @@ __all__ = [
     "ProviderBusy",
     "ProviderFailed",
     "Refused",
+    "SessionDamaged",
     "Transient",
     "Undeliverable",
 ]
@@ -49,6 +51,14 @@ class CannotStart(GatehouseError):
 
 class Refused(GatehouseError):
     pass
+
+
+class SessionDamaged(Refused):
+    """The transcript of a session cannot be used. `problem` is the part of the sentence that says why."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem} Your next message starts a new session.")
+        self.problem = problem
 
 
 class ChannelError(GatehouseError):

@@ -23,7 +23,7 @@ from gateway.contract import (
     Sender,
     Verdict,
 )
-from gateway.errors import Transient
+from gateway.errors import Refused, Transient
 
 RenderHtml = Callable[[str], str]
 """Turns Markdown into safe HTML. It is slow for long texts, so call it in a thread."""
@@ -216,7 +216,11 @@ class ClientConnection:
                 self._queue.put(answer)
 
     async def _send_history(self, limit: int) -> None:
-        lines = await self._browser.history(self._address, self._sender, limit=limit)
+        try:
+            lines = await self._browser.history(self._address, self._sender, limit=limit)
+        except Refused as refusal:  # The connection must not end: the page would connect again and ask again.
+            self._queue.put(wire.ErrorFrame(text=str(refusal)))
+            lines = []
         sessions = self._browser.sessions(self._address, self._sender)
         active = next((session.number for session in sessions if session.is_active), None)
         # The newest lines that fit into `HISTORY_CHARS`, and always the last one.

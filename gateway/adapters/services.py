@@ -6,7 +6,7 @@ from config import Backend, ProviderKind
 from gateway.access.rules import Live, is_owner, may_talk
 from gateway.commands.registry import COMMANDS
 from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
-from gateway.errors import NotAccepted
+from gateway.errors import NotAccepted, Refused
 from gateway.files.outgoing import enclosure
 from gateway.routing import route
 from gateway.sessions import SessionManager
@@ -49,6 +49,10 @@ class SessionBrowser:
         if active is None:
             return []
         sees_details = is_owner(self._live, address, sender)
+        try:
+            lines = await self._sessions.lines(active.key, limit)
+        except Refused as refusal:
+            return [Line(role="assistant", text=f"*{refusal}*", at=active.last_accessed, is_failure=True)]
         return [
             Line(
                 role="user" if line.role == "user" else "assistant",
@@ -61,7 +65,7 @@ class SessionBrowser:
                 event_id=line.event_id,
                 turn=line.turn,
             )
-            for line in await self._sessions.lines(active.key, limit)
+            for line in lines
         ]
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:

@@ -22,6 +22,12 @@ MAX_EXPORT_CHARS = 20_000
 DEFAULT_LINES = 10
 MAX_LINES = 100
 QUOTE_WIDTH = 60
+STATUS_WORDS = {
+    SessionStatus.ACTIVE: "open",
+    SessionStatus.COMPLETED: "closed",
+    SessionStatus.CANCELLED: "cancelled",
+    SessionStatus.ERROR: "damaged",
+}
 _SPEAKERS = {"user": "You", "assistant": "Agent", "gateway": "Gateway"}
 
 
@@ -86,7 +92,8 @@ class SessionCommands:
             mark = "▸" if active is not None and session.key == active.key else " "
             title = session.title or "(empty)"
             used = f" · {count(session.messages, 'message')} · {ago(session.updated_at, self._now())}"
-            rows.append(f"{mark} {session.number}  {title}{used if session.messages else ''}")
+            status = STATUS_WORDS[session.status]
+            rows.append(f"{mark} {session.number}  {title} · {status}{used if session.messages else ''}")
         return Answer(
             text="\n".join(["Sessions (newest first)", *rows, "/session resume <number> goes back to one"]),
             buttons=tuple(
@@ -145,12 +152,12 @@ class SessionCommands:
 
     async def info(self, call: Call) -> Answer:
         session = self._find(call, call.argument)
-        now = self._now()
+        now, status = self._now(), STATUS_WORDS[session.status]
         return Answer(
             text="\n".join(
                 [
                     f"Session {session.number}: {session.title or '(empty)'}",
-                    f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {session.status}",
+                    f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {status}",
                     f"started {ago(session.created_at, now)}, last used {ago(session.last_accessed, now)}",
                     f"agent {session.agent}, {session.size / 1024:.1f} kB on disk",
                 ],

@@ -64,7 +64,10 @@ class Browser(Protocol):
         """Return the sessions, newest first. Empty if the chat has none yet."""
 
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
-        """Return the last `limit` lines of the active session, oldest first."""
+        """Return the last `limit` lines of the active session, oldest first.
+
+        If the session cannot be read, the only line says so.
+        """
 
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
         """Return the open questions of this chat, for a client that reconnects and shows them again."""

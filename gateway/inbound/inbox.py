@@ -14,14 +14,14 @@ from gateway.commands.parser import ParsedCommand
 from gateway.commands.registry import RETRY
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound, Outbound
-from gateway.errors import Refused
+from gateway.errors import Refused, SessionDamaged
 from gateway.files.download import AttachmentDownloads
 from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.routing import Routed
-from gateway.sessions import SessionManager
+from gateway.sessions import SessionManager, SessionStatus
 from gateway.sessions.keys import session_key
 from gateway.spool import AddToInbox, AddToOutbox, MarkSeen, Operation, Spool
 from gateway.turns.runner import TurnRunner
@@ -68,6 +68,12 @@ class Inbox:
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
         # A reading command is about the active session, even a closed one. Anything else starts a new session then.
         session = self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
+        if parsed is None and session is not None:
+            try:
+                # The turn would read the session next. So a message is never accepted into one that cannot be read.
+                session = await self._sessions.load_meta(session.key)
+            except SessionDamaged:
+                session = None
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
@@ -160,9 +166,14 @@ class Inbox:
             entry = user_entry(inbound, turn=job.turn)
             await self._sessions.append(job.session, [entry], also=operations, then=enqueue)
         elif is_new_session:
-            is_busy = self._lanes.is_busy
             await self._sessions.start_new(
-                job.scope, agent=job.agent, origin=inbound.address, is_busy=is_busy, also=operations, then=enqueue
+                job.scope,
+                agent=job.agent,
+                origin=inbound.address,
+                notice=new_session_notice(self._sessions, job.scope),
+                is_busy=self._lanes.is_busy,
+                also=operations,
+                then=enqueue,
             )
         else:
             await self._spool.commit(*operations, on_done=enqueue)
@@ -170,6 +181,17 @@ class Inbox:
     def _has_slot(self) -> bool:
         """Return whether a turn that starts now need not wait for other turns."""
         return self._lanes.busy_count < self._live.settings.gateway.max_parallel_turns
+
+
+def new_session_notice(sessions: SessionManager, scope: str) -> str:
+    """Return a sentence that says why the next message of a scope starts a new session; empty for the first one."""
+    active, number = sessions.active(scope), sessions.next_number(scope)
+    before = sessions.lost.get(scope) if active is None else active.number
+    if before is None:
+        return ""
+    if active is None or active.status is SessionStatus.ERROR:
+        return f"Session {before} can't be read any more, so this is session {number}."
+    return f"Session {before} is closed, so this is session {number}. /session resume {before} opens it again."
 
 
 class Dispatcher:

@@ -13,14 +13,15 @@ from gateway.commands.info import RESTARTED_BY
 from gateway.commands.parser import ParsedCommand, parse_command
 from gateway.commands.registry import RETRY
 from gateway.contract import Address, Outbound
-from gateway.errors import Refused
+from gateway.errors import Refused, SessionDamaged
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, open_tool_calls
-from gateway.spool import InboxRow, InboxState, SetFact, SetInboxState, Spool
+from gateway.sessions.keys import session_key
+from gateway.spool import InboxRow, InboxState, MoveToSession, SetFact, SetInboxState, Spool
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Question
 
@@ -96,6 +97,9 @@ class WorkRecovery:
             job = Job.from_row(first, rows[1:], command=parsed.command.name, argument=parsed.argument)
         else:
             job = Job.from_row(first, rows[1:])
+        if job.command is None and await self._is_session_lost(job):
+            await self._move(rows)
+            return 0
         if job.is_waiting:
             await self._reopen_questions(job)
         if isinstance(parsed, ParsedCommand) and parsed.command.kind is CommandKind.READING:
@@ -103,6 +107,40 @@ class WorkRecovery:
         else:
             self.lanes.put(job.session, job)
         return 0
+
+    async def _is_session_lost(self, job: Job) -> bool:
+        if self.sessions.find(job.session) is None:
+            return True
+        try:
+            await self.sessions.load_meta(job.session)
+        except SessionDamaged:
+            return True
+        except Refused:  # It may be readable when the turn starts.
+            pass
+        return False
+
+    async def _move(self, rows: list[InboxRow]) -> None:
+        """Queue the messages of one turn in another session, because theirs cannot be read. The turn starts again."""
+        scope, lost = rows[0].scope, rows[0].number
+        active = self.sessions.open_session(scope)
+        number = self.sessions.next_number(scope) if active is None else active.number
+        key = session_key(scope, number)
+        moves = [MoveToSession(turn=row.turn, session=key, number=number) for row in rows]
+        if active is None:
+            await self.sessions.start_new(
+                scope,
+                agent=rows[0].agent,
+                origin=rows[0].inbound.address,
+                notice=f"Session {lost} can't be read any more, so this is session {number}.",
+                is_busy=self.lanes.is_busy,
+                also=moves,
+            )
+        else:
+            await self.spool.commit(*moves)
+        log.warning("messages_moved", count=len(rows), session=key)
+        for row in rows:
+            moved = replace(row, session=key, number=number, state=InboxState.RECEIVED, answered_by=None)
+            await self._recover_turn([moved])
 
     async def _reopen_questions(self, job: Job) -> None:
         """Open the questions that a turn waits for, before an answer can come in. They are not asked again."""

@@ -6,9 +6,11 @@ Other sessions are loaded on demand. Only the end of a transcript is read: as mu
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -16,8 +18,9 @@ import msgspec
 import structlog
 
 from gateway.aio import WorkerThread
+from gateway.bounded import BoundedDict
 from gateway.conversation import Message, UserMessage
-from gateway.errors import Refused
+from gateway.errors import Refused, SessionDamaged
 from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
 from gateway.sessions.entries import Entry
@@ -35,11 +38,13 @@ from gateway.sessions.history import (
 )
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.keys import file_name, parse_key
-from gateway.sessions.state import SessionState
-from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.state import SessionState, SessionStatus
+from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, encode
+from gateway.sessions.storage.disk import LOST, Disk
+from gateway.sessions.storage.rebuild import rebuilt_entries
 from gateway.sessions.storage.tail import EnoughForHistory, EnoughForLines, EnoughForState
 from gateway.sessions.storage.transcript import TranscriptTail
+from gateway.text.plain import count
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -54,6 +59,11 @@ SHORT_SESSION = 32
 
 # Bytes that are read at most to show a person the last lines.
 MAX_LINES_BYTES = 8 * 1024 * 1024
+
+MAX_NOTICES = 1000
+
+# Errors that say nothing about the file.
+_TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
 
 _CHANGES = (e.Clear, e.Undo, e.Summary)
 
@@ -173,6 +183,7 @@ class SessionCache:
         index: SessionIndex,
         disk: Disk,
         disk_thread: WorkerThread,
+        clock: Callable[[], datetime],
         *,
         max_sessions: int = 256,
         max_bytes: int = 64 * 1024 * 1024,
@@ -180,12 +191,18 @@ class SessionCache:
         self._index = index
         self._disk = disk
         self._disk_thread = disk_thread
+        self._clock = clock
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         self._sessions: OrderedDict[str, _CachedSession] = OrderedDict()
         self._bytes = 0
         self._entry_count = 0
         self._loads: dict[str, _Load] = {}
+        self._rebuilding: set[str] = set()
+        # Sessions whose transcripts cannot be used, each with a sentence that says why.
+        self.damaged: dict[str, str] = {}
+        # Sentences that the next reply of a session begins with.
+        self.notices = BoundedDict[str, str](MAX_NOTICES)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -231,13 +248,75 @@ class SessionCache:
             self._bytes -= cached.size
             self._entry_count -= len(cached.entries)
 
-    def drop_lost(self, key: str, problem: str) -> Refused:
-        """Drop a session whose file cannot be used from cache and index. Return the error to raise."""
+    def refuse_lost(self, key: str, error: BaseException) -> Refused:
+        """Return the error to raise for a session whose transcript cannot be read or written.
+
+        Unless the cause is temporary, the session gets the status `error`. It takes no more entries until it can be
+        loaded again, for example because the operator has repaired its file.
+        """
         _, number = parse_key(key)
-        self._index.remove(key)
+        match error:
+            case FileNotFoundError():
+                problem = f"The transcript of session {number} is missing from the disk."
+            case UnreadableTranscript():
+                problem = f"The transcript of session {number} is damaged and was set aside."
+            case NewerTranscript():
+                problem = f"Session {number} can't be used: {error}."
+            case OSError() if error.errno in _TEMPORARY:
+                return Refused(f"I can't read session {number} right now ({error.strerror}). Please try again.")
+            case OSError():
+                problem = f"I can't read session {number} from the disk ({error.strerror})."
+            case _:
+                problem = f"I can't read session {number} from the disk."
+        state = self._index.find(key)
+        if state is not None and key not in self.damaged:
+            self._index.update(key, msgspec.structs.replace(state, status=SessionStatus.ERROR))
+            log.error("session_damaged", session=key, reason=str(error))
         self.drop(key)
-        log.error("session_lost", session=key, reason=problem)
-        return Refused(f"The transcript of session {number} {problem}. Your next message starts a new session.")
+        return SessionDamaged(self.damaged.setdefault(key, problem))
+
+    def require_sound(self, key: str) -> None:
+        """Raise `SessionDamaged` if the transcript of a session cannot be used."""
+        if key in self.damaged:
+            raise SessionDamaged(self.damaged[key])
+
+    def rebuild(self, key: str) -> bool:
+        """Write the transcript of a session once more from the cached entries. Return False if none are cached.
+
+        Nothing is awaited, so the file gets all entries up to now, and later ones are appended to it.
+        """
+        state, cached = self._index.find(key), self._sessions.get(key)
+        if state is None or cached is None:
+            return False
+        entries, lost = rebuilt_entries(key, cached.entries, state, self._clock())
+        data = b"".join(map(encode, entries))
+        self._index.update(key, msgspec.structs.replace(state, size=len(data), messages=state.messages - lost))
+        if lost:
+            cached.entries[:0] = entries[: len(entries) - len(cached.entries)]
+            self.notices[key] = f"Its transcript was removed from the disk. {count(lost, 'older message')} are lost."
+        cached.messages = None
+        self._rebuilding.add(key)
+        self._disk_thread.submit(self._disk.recreate, key, data).add_done_callback(partial(self._rebuilt, key, lost))
+        return True
+
+    def restore_lost(self, key: str, error: BaseException) -> Refused | None:
+        """Write a transcript once more whose use has failed with `error`. Return the refusal if that is impossible."""
+        if not isinstance(error, LOST) or self._index.find(key) is None:
+            log.error("transcript_not_written", session=key, reason=str(error))
+            return None
+        # Lines that were handed to the disk before the file is written again fail too, and are in that file.
+        if key in self._rebuilding or (not isinstance(error, NewerTranscript) and self.rebuild(key)):
+            return None
+        return self.refuse_lost(key, error)
+
+    def _rebuilt(self, key: str, lost: int, done: asyncio.Future[None]) -> None:
+        self._rebuilding.discard(key)
+        if done.cancelled():
+            return
+        if (error := done.exception()) is not None:
+            self.refuse_lost(key, error)
+        else:
+            log.error("transcript_restored", session=key, lost_messages=lost)
 
     def _evict(self) -> None:
         while self._sessions and (
@@ -265,8 +344,15 @@ class SessionCache:
             load = self._loads[key] = _Load(messages, reading)
             reading.add_done_callback(partial(self._loaded, key, load))
         # Shielded: other callers may wait for the same read.
-        await self._wait_for(key, asyncio.shield(load.reading))
-        self._index.require(key)  # It may have been deleted during the read.
+        try:
+            await asyncio.shield(load.reading)
+        except (*LOST, OSError) as error:
+            self._index.require(key)  # It may have been deleted during the read.
+            refusal = self.restore_lost(key, error) if isinstance(error, LOST) else self.refuse_lost(key, error)
+            if refusal is not None:
+                raise refusal from error
+            return self._sessions[key].entries  # A shorter history than requested is cached, and the rest is lost.
+        self._index.require(key)
         return load.entries
 
     def _loaded(
@@ -285,6 +371,7 @@ class SessionCache:
             for entry in load.appended:
                 changed = session.advance(changed, entry)
             state = msgspec.structs.replace(changed, size=changed.size + load.appended_size)
+        self.damaged.pop(key, None)
         highest = max((entry.seq for entry in load.entries), default=0)
         if changed is not None or highest > state.seq:
             self._index.update(key, msgspec.structs.replace(state, seq=max(highest, state.seq)))
@@ -295,16 +382,8 @@ class SessionCache:
         """Wait for a read. Raises `Refused` with a sentence for the user if it fails."""
         try:
             return await reading
-        except FileNotFoundError as error:
-            raise self.drop_lost(key, "is missing from the disk") from error
-        except UnreadableTranscript as error:
-            raise self.drop_lost(key, "couldn't be read and was set aside") from error
-        except NewerTranscript as error:
-            raise refuse_newer_session(key, error) from error
-        except OSError as error:
-            raise Refused(
-                f"I can't read this session from the disk ({error.strerror}). Try again, or start over with /new."
-            ) from error
+        except (*LOST, OSError) as error:
+            raise self.refuse_lost(key, error) from error
 
     async def split_history(
         self, key: str, messages: int, *, turn: str | None = None, max_chars: int | None = None
@@ -338,13 +417,9 @@ def _read_tail(
     tail = disk.read(key, EnoughForHistory(messages, expected))
     size, waiting = disk.snapshot(key)
     size += len(waiting)
-    if size == expected.size:
+    # A session that could not be read has that status in the index only. Its file says what it was before.
+    if size == expected.size and expected.status is not SessionStatus.ERROR:
         return tail, None
     name = file_name(key)
     state = recovery.state_from(disk.read(key, EnoughForState(lambda other: file_name(other) == name)))
     return tail, msgspec.structs.replace(state, size=size)
-
-
-def refuse_newer_session(key: str, error: NewerTranscript) -> Refused:
-    _, number = parse_key(key)
-    return Refused(f"Session {number} can't be used: {error}. Update Gatehouse, or start a new session with /new.")

@@ -12,7 +12,6 @@ from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.turn_progress import INTERRUPTED, to_tool_call
 
 _CONVERSATION = (e.User, e.Assistant, e.ToolUse, e.ToolResult)
-_NEVER_EMPTY = (e.User, e.System)
 
 SUMMARY_HEADING = "[Summary of the earlier conversation]\n\n"
 _EDITED = "[I have edited an earlier message. It now says:]\n"
@@ -22,7 +21,7 @@ _NOT_SHOWN_AGAIN = "[The images are not shown again, because the answer to them 
 def effective_entries(entries: Sequence[Entry], *, enough: int | None = None, turn: str | None = None) -> list[Entry]:
     """Return the entries after the last `clear`, without those of undone turns.
 
-    With `enough`, entries before that many messages for the model may be left out; messages of `turn` do not count.
+    With `enough`, entries before that many visible messages may be left out; messages of `turn` do not count.
     """
     effective: list[Entry] = []
     undone: set[str | None] = set()
@@ -35,8 +34,7 @@ def effective_entries(entries: Sequence[Entry], *, enough: int | None = None, tu
         if undone and entry.turn in undone:
             continue
         effective.append(entry)
-        is_message = is_visible(entry) and not isinstance(entry, e.System)
-        if enough is not None and (turn is None or entry.turn != turn) and is_message:
+        if enough is not None and (turn is None or entry.turn != turn) and is_visible(entry):
             visible += 1
             # One more than enough, and at a question: the window never starts inside a turn.
             if visible > enough and isinstance(entry, e.User):
@@ -85,8 +83,11 @@ def is_conversation(entry: Entry) -> bool:
 
 
 def is_visible(entry: Entry) -> bool:
-    """Return True for messages that a person sees. An assistant entry without text only carries tool calls."""
-    return isinstance(entry, _NEVER_EMPTY) or (isinstance(entry, e.Assistant) and entry.content != "")
+    """Return True for messages that a person sees. An assistant entry without text only carries tool calls.
+
+    The sentences of the gateway are shown to people, but they are not messages.
+    """
+    return isinstance(entry, e.User) or (isinstance(entry, e.Assistant) and entry.content != "")
 
 
 def is_turn_boundary(before: Entry | None, after: Entry | None) -> bool:

@@ -8,10 +8,17 @@ from typing import Protocol
 
 import structlog
 
-from gateway.private_files import NotAFile, require_file
-from gateway.sessions.storage.codec import DamagedEntry, decode
+from gateway.private_files import NotAFile, opened, require_file
+from gateway.sessions.keys import parse_key
+from gateway.sessions.storage.codec import DamagedEntry, decode, encode, header_for
 from gateway.sessions.storage.disk import Disk
-from gateway.sessions.storage.transcript import lines_backwards, read_to_end, save_damaged, set_aside
+from gateway.sessions.storage.transcript import (
+    lines_backwards,
+    read_to_end,
+    save_damaged,
+    set_aside,
+    starts_with_header,
+)
 from gateway.spool import OnCommitted, Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -43,18 +50,22 @@ def replay(disk: Disk, key: str, lines: JournalLines) -> int:
     """Append the `lines` that the transcript lacks, and return how many they were.
 
     Where the transcript differs from the journal, the journal is right; the differing bytes go to `<name>.corrupt`.
+    If the transcript is gone, it is written again with the entries that the journal has.
     """
     first, _ = lines[0]
     path = disk.path(key)
+    header = b""
+    if first != 1:
+        made = header_for(key, created=decode(lines[0][1]).ts, epoch=0, highest_number=parse_key(key)[1])
+        header = encode(made)
     try:
         require_file(path)
     except NotAFile:
         set_aside(path)
     if not path.exists():
-        if first != 1:
-            log.warning("entries_without_session", session=key, count=len(lines))
-            return 0
-        disk.append(key, b"".join(line for _, line in lines), is_new=True)
+        if header:
+            log.error("transcript_incomplete", session=key, restored=len(lines), first_seq=first)
+        disk.append(key, header + b"".join(line for _, line in lines), is_new=True)
         return len(lines)
     end = path.stat().st_size
     # Find where the last entry before `first` ends. Damaged lines count as later ones, so they are replaced.
@@ -76,7 +87,11 @@ def replay(disk: Disk, key: str, lines: JournalLines) -> int:
             found, end = found[len(line) :], end + len(line)
             continue
         wanted = b"".join(line for _, line in lines[number:])
-        if not found:
+        if end == 0:  # No entry before these is left.
+            wanted = header + wanted
+        with opened(path) as descriptor:
+            can_append = not found and starts_with_header(path, descriptor)
+        if can_append:
             disk.append(key, wanted)
         else:
             if not wanted.startswith(found):

@@ -25,7 +25,7 @@ from gateway.sessions import transfer
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import VisibleLine
 from gateway.sessions.journal import Journal
-from gateway.sessions.keys import session_key
+from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import (
     IsBusy,
@@ -71,6 +71,8 @@ class SessionManager:
     ) -> None:
         # May be replaced at any time.
         self.settings = settings
+        # By scope, the newest session that the start has lost. The next new session of the scope says so.
+        self.lost: dict[str, int] = {}
         self._clock = clock
         self._deleted = BoundedDict[str, None](MAX_DELETED)
         self._store = SessionStore(disk, clock, journal)
@@ -115,6 +117,7 @@ class SessionManager:
             report = await self._store.recover()
         except OSError as error:
             raise unusable(self._store.disk.transcripts, error) from error
+        self.lost = dict(map(parse_key, report.lost))
         await self._retention.delete_leftovers()
         log.info("sessions_recovered", **report.counts())
         return report
@@ -175,6 +178,10 @@ class SessionManager:
         active = self.active(scope)
         return active if active is not None and active.status is SessionStatus.ACTIVE else None
 
+    def take_notice(self, key: str) -> str | None:
+        """Return the sentence that the next reply of a session has to begin with, once."""
+        return self._store.cache.notices.pop(key, None)
+
     def find(self, key: str) -> SessionMeta | None:
         """Return the facts about a session without reading it."""
         state = self._store.index.find(key)
@@ -191,12 +198,14 @@ class SessionManager:
         agent: str,
         origin: Address,
         title: str | None = None,
+        notice: str = "",
         is_busy: IsBusy = never_busy,
         also: Sequence[Operation] = (),
         then: Then | None = None,
     ) -> SessionMeta:
         """Start a session and make it the active one. Then prune the scope, except sessions that are busy.
 
+        `notice` is a sentence that the first reply begins with: why the session was started.
         `then` is called after the commit, even if the caller was cancelled. If the commit fails, nothing has happened.
         """
         found = self._store.index[scope]
@@ -223,7 +232,16 @@ class SessionManager:
         first: builtins.list[Entry] = [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
         if title and title.strip():
             first.append(e.Title(value=title))
-        state = await self._store.create(key, first, also, then)
+        if notice:
+            first.append(e.System(content=notice))
+            # Before the commit, because `then` may start the turn that shows it.
+            self._store.cache.notices[key] = notice
+        try:
+            state = await self._store.create(key, first, also, then)
+        except Exception:
+            self._store.cache.notices.pop(key, None)
+            raise
+        self.lost.pop(scope, None)
         await self._retention.rotated(scope, found.active_session_key)
         await self.prune(scope, is_busy=is_busy)
         return meta_of(key, state)

@@ -58,7 +58,7 @@ def advance(state: SessionState, entry: Entry) -> SessionState:
     if not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE):
         change["last_accessed"] = max(state.last_accessed, entry.ts)
     match entry:
-        case e.User() | e.Assistant() | e.System():
+        case e.User() | e.Assistant():
             change["messages"] = state.messages + is_visible(entry)
             change["updated_at"] = max(state.updated_at, entry.ts)
             change["first"] = state.first or entry.seq

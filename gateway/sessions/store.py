@@ -16,7 +16,7 @@ from gateway.aio import WorkerThread, finish_before_cancel
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
-from gateway.sessions.cache import SessionCache, refuse_newer_session
+from gateway.sessions.cache import SessionCache
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import current_summary
 from gateway.sessions.index import SessionIndex
@@ -24,8 +24,8 @@ from gateway.sessions.journal import Journal, replay
 from gateway.sessions.keys import parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage.codec import NewerTranscript, stamp
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.codec import stamp
+from gateway.sessions.storage.disk import LOST, Disk
 from gateway.sessions.storage.flush import Flusher
 from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
 
@@ -53,7 +53,7 @@ class SessionStore:
         self.disk = disk
         self.disk_thread = WorkerThread("sessions")
         self.index = SessionIndex()
-        self.cache = SessionCache(self.index, disk, self.disk_thread)
+        self.cache = SessionCache(self.index, disk, self.disk_thread, clock)
         self.flusher = Flusher(disk, self.index, self.disk_thread, journal)
         self._journal = journal
         self._clock = clock
@@ -142,7 +142,9 @@ class SessionStore:
         if lock is not None:
             await lock.acquire()
         try:
-            stamped, lines = self._stamp(make_entries(), after=self.index.require(key).seq)
+            state = self.index.require(key)
+            self.cache.require_sound(key)
+            stamped, lines = self._stamp(make_entries(), after=state.seq)
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -193,10 +195,9 @@ class SessionStore:
         self._apply(key, stamped, len(data), is_active=is_active, created=created)
         try:
             await self.disk_thread.submit(write)
-        except FileNotFoundError as error:
-            raise self.cache.drop_lost(key, "is missing from the disk") from error
-        except NewerTranscript as error:
-            raise refuse_newer_session(key, error) from error
+        except (*LOST, OSError) as error:
+            if (refusal := self.cache.restore_lost(key, error)) is not None:
+                raise refusal from error
         if then is not None:
             then()
 
@@ -267,11 +268,7 @@ class SessionStore:
         return True
 
     def _write_failed(self, key: str, error: BaseException) -> None:
-        """Drop a session whose file has disappeared, so that the next message starts a new one."""
-        if isinstance(error, FileNotFoundError) and self.index.find(key) is not None:
-            self.cache.drop_lost(key, "is missing from the disk")
-        else:
-            log.error("transcript_not_written", session=key, reason=str(error))
+        self.cache.restore_lost(key, error)
 
     def _require_room(self) -> None:
         if self.disk.waiting > MAX_WAITING_BYTES:

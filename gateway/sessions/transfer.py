@@ -18,9 +18,9 @@ async def export_lines(store: SessionStore, reader: WorkerThread, key: str) -> A
         size, waiting = await store.disk_thread.submit(store.disk.snapshot, key)
         if size:
             export = await reader.submit(ExportFile, store.disk.path(key), size)
-    except FileNotFoundError as error:
+    except OSError as error:
         store.index.require(key)  # Raises if the session was deleted in the meantime.
-        raise store.cache.drop_lost(key, "is missing from the disk") from error
+        raise store.cache.refuse_lost(key, error) from error
     if export is not None:
         try:
             while lines := await reader.submit(export.lines):

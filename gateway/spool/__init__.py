@@ -2,6 +2,7 @@
 
 from gateway.spool.deletion import DeleteSession, DropEntries
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
+from gateway.spool.moves import MoveToSession
 from gateway.spool.operations import (
     AddToInbox,
     AddToOutbox,
@@ -60,6 +61,7 @@ __all__ = [
     "MarkDelivered",
     "MarkSeen",
     "MarkSending",
+    "MoveToSession",
     "OnCommitted",
     "Operation",
     "OutboxRow",

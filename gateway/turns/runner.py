@@ -162,6 +162,8 @@ class TurnRunner:
                 state.restored = session.turns
         agent, provider = await self._context.choose_agent(job)
         state.agent, state.usage = agent, provider.usage
+        if notice := self._sessions.take_notice(job.session):
+            state.written.append(f"*{notice}*")
         if not state.has_begun:
             # Files come first: the transcript entry of a message says what became of them.
             state.jobs += self._busy.take_collected(job)

@@ -117,8 +117,8 @@ async def test_the_session_list_shows_number_title_and_age(tmp_path: Path) -> No
         listing = await chat.hear_message()
     assert listing.text.splitlines() == [
         "Sessions (newest first)",
-        "▸ 2  (empty)",
-        "  1  Fix the router · 2 messages · just now",
+        "▸ 2  (empty) · open",
+        "  1  Fix the router · open · 2 messages · just now",
         "/session resume <number> goes back to one",
     ]
     assert [button.command for button in listing.buttons] == ["/session resume 2", "/session resume 1"]

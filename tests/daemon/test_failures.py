@@ -60,7 +60,7 @@ async def test_a_failure_is_shown_to_people_and_not_to_the_model(tmp_path: Path)
     assert reason
     assert shown == f"You: hello\n\nGateway: {reason}\n\nYou: hello again\n\nAgent: Hello."
     assert [(line.role, line.text, line.is_failure) for line in lines][1] == ("assistant", failed, True)
-    assert session.messages == 4
+    assert session.messages == 3
     (stored,) = (entry for entry in transcript_entries(tmp_path) if isinstance(entry, entries.System))
     assert (stored.content, stored.is_failure) == (reason, True)
 

@@ -70,6 +70,8 @@ class FakeGateway:
         self.hold.set()
         self.refuses_for_now = False
         self.has_model = True
+        self.breaks_history = False
+        """Each request for the history ends the connection, as a bug in the gateway would."""
         self.port = 0
         self._codes: set[str] = set()
         self._cookies: set[str] = set()
@@ -182,6 +184,8 @@ class FakeGateway:
         ]
 
     async def history(self, _address: Address, _sender: Sender, *, limit: int) -> list[Line]:
+        if self.breaks_history:
+            raise ConnectionError("the history is broken")
         return self.chat(self.active).lines[-limit:]
 
     def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:

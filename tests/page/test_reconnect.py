@@ -3,6 +3,7 @@ from playwright.async_api import Page, expect
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
 from tests.page.harness import HELLO, write
+from tests.polling import until
 
 
 async def test_a_message_typed_while_offline_arrives_once(page: Page, gateway: FakeGateway) -> None:
@@ -74,3 +75,32 @@ async def test_a_resumed_answer_stays_above_the_next_question(page: Page, gatewa
     await expect(page.locator(".item:not(.live) .body")).to_have_text(in_order)
     await page.reload()
     await expect(page.locator(".item .body")).to_have_text(in_order)
+
+
+async def test_a_connection_that_breaks_at_each_history_is_retried_with_growing_pauses(
+    page: Page, gateway: FakeGateway
+) -> None:
+    await page.evaluate(
+        """() => {
+            window.pauses = [];
+            const original = window.setTimeout;
+            window.setTimeout = (work, wait, ...rest) => {
+                if (work.name === "reconnect") window.pauses.push(wait);
+                return original(work, wait, ...rest);
+            };
+        }"""
+    )
+    gateway.breaks_history = True
+    await gateway.stop()
+    await gateway.start()
+    pauses: list[float] = []
+
+    async def has_retried() -> bool:
+        pauses[:] = await page.evaluate("window.pauses")
+        return len(pauses) >= 5
+
+    await until(has_retried)
+    # The jitter is a quarter, so pauses that double with each attempt always grow.
+    assert pauses[:5] == sorted(pauses[:5])
+    gateway.breaks_history = False
+    await page.get_by_text("Connected", exact=True).wait_for()

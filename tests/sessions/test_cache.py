@@ -8,6 +8,7 @@ from gateway.sessions import entries as e
 from gateway.sessions.cache import SessionCache
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.storage.disk import Disk
+from tests.sessions.samples import START
 
 LONG: list[e.Entry] = [e.Clear()] * 100
 
@@ -19,7 +20,7 @@ def make_cache(tmp_path: Path) -> Iterator[MakeCache]:
     thread = WorkerThread("test")
 
     def make(**limits: int) -> SessionCache:
-        return SessionCache(SessionIndex(), Disk(tmp_path), thread, **limits)
+        return SessionCache(SessionIndex(), Disk(tmp_path), thread, lambda: START, **limits)
 
     yield make
     thread.stop()

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.sessions import entries as e
 from gateway.sessions.journal import replay
-from gateway.sessions.storage.codec import stamp
+from gateway.sessions.storage.codec import decode, stamp
 from gateway.sessions.storage.disk import Disk
 from tests.sessions.conftest import SCOPE
 
@@ -65,6 +65,25 @@ def test_a_replay_makes_the_transcript_equal_to_the_journal(disk: Disk, end: str
 def test_a_lost_transcript_is_rebuilt_from_the_journal(disk: Disk) -> None:
     assert replay(disk, SCOPE, noted(1)) == COUNT
     assert disk.path(SCOPE).read_bytes() == b"".join(LINES)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "random", "link"])
+def test_the_end_of_a_lost_transcript_is_rebuilt_from_the_journal(disk: Disk, damage: str) -> None:
+    path = disk.path(SCOPE)
+    match damage:
+        case "empty":
+            path.touch()
+        case "random":
+            path.write_bytes(random.Random(7).randbytes(300))  # noqa: S311 - any bytes will do.
+        case "link":
+            path.symlink_to("/dev/null")
+    replay(disk, SCOPE, noted(4))
+    header, *others = path.read_bytes().splitlines(keepends=True)
+    found = decode(header)
+    assert isinstance(found, e.Header)
+    assert (found.key, found.number) == (SCOPE, 1)
+    assert others == LINES[3:]
+    assert replay(disk, SCOPE, noted(4)) == 0
 
 
 def test_a_replay_keeps_entries_that_are_newer_than_the_journal(disk: Disk) -> None:

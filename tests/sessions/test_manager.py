@@ -8,7 +8,7 @@ import pytest
 
 from config import SessionSettings
 from gateway.conversation import AssistantMessage, UserMessage
-from gateway.errors import CannotStart, Refused
+from gateway.errors import CannotStart, Refused, SessionDamaged
 from gateway.sessions import Session, SessionManager, SessionStatus
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
@@ -233,13 +233,15 @@ async def test_nothing_starts_before_recovery(directory: Path) -> None:
 
 
 async def test_a_missing_transcript_ends_its_session_and_the_user_is_told(
-    manager: SessionManager, directory: Path
+    manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
     key = await begin(manager)
+    other = await open_manager()
     (directory / "transcripts" / file_name(key)).unlink()
-    with pytest.raises(Refused, match="session 1 is missing"):
-        await manager.append(key, [e.User(content="hi")])
-    assert await begin(manager) == f"{SCOPE}#2"
+    with pytest.raises(SessionDamaged, match="session 1 is missing"):
+        await other.append(key, [e.User(content="hi")])
+    assert [meta.status for meta in other.list(SCOPE)] == [SessionStatus.ERROR]
+    assert await begin(other) == f"{SCOPE}#2"
 
 
 async def test_an_unreadable_transcript_is_set_aside_and_the_user_is_told(
@@ -250,7 +252,7 @@ async def test_an_unreadable_transcript_is_set_aside_and_the_user_is_told(
     other = await open_manager()
     path = directory / "transcripts" / file_name(key)
     path.write_bytes(b"x" * path.stat().st_size)
-    with pytest.raises(Refused, match="couldn't be read and was set aside"):
+    with pytest.raises(Refused, match="is damaged and was set aside"):
         await other.load(key)
     assert path.with_name(f"{path.name}.corrupted").exists()
     assert await begin(other) == f"{SCOPE}#2"

@@ -12,7 +12,7 @@ import pytest
 
 from config import SessionSettings
 from gateway.errors import Refused
-from gateway.sessions import SessionManager
+from gateway.sessions import SessionManager, SessionStatus
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
@@ -42,8 +42,11 @@ async def main(directory):
     except Refused as refusal:
         assert "from the disk (Permission denied)" in str(refusal), refusal
     assert [line.text for line in await manager.lines(SCOPE + "#2", 5)] == ["hi"]
-    await manager.append(SCOPE, [e.User(content="waits")])
-    assert "Permission denied" in manager.trouble
+    try:
+        await manager.append(SCOPE, [e.User(content="refused")])
+        raise AssertionError("a session that cannot be read took an entry")
+    except Refused as refusal:
+        assert "(Permission denied)" in str(refusal), refusal
     (directory / "transcripts").chmod(0o500)
     third = await manager.start_new(SCOPE, agent="main", origin=ANN)
     await manager.flush()
@@ -129,9 +132,10 @@ async def test_a_disk_that_fails_to_read_leaves_the_file_as_it_is(
     other = await open_manager()
     kept = transcript(directory).rename(directory / "kept")
     transcript(directory).mkdir()
-    with pytest.raises(Refused, match="can't read this session from the disk"):
+    with pytest.raises(Refused, match="can't read session 1 from the disk"):
         await other.load(SCOPE)
-    assert [meta.number for meta in other.list(SCOPE)] == [1]
+    assert [meta.status for meta in other.list(SCOPE)] == [SessionStatus.ERROR]
     transcript(directory).rmdir()
     kept.rename(transcript(directory))
     assert len((await other.load(SCOPE)).entries) == 2
+    assert [meta.status for meta in other.list(SCOPE)] == [SessionStatus.ACTIVE]

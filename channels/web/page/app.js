@@ -62,7 +62,6 @@ function onHello(frame) {
   state.maxTextChars = frame.max_text_chars ?? Infinity;
   $("setup").hidden = !frame.needs_setup;
   state.isOpen = true;
-  state.attempt = 0;
   state.connection += 1;
   showConnection();
   sendNext();

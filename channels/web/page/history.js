@@ -13,6 +13,8 @@ export function requestHistory() {
 }
 
 export function onHistory(frame) {
+  // Only now: a connection that ends before the first answer keeps its growing pauses.
+  state.attempt = 0;
   if (state.active !== undefined && frame.session !== state.active) return void sendFrame({ type: "sessions" });
   state.active = frame.session;
   const lines = frame.lines.map(lineItem);

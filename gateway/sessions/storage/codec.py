@@ -193,18 +193,24 @@ def with_header(entries: list[Entry], path: Path) -> list[Entry]:
         header = msgspec.structs.replace(entry, scope=scope, number=number)
     else:
         known = entry.state if isinstance(entry, Checkpoint) else entry
-        header = Header(
-            seq=1,
-            ts=entries[0].ts,
-            version=FORMAT,
-            id=file_name(entry.key).removesuffix(".jsonl")[-32:],
-            key=entry.key,
-            scope=scope,
-            number=number,
-            created=entries[0].ts,
-            agent=scope.split(":")[1] if ":" in scope else "",
-            origin=None,  # No other entry has it.
-            epoch=known.epoch,
-            highest_number=known.highest_number,
-        )
+        header = header_for(entry.key, created=entries[0].ts, epoch=known.epoch, highest_number=known.highest_number)
     return [header, *(other for other in entries if not isinstance(other, Header))]
+
+
+def header_for(key: str, *, created: datetime, epoch: int, highest_number: int) -> Header:
+    """Return a header in place of one that is lost."""
+    scope, number = parse_key(key)
+    return Header(
+        seq=1,
+        ts=created,
+        version=FORMAT,
+        id=file_name(key).removesuffix(".jsonl")[-32:],
+        key=key,
+        scope=scope,
+        number=number,
+        created=created,
+        agent=scope.split(":")[1] if ":" in scope else "",
+        origin=None,  # No other entry has it.
+        epoch=epoch,
+        highest_number=highest_number,
+    )

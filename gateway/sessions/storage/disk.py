@@ -19,10 +19,12 @@ from config.files import Fsync
 from gateway.bounded import BoundedDict
 from gateway.private_files import (
     APPEND,
+    NotAFile,
     close_to_others,
     open_private,
     opened,
     prepare_private_folder,
+    require_file,
     write_all,
 )
 from gateway.sessions import index
@@ -31,7 +33,14 @@ from gateway.sessions.keys import file_name
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, decode, refuse_newer
 from gateway.sessions.storage.tail import NeverStop, StopCondition
-from gateway.sessions.storage.transcript import TranscriptTail, first_line, rebuild, repair_tail, set_aside
+from gateway.sessions.storage.transcript import (
+    TranscriptTail,
+    first_line,
+    rebuild,
+    repair_tail,
+    set_aside,
+    starts_with_header,
+)
 from gateway.sessions.storage.transfer_files import ImportFile
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -41,11 +50,18 @@ MAX_OPEN_FILES = 256
 MAX_UNSYNCED_BYTES = 32 * 1024 * 1024
 
 
+# Errors that mean that a transcript is gone, or is not one. The lines for it cannot wait.
+LOST = (FileNotFoundError, NotAFile, NewerTranscript, UnreadableTranscript)
+
+
 class TranscriptWriter:
     """A transcript that is open for appending. The caller closes it."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """Open the file and repair its tail. Raises `FileNotFoundError` unless `is_new`, and `NewerTranscript`."""
+        """Open the file and repair its tail.
+
+        Raises `NewerTranscript`, and unless `is_new` also `FileNotFoundError` and `UnreadableTranscript`.
+        """
         if is_new:
             # Recovery did not find this file, so it was put there since then, for example by a person. Keep it.
             with suppress(FileNotFoundError):
@@ -57,6 +73,8 @@ class TranscriptWriter:
         try:
             close_to_others(path, self._descriptor)
             refuse_newer(path, first_line(self._descriptor))
+            if not is_new and not starts_with_header(path, self._descriptor):
+                transcript.read(path)  # Raises `UnreadableTranscript` unless another line names the session.
             self.size = repair_tail(path, self._descriptor)
             self._inode = os.fstat(self._descriptor).st_ino
         except BaseException:  # The caller has no object to close yet.
@@ -70,6 +88,20 @@ class TranscriptWriter:
         except FileNotFoundError:
             return False
         return status.st_ino == self._inode and status.st_size == self.size
+
+    def restore(self, path: Path, fsync: Fsync) -> bool:
+        """Give the file its name back if there is no file of that name. Return False if there is one.
+
+        The descriptor still reaches the content of a file that was deleted or moved away.
+        """
+        try:
+            require_file(path)
+        except NotAFile:
+            set_aside(path)
+        if path.exists():
+            return False
+        rebuild(path, self.size, b"", fsync, source=self._descriptor)
+        return True
 
     def append(self, data: bytes) -> None:
         """Append whole lines: all of them, or none and raise `OSError`."""
@@ -193,7 +225,7 @@ class Disk:
     def append(self, key: str, data: bytes, *, is_new: bool = False) -> None:
         """Append lines to a transcript. If the disk refuses them, they wait for the next append or flush, in order.
 
-        Raises `FileNotFoundError` if the transcript has disappeared, and `NewerTranscript`.
+        Raises one of `LOST` if the transcript cannot be used any more. A file that is not a transcript is set aside.
         """
         # Lines that wait come first, together with the new ones: a later line must not be written before them.
         backlog = self._backlogs.get(key)
@@ -203,8 +235,10 @@ class Disk:
             else:
                 self._write(key, backlog.data + data, is_new=backlog.is_new)
                 self._drop_backlog(key)
-        except (FileNotFoundError, NewerTranscript):
+        except LOST as error:
             self._drop_backlog(key)
+            if isinstance(error, UnreadableTranscript):
+                set_aside(self.path(key))
             raise
         except OSError as error:
             backlog = self._backlogs.setdefault(key, _Backlog(is_new=is_new))
@@ -221,6 +255,7 @@ class Disk:
         if writer is not None and writer.is_current():
             self._writers.move_to_end(key)
         else:
+            self._restore(key)
             self._close_writer(key)
             writer = self._writers[key] = TranscriptWriter(self.path(key), is_new=is_new)
         durable = writer.size
@@ -232,6 +267,24 @@ class Disk:
         self._unsynced.add(key, durable, data)
         if is_new:
             self._new_names.add(key)
+
+    def _restore(self, key: str) -> bool:
+        """Restore a transcript that was deleted, if it is still open. Return whether it was."""
+        writer = self._writers.get(key)
+        if writer is None or not writer.restore(self.path(key), self.fsync):
+            return False
+        self._close_writer(key)
+        self._new_names.add(key)
+        return True
+
+    def recreate(self, key: str, data: bytes) -> None:
+        """Write a transcript whose file is lost once more. Whatever has taken its place is set aside."""
+        self._forget(key)
+        self.remove_clean_mark()
+        with suppress(FileNotFoundError):
+            set_aside(self.path(key))
+        rebuild(self.path(key), 0, data, self.fsync)
+        self._new_names.add(key)
 
     def replace_end(self, key: str, keep: int, rest: bytes) -> None:
         """Replace everything behind the first `keep` bytes of a transcript with `rest`."""
@@ -249,6 +302,7 @@ class Disk:
             stop.add(entry)
         if backlog.is_new:
             return TranscriptTail(entries=waiting, size=0, taken=len(backlog.data))
+        self._restore(key)
         try:
             tail = transcript.read(self.path(key), stop, max_bytes=max_bytes)
         except UnreadableTranscript:
@@ -261,6 +315,7 @@ class Disk:
     def snapshot(self, key: str) -> tuple[int, bytes]:
         """Return the size of a transcript, and the lines that wait to be appended to it."""
         backlog = self._backlogs.get(key) or _Backlog()
+        self._restore(key)
         return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
 
     def sizes(self) -> dict[str, int]:
@@ -307,7 +362,7 @@ class Disk:
             try:
                 self._write(key, backlog.data, is_new=backlog.is_new)
                 self._drop_backlog(key)
-            except (FileNotFoundError, NewerTranscript):
+            except LOST:
                 self._drop_backlog(key)
                 log.exception("entries_lost", session=key)
             except OSError as error:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -120,6 +121,12 @@ def first_line(descriptor: int) -> bytes:
     return first if newline else os.pread(descriptor, BLOCK, 0).partition(b"\n")[0]
 
 
+def starts_with_header(path: Path, descriptor: int) -> bool:
+    """Return whether the first line of a file is the header of the session that the file is named for."""
+    first = first_line(descriptor)
+    return is_entry(first) and names_session([decode(first)], path)
+
+
 def is_entry(line: bytes) -> bool:
     try:
         decode(line)
@@ -218,19 +225,20 @@ def _rebuilt(path: Path) -> Path:
     return path.with_name(f".{path.name}{REBUILT}")
 
 
-def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync) -> None:
+def rebuild(path: Path, keep: int, rest: bytes, fsync: Fsync, *, source: int | None = None) -> None:
     """Replace a file that cannot be trusted with a new one: its first `keep` bytes, then `rest`.
 
-    The new file is fsynced before the rename. The caller fsyncs the folder.
+    If the file has lost its name, `source` is its descriptor. The new file is fsynced before the rename. The caller
+    fsyncs the folder.
     """
     temporary = _rebuilt(path)
     temporary.unlink(missing_ok=True)
     try:
         with opened(temporary, CREATE) as target:
             if keep:
-                with opened(path) as source:
+                with opened(path) if source is None else nullcontext(source) as original:
                     for begin in range(0, keep, COPY_BLOCK):
-                        write_all(target, read_range(source, begin, min(begin + COPY_BLOCK, keep)))
+                        write_all(target, read_range(original, begin, min(begin + COPY_BLOCK, keep)))
             write_all(target, rest)
             fsync(target)
         temporary.replace(path)

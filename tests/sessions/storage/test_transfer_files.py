@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from config import SessionSettings
-from gateway.errors import Refused
+from gateway.errors import Refused, SessionDamaged
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
@@ -49,11 +49,14 @@ async def test_export_and_import_preserve_every_byte(
     assert not list((directory.parent / "elsewhere").rglob(".arriving*"))
 
 
-async def test_exporting_a_session_without_its_file_is_refused(manager: SessionManager, directory: Path) -> None:
+async def test_exporting_a_session_without_its_file_is_refused(
+    manager: SessionManager, open_manager: OpenManager, directory: Path
+) -> None:
     await manager.resolve_active(SCOPE, agent="main", origin=ANN)
+    other = await open_manager()
     (directory / "transcripts" / file_name(SCOPE)).unlink()
-    with pytest.raises(Refused, match="The transcript of session 1 is missing from the disk"):
-        await exported(manager)
+    with pytest.raises(SessionDamaged, match="The transcript of session 1 is missing from the disk"):
+        await exported(other)
 
 
 async def test_a_session_deleted_during_its_export_is_reported_as_deleted(manager: SessionManager) -> None:
