@@ -162,5 +162,7 @@ class Repo(Table):
             return f"the folder {self.path} cannot be used: {(error.strerror or 'unknown reason').lower()}"
         if not stat.S_ISDIR(mode):
             return f"{self.path} is not a folder"
+        if resolve_links(self.path) != self.path:  # An agent can do that whose own workspace contains this one.
+            return f"the folder {self.path} was replaced by a link"
         is_readable = os.access(self.path, os.R_OK | os.X_OK)
         return "" if is_readable else f"this user may not read the folder {self.path}"

@@ -45,8 +45,9 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The things that a tool may touch. Workspace and notes belong to the conversation's scope."""
 
     workspace: Path
+    """Tools refuse it once it has become a link. The path of one that is not private contains no links at all."""
     is_private: bool = False
-    """The workspace belongs to one scope. It is created when a tool needs it first, and must not be a link."""
+    """The workspace belongs to one scope. It is created when a tool needs it first."""
     attachments: Path | None = None
     """The files of the session, which tools can read and not change. The folder exists once there are any."""
     notes: Path

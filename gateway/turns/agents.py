@@ -8,6 +8,7 @@ from pathlib import Path
 
 from config import AgentSettings, Backend, Settings, WorkspaceMode
 from config.files import make_private_directory
+from config.types import resolve_links
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Provider
 from gateway.agent.providers.registry import ProviderRegistry
@@ -111,9 +112,16 @@ class AgentRegistry:
         self._repos = {repo.name: Workspace(path=repo.path, name=repo.path.name) for repo in settings.repos}
         self._root = settings.gateway.workspace_root
         self._modes = {name: agent.workspace for name, agent in settings.agents.items()}
+        self._shared: dict[str, Workspace] = {}
         self._used_providers: set[str] = set()
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, agent in settings.agents.items():
+            is_shared = agent.workspace is WorkspaceMode.SHARED
+            folder = (shared_folder if is_shared else private_folders)(self._root, name)
+            _make_folder(folder)
+            if is_shared:
+                # An owner may have replaced the folder by a link. An agent must not, so it is resolved only here.
+                self._shared[name] = Workspace(path=resolve_links(folder), name=name)
             if agent.backend is Backend.LLM:
                 self._used_providers |= {agent.provider, *(each.partition("/")[0] for each in agent.fallbacks)}
             lineup = self._providers.for_agent(agent.provider, agent.model, agent.fallbacks)
@@ -134,8 +142,6 @@ class AgentRegistry:
                 workspace=self._workspace(name, f"agent:{name}"),
                 max_iterations=agent.max_iterations,
             )
-            is_shared = agent.workspace is WorkspaceMode.SHARED
-            _make_folder((shared_folder if is_shared else private_folders)(self._root, name))
 
     def __getitem__(self, name: str) -> ConfiguredAgent:
         return self._agents[name]
@@ -159,7 +165,7 @@ class AgentRegistry:
         return replace(agent, workspace=workspace, model=session.model, chosen_model=session.model, info=info)
 
     def _workspace(self, agent: str, scope: str) -> Workspace:
-        return workspace_of(self._root, agent, self._modes[agent], scope)
+        return self._shared.get(agent) or workspace_of(self._root, agent, self._modes[agent], scope)
 
     def replace(self, name: str, change: Callable[[ConfiguredAgent], ConfiguredAgent]) -> None:
         """Replace the agent `name` from its next turn on, for programs that embed the gateway."""

@@ -123,3 +123,34 @@ async def test_a_repo_whose_folder_is_gone_is_not_offered(tmp_path: Path) -> Non
         assert sentence in (await say_and_hear(chat, "/workspace website")).text
         repo.mkdir()
         assert "work in website" in (await say_and_hear(chat, "/workspace website")).text
+
+
+async def test_a_repo_that_was_replaced_by_a_link_does_not_lead_to_the_data_directory(tmp_path: Path) -> None:
+    """An agent can do that whose own workspace contains the repo."""
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    repos = [{"name": "outer", "path": inner.parent}, {"name": "inner", "path": inner}]
+    async with gateway(settings(tmp_path, repos=repos)) as (_, chat):
+        await say_and_hear(chat, "hello")
+        await say_and_hear(chat, "/workspace inner")
+        inner.rmdir()
+        inner.symlink_to(tmp_path / "data")
+        assert "outside the workspace" in (await say_and_hear(chat, "list files")).text
+        assert "outside the workspace" in (await say_and_hear(chat, "read http.token")).text
+        assert "inner is unavailable" in (await say_and_hear(chat, "/workspace")).text
+        assert "inner is unavailable" in (await say_and_hear(chat, "/workspace inner")).text
+
+
+async def test_the_owner_may_link_a_repo_and_a_shared_workspace_to_another_folder(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "index.html").touch()
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "data" / "workspace").mkdir(parents=True, mode=0o700)
+    (tmp_path / "data" / "workspace" / "main").symlink_to(target)
+    repos = [{"name": "website", "path": tmp_path / "link"}]
+    configured = settings(tmp_path, repos=repos, agents={"main": {"workspace": "shared"}})
+    async with gateway(configured) as (_, chat):
+        assert "index.html" in (await say_and_hear(chat, "list files")).text
+        assert "work in website" in (await say_and_hear(chat, "/workspace website")).text
+        assert "index.html" in (await say_and_hear(chat, "list files")).text

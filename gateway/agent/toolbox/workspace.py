@@ -79,7 +79,9 @@ def explain_os_errors(path: str) -> Iterator[None]:
 
 def _workspace_root(context: ToolContext) -> Path:
     if not context.is_private:
-        return context.workspace.resolve()  # The owner chose the folder, which may be a link.
+        # The links that the owner made are resolved already. A link that is there now was made by an agent, whose own
+        # workspace contains this one.
+        return context.workspace
     make_private_directory(context.workspace)
     return _not_resolved(context.workspace)
 
@@ -121,13 +123,27 @@ def _parts(root: Path, path: str) -> list[str]:
 
 def _open_path(root: Path, parts: list[str], flags: int, *, creates: bool = False) -> int:
     """Open a resolved path part by part, following no link: one could have been created since it was resolved."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = _open_folder(root)
     for depth, part in enumerate(parts, start=1):
         try:
             if creates:
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o700, dir_fd=descriptor)
             child = open_private(part, flags if depth == len(parts) else os.O_DIRECTORY, directory=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = child
+    return descriptor
+
+
+def _open_folder(path: Path) -> int:
+    """Open an absolute path for reading, following no link in any of its parts."""
+    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    *parents, last = path.parts[1:] or ["."]
+    # Only the last folder must be readable.
+    for part, mode in (*((parent, os.O_PATH) for parent in parents), (last, os.O_RDONLY)):
+        try:
+            child = os.open(part, mode | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
         finally:
             os.close(descriptor)
         descriptor = child

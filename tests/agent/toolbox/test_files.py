@@ -3,9 +3,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from gateway.agent.toolbox import list_files, read_file
+from gateway.agent.toolbox.workspace import command_folder
 from gateway.agent.tools import ToolContext, ToolFailed
 
 
@@ -74,11 +76,21 @@ async def test_a_link_inside_the_workspace_is_followed(context: ToolContext) -> 
     assert await read_file.run(context, {"path": "link"}) == "here"
 
 
-async def test_the_workspace_may_be_a_link(context: ToolContext) -> None:
-    moved = context.workspace.rename(context.workspace.parent / "moved")
-    context.workspace.symlink_to(moved)
-    (moved / "file").write_text("here")
-    assert await read_file.run(context, {"path": "file"}) == "here"
+@pytest.mark.parametrize("part", ["outer", "outer/inner"])
+async def test_a_workspace_of_which_a_part_has_become_a_link_is_refused(
+    context: ToolContext, tmp_path: Path, part: str
+) -> None:
+    """An agent can do that whose own workspace contains this one."""
+    inside = replace(context, workspace=tmp_path / "outer" / "inner")
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    (tmp_path / "outer" / "inner" / "file").write_text("here")
+    assert await read_file.run(inside, {"path": "file"}) == "here"
+    (tmp_path / part).rename(tmp_path / "moved")
+    (tmp_path / part).symlink_to(tmp_path / "moved")
+    with pytest.raises(ToolFailed, match="outside the workspace"):
+        await read_file.run(inside, {"path": "file"})
+    with pytest.raises(ToolFailed, match="outside the workspace"):
+        command_folder(inside)
 
 
 @pytest.mark.parametrize(
