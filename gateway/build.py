@@ -48,6 +48,7 @@ from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import GatewayStatus
 from gateway.outbound.delivery import Delivery
+from gateway.outbound.long_replies import LongReplies
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import Reminders, ReminderScheduler
 from gateway.sessions import SessionManager
@@ -201,6 +202,7 @@ def build_daemon(
         busy=busy,
         meter=meter,
         metrics=metrics,
+        long_replies=LongReplies(live, channels.by_identity, store, sessions),
     )
     slots = JobSlots(settings.gateway.max_parallel_turns)
     turns = TurnRunner(

@@ -47,6 +47,9 @@ class AccountSettings(Table):
         description="How the sender learns that a message is queued: a reaction where the channel supports it, a note, "
         "or not at all (off).",
     )
+    max_reply_parts: Integer | None = Field(
+        default=None, ge=0, description="How many messages an answer may take. Default: gateway.max_reply_parts."
+    )
     options: Options = Field(
         default_factory=dict, description="Options specific to this channel; they may contain references to secrets."
     )

@@ -61,6 +61,12 @@ class GatewaySettings(Table):
     max_message_chars: Integer = Field(
         default=32_000, ge=100, description="The longest message that is accepted, in characters."
     )
+    max_reply_parts: Integer = Field(
+        default=5,
+        ge=0,
+        description="How many messages an answer may take. A longer one is sent as a file, where the channel can send "
+        "files; 0 means that answers are always split.",
+    )
     max_backlog_age: Seconds = Field(
         default=86_400.0,
         ge=0,

@@ -77,9 +77,14 @@ class LostSpool:
         if not isinstance(first, entries.Header) or first.origin is None:
             return None
         origin = first.origin
-        kind = PeerKind(origin.kind)
-        return Address(
-            channel=origin.channel, account=origin.account, kind=kind, peer=origin.chat_id, thread=origin.thread
+        return self.live.current_address(
+            Address(
+                channel=origin.channel,
+                account=origin.account,
+                kind=PeerKind(origin.kind),
+                peer=origin.chat_id,
+                thread=origin.thread,
+            )
         )
 
     async def _tell_sender(self, meta: SessionMeta, origin: Address, unfinished: entries.User) -> None:

@@ -70,9 +70,12 @@ def split_into_parts(
 ) -> list[AddToOutbox]:
     """Split a message into parts that its channel can send. The last part has the buttons; the files follow it.
 
+    A message with a text and a `file` becomes both, one after the other.
     If the message `is_next` in its chat, its first part is stored as being sent already, which saves a commit. A
     channel that is not enabled (None) has no known limits, so the message stays whole.
     """
+    if message.file is not None:
+        files, message = [message.file, *files], replace(message, file=None)
     texts, buttons, is_marked = [message.text], message.buttons, False
     if channel is not None:
         can = abilities_of(channel)

@@ -16,6 +16,7 @@ from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import join_paragraphs
+from gateway.outbound.long_replies import LongReplies
 from gateway.sessions import (
     Entry,
     SessionManager,
@@ -58,6 +59,7 @@ class TurnRecorder:
         busy: BusyPolicy,
         meter: Meter,
         metrics: Metrics,
+        long_replies: LongReplies,
     ) -> None:
         self._live = live
         self._sessions = sessions
@@ -67,6 +69,7 @@ class TurnRecorder:
         self._busy = busy
         self._meter = meter
         self._metrics = metrics
+        self._long_replies = long_replies
 
     async def start(self, state: TurnState) -> None:
         """Record the messages of a turn that begins. For one that is resumed, restore the state that it had."""
@@ -133,7 +136,12 @@ class TurnRecorder:
         # People who have lost access get nothing more. Others, whose messages the turn has received, are told.
         entitled = [each for each in state.jobs if has_access(self._live, each.inbound)]
         text = join_paragraphs([*state.written, unwritten, f"*{state.note}*" if state.note else ""])
-        answer = state.replies(text, entitled)
+        answer = await self._long_replies.shorten(
+            state.replies(text, entitled),
+            turn=job.turn,
+            session=job.session,
+            note=f"*{state.note}*" if state.note else "",
+        )
         parts = self._delivery.compose_all(answer, turn=job.turn, files=state.sent)
         reason = NOT_RUN if state.is_waiting else INTERRUPTED
         end: list[Entry] = [

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gateway.contract import Enclosure, Outbound, Receipt
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
 from gateway.outbound.delivery import POSSIBLY_REPEATED
@@ -46,6 +48,18 @@ async def test_a_file_follows_the_text_under_its_own_key(tmp_path: Path) -> None
         await send(post, REPORT)
         assert await post.states() == {}
     assert wire.texts == ["hello"]
+    assert wire.files == [("k.file1", "", Path("/kept/s/report.pdf"))]
+
+
+async def test_a_message_with_a_text_and_a_file_is_sent_as_both(tmp_path: Path) -> None:
+    """Its parts are committed before the first send, so they are the same after a restart."""
+    wire = FileWire()
+    async with posting(tmp_path, wire, file_path=store) as post:
+        await post.spool.commit(*post.delivery.compose(replace(HELLO, file=REPORT), key="k", turn="k"))
+        for row in (await post.spool.recover()).outbox:
+            post.delivery.recover(row)
+        await post.arrived()
+    assert [text.removeprefix(POSSIBLY_REPEATED) for text in wire.texts] == ["hello"]
     assert wire.files == [("k.file1", "", Path("/kept/s/report.pdf"))]
 
 

@@ -1,0 +1,90 @@
+"""Long replies: an answer that would take too many messages is sent as a file, with its beginning as a preview."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import structlog
+from msgspec.structs import replace
+
+from gateway.access.rules import Live
+from gateway.contract import Channel, Enclosure, Outbound
+from gateway.contract.abilities import abilities_of
+from gateway.errors import Refused
+from gateway.files.store import FileStore, TooLarge, folder_of
+from gateway.sessions import SessionManager
+from gateway.text import split
+from gateway.text.plain import in_bytes
+
+log = structlog.get_logger()
+
+FILE_NAME = "answer.md"
+MEDIA_TYPE = "text/markdown"
+PREVIEW_SIZE = 800
+"""The length of the preview, in the platform's units."""
+_BLOCK_CHARS = 1 << 18
+
+
+class LongReplies:
+    """Decides before a reply is committed. So the same is sent after a restart."""
+
+    def __init__(
+        self, live: Live, channels: Mapping[tuple[str, str], Channel], store: FileStore, sessions: SessionManager
+    ) -> None:
+        self._live = live
+        self._channels = channels
+        self._store = store
+        self._sessions = sessions
+
+    async def shorten(self, messages: Sequence[Outbound], *, turn: str, session: str, note: str) -> list[Outbound]:
+        """Replace the text of each message that is too long for its chat by a preview, with the whole text as `file`.
+
+        `note` is the end of the text that the preview has to show too. If the text cannot be stored, or a channel
+        cannot send it as a file, the message stays as it is and is split.
+        """
+        file: Enclosure | None = None
+        shortened = []
+        for message in messages:
+            channel = self._channels.get((message.address.channel, message.address.account))
+            if channel is None or not self._is_too_long(channel, message):
+                shortened.append(message)
+                continue
+            try:
+                file = file or await self._store_text(message.text, turn, session)
+            except (OSError, TooLarge, Refused) as error:
+                log.warning("long_reply_not_stored", reason=str(error) or "it is too large")
+                return list(messages)
+            if file.size > _max_file_bytes(channel):
+                shortened.append(message)
+                continue
+            limit = channel.text_limit
+            preview = split(message.text, min(PREVIEW_SIZE, limit.size // 2), limit.measure)[0].rstrip()
+            hint = f"*This answer is too long for a chat ({in_bytes(file.size)}). The file {FILE_NAME} has all of it.*"
+            text = "\n\n".join(filter(None, [preview, hint, note]))
+            shortened.append(replace(message, text=text, file=file))
+        return shortened
+
+    def _is_too_long(self, channel: Channel, message: Outbound) -> bool:
+        limit = channel.text_limit
+        length = limit.measure(message.text)
+        if length <= limit.size or _max_file_bytes(channel) < 0:
+            return False
+        rules = self._live.rules(message.address)
+        most = self._live.settings.gateway.max_reply_parts if rules.max_reply_parts is None else rules.max_reply_parts
+        if most == 0:
+            return False
+        return length > most * limit.size or len(split(message.text, limit.size, limit.measure)) > most
+
+    async def _store_text(self, text: str, turn: str, session: str) -> Enclosure:
+        async def blocks() -> AsyncIterator[bytes]:
+            for at in range(0, len(text), _BLOCK_CHARS):
+                yield text[at : at + _BLOCK_CHARS].encode(errors="replace")
+
+        name = f"{turn}-out0-{FILE_NAME}"
+        stored = await self._store.keep(folder_of(session), name, blocks(), limit=self._live.settings.files.max_bytes)
+        await self._store.require_session(session, stored, self._sessions)
+        return Enclosure(name=FILE_NAME, media_type=MEDIA_TYPE, size=stored.size, ref=stored.ref)
+
+
+def _max_file_bytes(channel: Channel) -> int:
+    """Return the largest file that the channel can send; -1 if it sends no files."""
+    can = abilities_of(channel)
+    return can.sends_files.max_file_bytes if can.sends_files is not None else -1
