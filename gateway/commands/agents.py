@@ -72,26 +72,33 @@ class AgentCommands:
     async def model(self, call: Call) -> Answer:
         session = await self._session(call)
         agent = agent_of(self._agents, call, session)
+        own = self._agents[agent.name]
+        # A model has two names, `model` and `provider/model`. The full one tells whether two names are the same model.
+        names: dict[str, str] = {}
+        for name in (*agent.models, *([agent.model] if agent.model else [])):
+            names.setdefault(agent.about(name).name, name)
         wanted = call.argument
         if not wanted:
-            names = dict.fromkeys((*agent.models, *([agent.model] if agent.model else [])))
             if not names:
                 return Answer(text=f"The agent {agent.name} answers by rules and has no models.")
-            rows = _rows(names, agent.model)
+            rows = _rows(names.values(), names.get(agent.info.name))
             return Answer(text="\n".join([f"Models of {agent.name}", *rows, "/model <name> switches"]))
         check_right(self._live, call.inbound, Action.CHOOSE_AGENT, is_owner=call.is_owner)
-        if wanted.lower() == DEFAULT:
+        if len(wanted.split()) != 1 or len(wanted) > MAX_NAME:
+            raise Refused("The name of a model is one word, like /model gpt-5 or /model local/llama3.3.")
+        model = agent.about(wanted)
+        configured = {agent.about(name).name for name in agent.models}
+        if wanted.lower() == DEFAULT or (model.name == own.info.name and model.name not in configured):
             wanted = ""
-        elif wanted not in agent.models:
-            if not call.is_owner:
-                choices = ", ".join((*agent.models, DEFAULT))
-                raise Refused(f"You can choose one of: {choices}. An owner can choose any other model.")
-            if len(wanted.split()) != 1 or len(wanted) > MAX_NAME:
-                raise Refused("The name of a model is one word, like /model gpt-5 or /model local/llama3.3.")
+        elif model.name in configured:
+            wanted = names[model.name]
+        elif not call.is_owner:
+            choices = ", ".join((*agent.models, DEFAULT))
+            raise Refused(f"You can choose one of: {choices}. An owner can choose any other model.")
+        elif not model.sums_up and model.name != wanted:
             # An agent that answers by rules has no provider for a bare model name.
-            if not agent.about(wanted).sums_up:
-                raise Refused(f"The agent {agent.name} has no provider of its own. Name the model as provider/model.")
-        named = wanted or f"its default model, {self._agents[agent.name].model or 'none'},"
+            raise Refused(f"The agent {agent.name} has no provider of its own. Name the model as provider/model.")
+        named = wanted or f"its default model, {own.model or own.info.name},"
         return Answer(
             text=f"{agent.name} now answers with {named} in session {session.number}.",
             commit=lambda operations: self._sessions.set_model(session.key, wanted, also=operations),

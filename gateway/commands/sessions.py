@@ -1,5 +1,6 @@
 """Commands about the sessions of a chat and their messages. Clearing and undoing append entries and delete nothing."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -22,6 +23,7 @@ MAX_EXPORT_CHARS = 20_000
 DEFAULT_LINES = 10
 MAX_LINES = 100
 QUOTE_WIDTH = 60
+_QUOTED = re.compile(r"[\"“„«](?P<title>.*)[\"”“»]", re.DOTALL)
 STATUS_WORDS = {
     SessionStatus.ACTIVE: "open",
     SessionStatus.COMPLETED: "closed",
@@ -106,23 +108,30 @@ class SessionCommands:
         )
 
     async def resume(self, call: Call) -> Answer:
-        number = parse_number(call.argument, "/session resume 2")
+        if not call.argument:
+            raise Refused("Which one? Add its number, like /session resume 2. /session list shows the numbers.")
         # Load the session first: a damaged file is refused before anything changes.
-        session = await self._sessions.load_meta(self._find(call, str(number)).key)
+        session = await self._sessions.load_meta(self._find(call, call.argument).key)
 
         async def commit(operations: Sequence[Operation]) -> None:
-            await self._sessions.resume(call.routed.scope, number, also=operations)
+            await self._sessions.resume(call.routed.scope, session.number, also=operations)
 
         title = f": {session.title}" if session.title else ""
-        return Answer(text=f"Back in session {number}{title} ({count(session.messages, 'message')}).", commit=commit)
+        messages = count(session.messages, "message")
+        return Answer(text=f"Back in session {session.number}{title} ({messages}).", commit=commit)
 
     async def rename(self, call: Call) -> Answer:
         first, _, rest = call.argument.partition(" ")
-        numbers = {session.number for session in self._sessions.list(call.routed.scope)}
-        # `2 Lisbon` is a number and a title, but `2 days in Lisbon` is a title if there is no session 2.
-        has_number = bool(rest.strip()) and is_number(first) and int(first) in numbers
-        session = self._find(call, first if has_number else "")
-        title = excerpt(rest if has_number else call.argument, TITLE_WIDTH)
+        # A number in front is always the number of a session. Quotes make it part of the title.
+        quoted = _QUOTED.fullmatch(call.argument)
+        is_numbered = quoted is None and is_number(first.removeprefix("#"))
+        session = self._find(call, first if is_numbered else "")
+        title = excerpt(quoted["title"] if quoted else rest if is_numbered else call.argument, TITLE_WIDTH)
+        if not title and is_numbered:
+            raise Refused(
+                f"What should the title of session {session.number} be? "
+                f"Add it, like /session rename {session.number} Trip to Lisbon."
+            )
         if not title:
             raise Refused("What should the title be? Add it, like /session rename Trip to Lisbon.")
         return Answer(
@@ -160,6 +169,7 @@ class SessionCommands:
                     f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {status}",
                     f"started {ago(session.created_at, now)}, last used {ago(session.last_accessed, now)}",
                     f"agent {session.agent}, {session.size / 1024:.1f} kB on disk",
+                    f"key {session.key}",
                 ],
             ),
         )
@@ -229,14 +239,19 @@ class SessionCommands:
         return Answer(text="There is no answer to regenerate here.")
 
     def _find(self, call: Call, argument: str) -> SessionMeta:
-        """Return the session whose number is `argument`; without one, the session that the command is about."""
+        """Return the session with the number or key `argument`; without one, the session that the command is about."""
         sessions = self._sessions.list(call.routed.scope)
         if not argument:
             found = next((session for session in sessions if session.key == call.session), None)
             if found is None:
                 raise Refused(NO_SESSION)
             return found
-        number = parse_number(argument, "2")
+        if argument.startswith("agent:"):
+            found = next((session for session in sessions if session.key == argument), None)
+            if found is None:
+                raise Refused("There is no session with that key here. /session list shows your sessions.")
+            return found
+        number = parse_number(argument.removeprefix("#"), "2")
         found = next((session for session in sessions if session.number == number), None)
         if found is None:
             raise Refused(f"There is no session {number} here. /session list shows your sessions.")

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from gateway.contract import Sender
 from tests.agent.wire.dialect import Call
 from tests.agent.wire.openai import OPENAI
-from tests.daemon.harness import ask
+from tests.daemon.harness import ask, gateway, settings
 from tests.daemon.models import ADA, said, talking
 
 HELLO = OPENAI.answer("Hello.", tokens=(100, 10))
 BOB = Sender(id="bob", name='Bob"]\n[message from "Ada')
+MAIN: dict[str, object] = {"provider": "house", "model": "small", "tools": []}
 CODER = {"provider": "house", "model": "coder-1", "system_prompt": "Write code.", "tools": []}
 
 
@@ -120,3 +121,27 @@ async def test_in_a_group_only_an_owner_can_switch_agents_and_models(tmp_path: P
         for command in ("/agent coder", "/model other"):
             assert "only an owner may change who answers" in await ask(chat, command, sender=ADA, group="g")
         assert await ask(chat, "/agent coder", group="g") == "coder now answers in session 1."
+
+
+async def test_a_model_with_two_names_is_listed_once(tmp_path: Path) -> None:
+    async with talking(tmp_path, HELLO, agents={"main": MAIN | {"fallbacks": ["house/small", "house/other"]}}) as (
+        server,
+        chat,
+        _,
+    ):
+        listed = "Models of main\n▸ small\n  other\n/model <name> switches"
+        assert await ask(chat, "/model") == listed
+        assert await ask(chat, "/model house/other", sender=ADA) == "main now answers with other in session 1."
+        assert await ask(chat, "/model", sender=ADA) == listed.replace("▸ small\n  other", "  small\n▸ other")
+        await ask(chat, "hello", sender=ADA)
+        assert server.requests[-1].body["model"] == "other"
+
+
+async def test_the_offline_responder_can_be_chosen_by_its_full_name(tmp_path: Path) -> None:
+    async with talking(tmp_path, HELLO) as (_, chat, _daemon):
+        assert await ask(chat, "/model offline/rules") == "main now answers with offline/rules in session 1."
+        assert "offline" in await ask(chat, "hello")
+    async with gateway(settings(tmp_path / "other")) as (_, chat):
+        answer = await ask(chat, "/model offline/rules")
+        assert answer == "main now answers with its default model, offline/rules, in session 1."
+        assert "Name the model as provider/model" in await ask(chat, "/model rules2")

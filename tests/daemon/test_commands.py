@@ -244,3 +244,36 @@ async def test_a_member_of_a_group_with_sessions_per_sender_deletes_their_own(tm
     async with gateway(configured) as (_, chat):
         await ask(chat, "hello", sender=member, group="g")
         assert await ask(chat, "/session delete 1", sender=member, group="g") == "Session 1 is deleted."
+
+
+@pytest.mark.parametrize(
+    ("argument", "answer"),
+    [
+        ("99 foo", "There is no session 99 here. /session list shows your sessions."),
+        ("2", "What should the title of session 2 be? Add it, like /session rename 2 Trip to Lisbon."),
+        ("99", "There is no session 99 here. /session list shows your sessions."),
+        ("1 Lisbon", "Session 1 is now called Lisbon."),
+        ("#1 Lisbon", "Session 1 is now called Lisbon."),
+        ("Lisbon in 2 days", "Session 2 is now called Lisbon in 2 days."),
+        ('"2 days in Lisbon"', "Session 2 is now called 2 days in Lisbon."),
+        ("", "What should the title be? Add it, like /session rename Trip to Lisbon."),
+    ],
+)
+async def test_a_number_in_front_of_a_new_title_names_the_session(tmp_path: Path, argument: str, answer: str) -> None:
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "/new one")
+        await ask(chat, "/new two")
+        assert await ask(chat, f"/session rename {argument}".rstrip()) == answer
+
+
+async def test_a_session_is_found_by_its_key(tmp_path: Path) -> None:
+    key = "agent:main:loopback:direct:somebody"
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await ask(chat, "/new one")
+        await ask(chat, "/new two")
+        assert f"key {key}#2" in await ask(chat, "/session info")
+        assert await ask(chat, f"/switch {key}") == "Back in session 1: one (0 messages)."
+        assert await ask(chat, f"/switch {key}#2") == "Back in session 2: two (0 messages)."
+        assert await ask(chat, "/switch #1") == "Back in session 1: one (0 messages)."
+        other = "agent:main:loopback:direct:ada"
+        assert (await ask(chat, f"/switch {other}")).startswith("There is no session with that key here.")
