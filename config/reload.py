@@ -33,6 +33,7 @@ REOPENS_CHANNEL = frozenset(
 """A channel reads these when it is opened, so a reload opens it again. One with HTTP routes needs a restart instead."""
 APPLIED = frozenset(
     {
+        "agents.*.always_allow",
         "agents.*.ask",
         "agents.*.backend",
         "agents.*.choosable",

@@ -18,6 +18,7 @@ from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
 from gateway.backup.restore import require_complete_restore
 from gateway.commands.agents import AgentCommands
+from gateway.commands.approvals import ApprovalCommands
 from gateway.commands.deletion import SessionDeletion
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands
@@ -58,6 +59,7 @@ from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.compaction import Compactor
 from gateway.turns.context import TurnContext
+from gateway.turns.grants import GrantBook
 from gateway.turns.recorder import TurnRecorder
 from gateway.turns.revocation import Revocation
 from gateway.turns.runner import TurnRunner
@@ -138,6 +140,7 @@ def build_daemon(
     # Channels and outbound messages.
     migrations = ChatMigrations(live, spool)
     approvals = Approvals(live, sessions)
+    grants = GrantBook(live, now=now)
     browser = SessionBrowser(live, sessions, approvals)
     channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool))
     downloads = AttachmentDownloads(live=live, store=store, sessions=sessions, channels=channels.by_identity)
@@ -187,7 +190,15 @@ def build_daemon(
         now=now,
     )
     housekeeping = Housekeeping(
-        live=live, flusher=flusher, disk=disk, sessions=sessions, lanes=lanes, spool=spool, uploads=uploads, now=now
+        live=live,
+        flusher=flusher,
+        disk=disk,
+        sessions=sessions,
+        lanes=lanes,
+        spool=spool,
+        uploads=uploads,
+        grants=grants,
+        now=now,
     )
 
     # Turns and commands.
@@ -221,7 +232,9 @@ def build_daemon(
         recorder=recorder,
         busy=busy,
         approvals=approvals,
-        gate=ApprovalGate(live=live, approvals=approvals, recorder=recorder, delivery=delivery, lanes=lanes),
+        gate=ApprovalGate(
+            live=live, approvals=approvals, grants=grants, recorder=recorder, delivery=delivery, lanes=lanes
+        ),
         delivery=delivery,
         reactions=reactions,
         files=downloads,
@@ -230,14 +243,22 @@ def build_daemon(
         slots=slots,
     )
     revocation = Revocation(live, lanes, readings, turns)
-    pairing = Pairing(live.guest_book, spool, now=now, post=delivery.post, on_revoked=revocation.enforce)
+    pairing = Pairing(
+        live.guest_book,
+        spool,
+        now=now,
+        post=delivery.post,
+        on_revoked=revocation.enforce,
+        also_ends=grants.remove_people,
+    )
     deletion = SessionDeletion(sessions, lanes, spool, delivery)
     commands = CommandRunner(
         {
             **SessionCommands(live, sessions, lanes, deletion, now=now).handlers(),
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
-            **TurnCommands(sessions, lanes, readings, approvals, spool).handlers(),
+            **ApprovalCommands(approvals, grants).handlers(),
+            **TurnCommands(sessions, lanes, readings, spool).handlers(),
             **InfoCommands(
                 live=live,
                 sessions=sessions,
@@ -330,6 +351,7 @@ def build_daemon(
         channels=channels,
         migrations=migrations,
         approvals=approvals,
+        grants=grants,
         downloads=downloads,
         reactions=reactions,
         delivery=delivery,

@@ -38,10 +38,11 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import ReminderScheduler
 from gateway.sessions import SessionManager
-from gateway.spool import ResetAttempts, Spool, SpoolBroken, SpoolFull, WrongState
+from gateway.spool import GRANT_FACTS, ResetAttempts, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactor
+from gateway.turns.grants import GrantBook
 from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
@@ -78,6 +79,7 @@ class Daemon:
     channels: ChannelRegistry
     migrations: ChatMigrations
     approvals: Approvals
+    grants: GrantBook
     downloads: AttachmentDownloads
     reactions: WaitingReactions
     delivery: Delivery
@@ -144,6 +146,7 @@ class Daemon:
         """Load the facts of the previous run, and continue its unfinished work before any message comes in."""
         await self.meter.load()
         self.live.guest_book.read(await self.spool.facts(FACTS))
+        self.grants.read(await self.spool.facts(GRANT_FACTS))
         self.migrations.read(await self.spool.facts(MIGRATION_FACTS))
         await WorkRecovery(
             spool=self.spool,

@@ -50,6 +50,11 @@ class AgentSettings(Table):
         default=("shell",),
         description="The tools that need approval in the chat before they run; * matches anything.",
     )
+    always_allow: tuple[Text, ...] = Field(
+        default=(),
+        description="The tools of `ask` that people may allow for good, with the arguments of a call; * matches "
+        "anything.",
+    )
     choosable: Flag = Field(
         default=False, description="Whether everyone may choose it with /agent in a direct chat, not only owners."
     )

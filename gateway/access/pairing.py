@@ -40,6 +40,10 @@ Reply = Callable[[str, Sequence[Operation]], Awaitable[None]]
 """Answers the message with a text, and commits operations with it."""
 
 
+AlsoEnds = Callable[[Collection[Person]], Sequence[Operation]]
+"""Returns the changes that are committed when people lose access."""
+
+
 class Pairing:
     """Access requests: an unknown sender gets a code, an owner approves or denies it.
 
@@ -56,12 +60,14 @@ class Pairing:
         now: Callable[[], datetime],
         post: Callable[[Sequence[AddToOutbox]], None] = lambda _: None,
         on_revoked: Callable[[], None] = lambda: None,
+        also_ends: AlsoEnds = lambda _: (),
     ) -> None:
         self.guest_book = guest_book
         self._spool = spool
         self._now = now
         self._post = post
         self._on_revoked = on_revoked
+        self._also_ends = also_ends
 
     async def request(self, inbound: Inbound, reply: Reply) -> bool:
         """Send a stranger a code, once. Returns False if too many others are waiting."""
@@ -165,7 +171,7 @@ class Pairing:
     async def revoke(self, guest: Guest, *, also: Sequence[Operation] = ()) -> Guest:
         """Take the access of `guest` away at once, and stop their work. They get no other code for a day."""
         revoked = Revoked(person=guest.person, name=guest.name, at=self._now())
-        await self._spool.commit(delete_fact(guest), save_fact(revoked), *also)
+        await self._spool.commit(delete_fact(guest), save_fact(revoked), *self._also_ends([guest.person]), *also)
         self.guest_book.guests.pop(guest.person, None)
         self.guest_book.revoked[guest.person] = revoked
         self._on_revoked()
@@ -179,7 +185,7 @@ class Pairing:
         self._on_revoked()
         if revoked:
             log.info("access_removed", people=[str(person) for person in people])
-            await self._spool.commit(*map(save_fact, revoked))
+            await self._spool.commit(*map(save_fact, revoked), *self._also_ends(people))
 
     def was_revoked_recently(self, person: Person) -> bool:
         revoked = self.guest_book.revoked.get(person)

@@ -5,17 +5,21 @@ import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+from config import Settings
 from gateway.access.guests import FACTS, GuestBook
 from gateway.access.pairing import Pairing
+from gateway.access.rules import Live
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.routes import PAIRING_ACTIONS, decide_pairing, describe_pairing
-from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
+from gateway.cli.common import EXIT_OK, command_parser, load_settings
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
-from gateway.spool import Spool
+from gateway.spool import GRANT_FACTS, Spool
 from gateway.text import printable
+from gateway.turns.grants import GrantBook
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
@@ -36,7 +40,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         parser.error(f"`pair {options.action}` needs {wanted}. `gatehouse pair list` shows it.")
     if options.owner and options.action != "approve":
         parser.error("--owner works only with `approve`.")
-    answer = asyncio.run(_ask(load_data_dir(options.config), options))
+    settings = load_settings(options.config, resolves=False).settings
+    answer = asyncio.run(_ask(settings, options))
     if options.json:
         print(json.dumps(answer, indent=2))
         return EXIT_OK
@@ -59,8 +64,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     return EXIT_OK
 
 
-async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
+async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Json]:
     """Ask the running daemon. If none runs, use its spool under its lock."""
+    directory = settings.gateway.data_dir
     # Each action reads the fields that it needs.
     wanted: dict[str, Json] = {"code": options.subject, "id": options.subject, "is_owner": options.owner}
     if await asyncio.to_thread(is_running, directory):
@@ -70,9 +76,11 @@ async def _ask(directory: Path, options: argparse.Namespace) -> dict[str, Json]:
             return await control.post(f"/pair/{options.action}", wanted)
     with DataDirLock(directory):
         async with await Spool.open(directory) as spool:
-            book = GuestBook()
+            book, now = GuestBook(), partial(datetime.now, UTC)
             book.read(await spool.facts(FACTS))
-            pairing = Pairing(book, spool, now=lambda: datetime.now(UTC))
+            grants = GrantBook(Live(settings, book), now=now)
+            grants.read(await spool.facts(GRANT_FACTS))
+            pairing = Pairing(book, spool, now=now, also_ends=grants.remove_people)
             if options.action == "list":
                 return describe_pairing(pairing)
             return await decide_pairing(pairing, options.action, wanted)

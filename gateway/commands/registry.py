@@ -3,7 +3,12 @@
 from gateway.commands.command import Command, CommandKind
 
 # The next three are also used by name: a plain yes or no becomes APPROVE or DENY, and RETRY is run as a turn.
-APPROVE = Command(name="approve", summary="Approve the tool call that the agent asked about", kind=CommandKind.ORDERED)
+APPROVE = Command(
+    name="approve",
+    arguments="[session|always]",
+    summary="Approve the tool call that the agent asked about",
+    kind=CommandKind.ORDERED,
+)
 DENY = Command(name="deny", summary="Deny the tool call that the agent asked about", kind=CommandKind.ORDERED)
 RETRY = Command(name="retry", summary="Regenerate the last answer", kind=CommandKind.QUEUED)
 
@@ -83,7 +88,14 @@ COMMANDS: tuple[Command, ...] = (
     ),
     APPROVE,
     DENY,
+    Command(name="approvals", aliases=("approvals list",), summary="List tool calls that run without a question"),
     Command(name="approvals show", summary="Show a question about a tool call in full"),
+    Command(
+        name="approvals revoke",
+        arguments="<id>",
+        summary="Ask again about a tool call that was allowed",
+        kind=CommandKind.ORDERED,
+    ),
     Command(name="stop", summary="Stop the current answer and clear the queue"),
     Command(name="status", summary="Show the state of the gateway and this session", kind=CommandKind.READING),
     Command(name="usage", summary="Show your token usage for today and this session"),

@@ -1,17 +1,15 @@
-"""Commands about the turn that is running: `/stop`, and those about its tools that need approval."""
+"""The command `/stop`, which ends the turn that is running and drops the messages that wait."""
 
 from collections.abc import Sequence
 
 from gateway.commands.command import Answer, Call, Handlers
 from gateway.contract import Inbound, Outbound
-from gateway.errors import GatehouseError, Refused
+from gateway.errors import GatehouseError
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
 from gateway.spool import InboxState, Operation, SetInboxState, Spool
 from gateway.text.plain import count
-from gateway.turns.approvals import Approvals
-from gateway.turns.question import Decision, Question, full_text
 
 
 class DroppedJobs:
@@ -72,17 +70,15 @@ class TurnCommands:
         sessions: SessionManager,
         lanes: Lanes[Job],
         readings: Lanes[Job],
-        approvals: Approvals,
         spool: Spool,
     ) -> None:
         self._sessions = sessions
         self._lanes = lanes
         self._readings = readings
-        self._approvals = approvals
         self._spool = spool
 
     def handlers(self) -> Handlers:
-        return {"stop": self.stop, "approve": self.approve, "deny": self.deny, "approvals show": self.show}
+        return {"stop": self.stop}
 
     async def stop(self, call: Call) -> Answer:
         scope = call.routed.scope
@@ -94,27 +90,3 @@ class TurnCommands:
         if not stopped and not dropped:
             return Answer(text="Nothing is running here.")
         return dropped.answer("Stopped.", call.inbound, reason="someone sent /stop")
-
-    async def approve(self, call: Call) -> Answer:
-        return self._decide(call, Decision.APPROVED, "Approved: {tool} will run.")
-
-    async def deny(self, call: Call) -> Answer:
-        return self._decide(call, Decision.DENIED, "Denied: {tool} won't run.")
-
-    async def show(self, call: Call) -> Answer:
-        return Answer(text=full_text(self._find(call, call.argument).call))
-
-    def _find(self, call: Call, name: str) -> Question:
-        question = self._approvals.find(call.routed.scope, name, call.session)
-        if not self._approvals.may_answer(question, call.inbound, is_owner=call.is_owner):
-            raise Refused("Only the person who wrote that message, or an owner, may answer this.")
-        return question
-
-    def _decide(self, call: Call, decision: Decision, text: str) -> Answer:
-        question = self._find(call, call.argument)
-        return Answer(
-            text=text.format(tool=question.call.name),
-            commit=lambda operations: self._approvals.settle(
-                question, decision, by=call.inbound.sender.id, also=operations
-            ),
-        )

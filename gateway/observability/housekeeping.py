@@ -19,6 +19,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
 from gateway.spool import Spool, SpoolFull
+from gateway.turns.grants import GrantBook
 
 log = structlog.get_logger()
 
@@ -120,6 +121,7 @@ class Housekeeping:
         lanes: Lanes[Job],
         spool: Spool,
         uploads: FileRoutes,
+        grants: GrantBook,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -129,6 +131,7 @@ class Housekeeping:
         self._lanes = lanes
         self._spool = spool
         self._uploads = uploads
+        self._grants = grants
         self._now = now
         self._clock_check = ClockCheck()
         self._trimmed_at = 0
@@ -145,11 +148,17 @@ class Housekeeping:
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
             sweep = partial(self._sessions.sweep, is_busy=self._lanes.is_busy, expires=is_clock_trusted)
             await self._attempt("sessions", sweep)
+            await self._attempt("grants", self._remove_grants)
             await self._attempt("spool", partial(self._spool.delete_old_rows, self._now()))
             await self._attempt("uploads", self._uploads.tidy)
             if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:
                 self._trimmed_at = self._spool.transactions
                 await self._attempt("memory", partial(asyncio.to_thread, return_free_memory))
+
+    async def _remove_grants(self) -> None:
+        """Remove what was allowed for sessions that were pruned, archived or deleted."""
+        if operations := self._grants.remove_sessions(lambda key: self._sessions.find(key) is not None):
+            await self._spool.commit(*operations)
 
     async def _attempt(self, job: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do one job. If the system does not let it, such as for lack of descriptors, the next round tries again."""

@@ -154,6 +154,10 @@ class Approval(Entry, frozen=True, kw_only=True, tag="approval"):
     by: str = ""
     files: dict[str, str] | None = None
     """The digests of the files that the call names, by path, when it was asked about."""
+    agent: str = ""
+    workspace: str = ""
+    may_always: bool = False
+    """Whether the person may allow such calls of the agent in the workspace for good."""
 
 
 class Edit(Entry, frozen=True, kw_only=True, tag="edit"):

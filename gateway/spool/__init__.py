@@ -1,6 +1,6 @@
 """The spool: a write-ahead log with the inbox, the outbox and transcript entries. See `docs/behaviour.md`."""
 
-from gateway.spool.deletion import DeleteSession, DropEntries
+from gateway.spool.deletion import GRANT_FACTS, DeleteSession, DropEntries, grants_of_session
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
 from gateway.spool.moves import MoveToSession
 from gateway.spool.operations import (
@@ -42,6 +42,7 @@ from gateway.spool.spool import Spool, retry_while_full
 from gateway.spool.writer import OnCommitted
 
 __all__ = [
+    "GRANT_FACTS",
     "LOST_SPOOL",
     "AddReminder",
     "AddToInbox",
@@ -87,5 +88,6 @@ __all__ = [
     "UsageTotal",
     "WithdrawMessage",
     "WrongState",
+    "grants_of_session",
     "retry_while_full",
 ]

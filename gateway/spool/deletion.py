@@ -32,6 +32,15 @@ class DropEntries(Operation, frozen=True, kw_only=True):
         connection.execute("DELETE FROM notes WHERE session = ?", (self.session,))
 
 
+GRANT_FACTS = "grants/"
+"""The prefix of facts about tool calls that people have allowed for good."""
+
+
+def grants_of_session(session: str) -> str:
+    """Return the prefix of the facts about a session. An empty key is for those about a person."""
+    return f"{GRANT_FACTS}{session}\t"  # No key contains a tab.
+
+
 class DeleteSession(Operation, frozen=True, kw_only=True):
     """Record that a session is deleted, and erase its text from all rows.
 
@@ -49,6 +58,8 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
             (self.session,),
         )
         connection.execute("DELETE FROM notes WHERE session = ?", (self.session,))
+        prefix = grants_of_session(self.session)
+        connection.execute("DELETE FROM facts WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
         chats = self._erase_messages(connection)
         self._erase_replies(connection, chats)
 

@@ -38,18 +38,19 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
             hint = " To use the shell, set tools.shell.enabled." if _SHELL in unknown else ""
             raise CannotStart(f"agents.{name}.tools: {_unknown_tools(unknown, known)}{hint}")
         own = [known[each] for each in wanted]
-    # A typo here would let a tool run without asking.
-    unknown = [
-        each
-        for each in agent.ask
-        if each != _SHELL
-        and not any(fnmatchcase(tool, each) for tool in known)
-        # It may match a tool of an MCP server, whose tools are not known yet.
-        and not (settings.mcp and any(sign in each for sign in "*?["))
-        and server_of(each) not in settings.mcp
-    ]
-    if unknown:
-        raise CannotStart(f"agents.{name}.ask: {_unknown_tools(unknown, known)}")
+    # A typo here would let a tool run without asking, or never offer to allow one for good.
+    for key, patterns in (("ask", agent.ask), ("always_allow", agent.always_allow)):
+        unknown = [
+            each
+            for each in patterns
+            if each != _SHELL
+            and not any(fnmatchcase(tool, each) for tool in known)
+            # It may match a tool of an MCP server, whose tools are not known yet.
+            and not (settings.mcp and any(sign in each for sign in "*?["))
+            and server_of(each) not in settings.mcp
+        ]
+        if unknown:
+            raise CannotStart(f"agents.{name}.{key}: {_unknown_tools(unknown, known)}")
 
     # Evaluated for each request, since MCP servers connect, disconnect and change their tools at any time.
     def more() -> Iterator[Tool]:

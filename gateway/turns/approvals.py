@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from functools import partial
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from gateway.sessions import SessionManager, entries
 from gateway.spool import InboxState, Operation, ResetAttempts, SetInboxState
 from gateway.spool.spool import retry_while_full
 from gateway.text.plain import duration
+from gateway.turns.grants import GrantBook
 from gateway.turns.question import Decision, Question, question_text
 from gateway.turns.recorder import TurnRecorder
 from gateway.turns.state import TurnState
@@ -130,7 +132,7 @@ class Approvals:
                 tool_use_id=question.call.id,
                 decision=decision,
                 by=by,
-                files=question.files,
+                files=question.asked.files,
             )
             await self._sessions.append(question.session, [entry], also=also)
             question.decision = decision
@@ -153,9 +155,17 @@ class ApprovalGate:
     """
 
     def __init__(
-        self, *, live: Live, approvals: Approvals, recorder: TurnRecorder, delivery: Delivery, lanes: Lanes[Job]
+        self,
+        *,
+        live: Live,
+        approvals: Approvals,
+        grants: GrantBook,
+        recorder: TurnRecorder,
+        delivery: Delivery,
+        lanes: Lanes[Job],
     ) -> None:
         self._live = live
+        self._grants = grants
         self._approvals = approvals
         self._recorder = recorder
         self._delivery = delivery
@@ -173,17 +183,35 @@ class ApprovalGate:
         span = duration(timedelta(seconds=timeout))
         files = await asyncio.to_thread(digest_named_files, context, call) if known is None else known.files
         state.named_files[call.id] = files
+        agent, workspace = state.agent.name if state.agent is not None else "", str(context.workspace)
+        if known is None and self._may_always(state, call):
+            grant = self._grants.find(
+                call,
+                agent=agent,
+                workspace=workspace,
+                session=job.session,
+                senders=[each.inbound for each in state.jobs],
+                files=files or {},
+            )
+            if grant is not None:
+                log.info("approval_granted", tool=call.name, grant=grant.id)
+                return None
         if known is not None and known.decision is not None:
             self._approvals.close(known.approval_id)
             decision = Decision(known.decision)
         else:
             sender = job.inbound.sender
             asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
+            may_always = self._may_always(state, call)
+            text = question_text(call, timeout=timeout, asker=asker, files=files or (), may_always=may_always)
             asked = known or entries.Approval(
                 approval_id=uuid4().hex[:12],
                 tool_use_id=call.id,
-                question=question_text(call, timeout=timeout, asker=asker, files=files or ()),
+                question=text,
                 files=files,
+                agent=agent,
+                workspace=workspace,
+                may_always=may_always,
             )
             question = Question.about(call, job, asked)
             if known is not None:
@@ -207,6 +235,11 @@ class ApprovalGate:
                 return _DENIED
             case Decision.EXPIRED:
                 return _EXPIRED.format(span=span)
+
+    def _may_always(self, state: TurnState, call: ToolCall) -> bool:
+        """Return whether the settings of the agent let people allow calls of this tool for good."""
+        agent = self._live.settings.agents.get(state.agent.name) if state.agent is not None else None
+        return agent is not None and any(fnmatchcase(call.name, pattern) for pattern in agent.always_allow)
 
     async def verify(self, state: TurnState, context: ToolContext, call: ToolCall) -> str | None:
         """Return None if the files that an approved `call` names are as they were, or else the reason for the model."""

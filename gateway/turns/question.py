@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from gateway.contract import Button, Outbound, Sender
+from gateway.contract import Button, Outbound, PeerKind, Sender
 from gateway.conversation import Json, ToolCall
 from gateway.job import Job
 from gateway.sessions import entries
@@ -37,8 +37,8 @@ class Question:
     asker: Sender
     message: Outbound
     """The message to the chat. It has no session number, so that it is shown in whichever session is open there."""
-    files: dict[str, str] | None = None
-    """The digests of the files that the call names."""
+    asked: entries.Approval
+    """The question in the transcript."""
     decision: Decision | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     decided: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,12 +46,17 @@ class Question:
     @classmethod
     def about(cls, call: ToolCall, job: Job, asked: entries.Approval) -> "Question":
         """Return the question of the turn of `job` about `call`. `asked` is its entry in the transcript."""
-        id = asked.approval_id  # noqa: A001 - the field's name.
-        buttons = [Button(label="Yes", command=f"/approve {id}"), Button(label="No", command=f"/deny {id}")]
+        name = asked.approval_id
+        buttons = [Button(label="Yes", command=f"/approve {name}"), Button(label="No", command=f"/deny {name}")]
         if is_shortened(call):
-            buttons.append(Button(label="Show all", command=f"/approvals show {id}", is_answer=False))
+            buttons.append(Button(label="Show all", command=f"/approvals show {name}", is_answer=False))
+        if asked.may_always:
+            buttons.append(Button(label="Always in this session", command=f"/approve {name} session"))
+            is_direct = job.inbound.address.kind is PeerKind.DIRECT
+            who = "me" if is_direct else job.inbound.sender.name or job.inbound.sender.id
+            buttons.append(Button(label=f"Always for {_visible(who, _MAX_NAME)}", command=f"/approve {name} always"))
         return cls(
-            id=id,
+            id=name,
             call=call,
             turn=job.turn,
             scope=job.scope,
@@ -64,7 +69,7 @@ class Question:
                 buttons=tuple(buttons),
                 is_question=True,
             ),
-            files=asked.files,
+            asked=asked,
         )
 
     @property
@@ -72,7 +77,9 @@ class Question:
         return f"ask-{self.id}"
 
 
-def question_text(call: ToolCall, *, timeout: float, asker: str = "", files: Collection[str] = ()) -> str:
+def question_text(
+    call: ToolCall, *, timeout: float, asker: str = "", files: Collection[str] = (), may_always: bool = False
+) -> str:
     """Return the question as plain text. `asker` is named in a group, where not everyone may answer."""
     lines = [f"May I use {_visible(call.name, _MAX_NAME)}?"]
     for name, value in list(call.input.items())[:_MAX_ARGUMENTS]:
@@ -85,6 +92,8 @@ def question_text(call: ToolCall, *, timeout: float, asker: str = "", files: Col
         names = ", ".join(_visible(name, _MAX_NAME) for name in list(files)[:_MAX_FILES])
         more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
         lines.append(f"It names {count(len(files), 'file')}: {names}{more}. If one changes, I won't run this.")
+    if may_always:
+        lines.append("To allow exactly this from now on: /approve session, or /approve always.")
     who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"
     span = duration(timedelta(seconds=timeout))
     lines.append(f"{who} yes or no. If you don't reply within {span}, it's denied.")
@@ -107,6 +116,11 @@ def is_shortened(call: ToolCall) -> bool:
     """Return whether the question does not show the whole call."""
     values = (len(name) > _MAX_NAME or len(_as_json(value)) > _MAX_VALUE for name, value in call.input.items())
     return len(call.input) > _MAX_ARGUMENTS or len(call.name) > _MAX_NAME or any(values)
+
+
+def shown_value(value: Json) -> str:
+    """Return one argument as in a question."""
+    return _visible(_as_json(value), _MAX_VALUE)
 
 
 def _as_json(value: Json) -> str:

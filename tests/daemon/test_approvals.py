@@ -8,6 +8,7 @@ import pytest
 
 from channels.loopback import LoopbackChannel
 from config import Settings
+from gateway.access.guests import Person
 from gateway.agent.protocol import TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Outbound, OutboundKind, PeerKind, Sender, Verdict
@@ -413,3 +414,125 @@ async def test_a_long_question_is_shown_in_full_on_request(tmp_path: Path) -> No
             assert (await chat.hear_message()).text == f"All of launch:\ntarget:\n  | {target}"
         await chat.say("no", sender=ADA, peer="ada")
         assert {(await chat.hear_message()).text for _ in range(2)} == {"Denied: launch won't run.", "Done."}
+
+
+def generous(folder: Path, **keys: object) -> Settings:
+    """Return settings whose owner lets people allow everything for good."""
+    made = house(folder, **keys)
+    main = made.agents["main"].model_copy(update={"always_allow": ("*",)})
+    return made.model_copy(update={"agents": {**made.agents, "main": main}})
+
+
+def launching(*targets: str) -> ScriptedProvider:
+    return ScriptedProvider(*(step for target in targets for step in ([launch(target)], [TextDelta(text="Done.")])))
+
+
+async def say_and_hear(chat: LoopbackChannel, text: str, number: int = 1, *, sender: Sender = ADA) -> list[str]:
+    await chat.say(text, sender=sender, peer=sender.id)
+    return [(await chat.hear_message()).text for _ in range(number)]
+
+
+async def test_without_the_owners_permission_nothing_is_allowed_for_good(tmp_path: Path) -> None:
+    async with gateway(house(tmp_path), agent(launching("Mars"), Rocket())) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        assert [button.label for button in question.buttons] == ["Yes", "No"]
+        (refused,) = await say_and_hear(chat, "/approve always")
+        assert refused.startswith("The owner doesn't let this tool be allowed for good.")
+        await say_and_hear(chat, "no", 2)
+
+
+@pytest.mark.parametrize("span", ["session", "always"])
+async def test_an_allowed_call_runs_again_without_a_question_also_after_a_restart(tmp_path: Path, span: str) -> None:
+    rocket, provider = Rocket(), launching("Mars", "Mars", "Mars", "Venus")
+    async with gateway(generous(tmp_path), agent(provider, rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        question = await asked(chat)
+        assert [button.label for button in question.buttons] == ["Yes", "No", "Always in this session", "Always for me"]
+        (command,) = [each.command for each in question.buttons if each.command.endswith(span)]
+        said = await say_and_hear(chat, command, 2)
+        assert any("From now on I won't ask" in text and 'launch with target: "Mars"' in text for text in said)
+        assert await say_and_hear(chat, "again") == ["Done."]
+    async with gateway(generous(tmp_path), agent(provider, rocket)) as (_, chat):
+        assert await say_and_hear(chat, "again") == ["Done."]
+        await chat.say("now Venus", sender=ADA, peer="ada")
+        await asked(chat)  # Other arguments are another call.
+        await say_and_hear(chat, "no", 2)
+    assert rocket.launched == ["Mars"] * 3
+
+
+async def test_a_grant_for_a_session_ends_with_it_and_one_for_a_person_is_only_theirs(tmp_path: Path) -> None:
+    rocket = Rocket()
+    async with gateway(generous(tmp_path), agent(launching(*["Mars"] * 4), rocket)) as (daemon, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+        await say_and_hear(chat, "/approve session", 2)
+        await say_and_hear(chat, "/new")
+        await chat.say("again", sender=ADA, peer="ada")
+        await asked(chat)
+        await say_and_hear(chat, "/approve always", 2)
+        await chat.say("go", sender=BOB, peer="bob")
+        await asked(chat)
+        await say_and_hear(chat, "no", 2, sender=BOB)
+        (listed,) = await say_and_hear(chat, "/approvals", sender=BOB)
+        assert listed == "No questions are open, and nothing is allowed without asking."
+        (listed,) = await say_and_hear(chat, "/approvals")
+        assert listed.count('launch with target: "Mars"') == 2
+        await daemon.sessions.delete("agent:main:loopback:direct:ada")
+        assert not [name for name in await daemon.spool.facts("grants/") if not name.startswith("grants/\t")]
+
+
+async def test_a_revoked_grant_asks_again(tmp_path: Path) -> None:
+    rocket = Rocket()
+    async with gateway(generous(tmp_path), agent(launching("Mars", "Mars"), rocket)) as (daemon, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+        await say_and_hear(chat, "/approve always", 2)
+        (wrong,) = await say_and_hear(chat, "/approvals revoke nonsense")
+        assert wrong == "Which one? /approvals lists them with their ids."
+        (said,) = await say_and_hear(chat, "/approvals revoke all")
+        assert said == 'Revoked: launch with target: "Mars". I\'ll ask again.'
+        assert await daemon.spool.facts("grants/") == {}
+        await chat.say("again", sender=ADA, peer="ada")
+        await asked(chat)
+        await say_and_hear(chat, "no", 2)
+    assert rocket.launched == ["Mars"]
+
+
+async def test_a_pattern_allows_what_it_shows_and_nothing_else(tmp_path: Path) -> None:
+    rocket, targets = Rocket(), ["moons/io", "moons/europa", "moons/../sun", "moons/io; rm"]
+    async with gateway(generous(tmp_path), agent(launching(*targets), rocket)) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+        (refused,) = await say_and_hear(chat, "/approve always target=*")
+        assert refused.startswith("That would allow every call of launch.")
+        (refused,) = await say_and_hear(chat, "/approve always target=planets/*")
+        assert refused == "The pattern for target doesn't match this call, so nothing was approved."
+        await say_and_hear(chat, "/approve always target=moons/*", 2)
+        assert await say_and_hear(chat, "again") == ["Done."]
+        for _ in range(2):
+            await chat.say("again", sender=ADA, peer="ada")
+            await asked(chat)
+            await say_and_hear(chat, "no", 2)
+    assert rocket.launched == ["moons/io", "moons/europa"]
+
+
+async def test_a_grant_ends_when_the_named_file_changes_and_when_its_person_loses_access(tmp_path: Path) -> None:
+    runner = Runner()
+    steps = [([run_script()], [TextDelta(text="Done.")]) for _ in range(3)]
+    provider = ScriptedProvider([TextDelta(text="Hi.")], *(step for pair in steps for step in pair))
+    async with gateway(generous(tmp_path), agent(provider, runner)) as (daemon, chat):
+        folder = await workspace_of_ada(chat, daemon)
+        (folder / "build.sh").write_text("make")
+        await chat.say("go", sender=ADA, peer="ada")
+        await chat.hear_message()
+        await say_and_hear(chat, "/approve always", 2)
+        assert await say_and_hear(chat, "again") == ["Done."]
+        (folder / "build.sh").write_text("make install")
+        await chat.say("again", sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text.startswith("May I use run?")
+        await say_and_hear(chat, "no", 2)
+        assert len(await daemon.spool.facts("grants/")) == 1
+        await daemon.pairing.shut_out([Person(channel="loopback", account="default", sender="ada")])
+        assert await daemon.spool.facts("grants/") == {}
+    assert runner.ran == ["build.sh"] * 2
