@@ -17,7 +17,7 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settin
 from gateway.errors import Refused
 from gateway.http.guard import control_users
 from gateway.importing.convert import session_id, to_transcript
-from gateway.importing.destination import Destination, find_destination
+from gateway.importing.destination import Destination, find_destinations
 from gateway.importing.parse import UnknownFormat, parse_session
 from gateway.observability.logging import configure, secrets_in
 from gateway.routing import DEFAULT_AGENT
@@ -102,6 +102,11 @@ async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_
     return outcomes
 
 
+async def _keys(archive: Archive, scope: str) -> list[str]:
+    async with aclosing(archive.sessions(scope)) as sessions:
+        return [listed.meta.key async for listed in sessions]
+
+
 async def _import(
     archive: Archive, settings: Settings, options: argparse.Namespace, path: Path, outcome: _Outcome
 ) -> None:
@@ -116,10 +121,12 @@ async def _import(
         agent = named if named in settings.agents else DEFAULT_AGENT
         destination = Destination(scope=options.scope, agent=agent, address=None)
     else:
-        destination = find_destination(settings, session, control_users()[os.getuid()])
+        choices = find_destinations(settings, session, control_users()[os.getuid()])
+        # The file may leave open whether its chat is a group. Sessions of the same chat that are here decide that.
+        used = [each for each in choices if await _keys(archive, each.scope)]
+        destination = (used or choices)[0]
     present: dict[int, str] = {}
-    async with aclosing(archive.sessions(destination.scope)) as sessions:
-        keys = [listed.meta.key async for listed in sessions]
+    keys = await _keys(archive, destination.scope)
     # Only the header of a session tells its id, so read the first line of each transcript.
     for key in keys:
         async with aclosing(archive.export(key)) as blocks:

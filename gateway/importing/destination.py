@@ -23,11 +23,36 @@ class Destination:
     address: Address | None
 
 
-def find_destination(settings: Settings, session: ForeignSession, user: str) -> Destination:
-    """Return the scope in which the people of this session would continue. Raises `Refused` if its key is unclear.
+def find_destinations(settings: Settings, session: ForeignSession, user: str) -> list[Destination]:
+    """Return the scopes in which the people of this session may continue, the most likely one first.
 
-    `user` is the user of this machine, who talked to the other gateway in its terminal.
+    There are several if the file does not say whether its chat is a direct chat or a group. `user` is the user of this
+    machine, who talked to the other gateway in its terminal. Raises `Refused` if the file names no chat.
     """
+    if not session.chat:
+        return [_from_key(settings, session, user)]
+    if session.chat.startswith("agent:"):  # Our own export names the scope of a session that was started in no chat.
+        agent = session.chat.split(":")[1]
+        known = agent if agent in settings.agents else DEFAULT_AGENT
+        return [Destination(scope=session.chat, agent=known, address=None)]
+    if _parse_address([session.channel, session.chat], user) is None:
+        raise Refused(f"its channel {session.channel!r} is not the name of a channel; choose the scope with --scope")
+    kinds = [PeerKind.DIRECT, PeerKind.GROUP, PeerKind.CHANNEL]
+    if session.chat.startswith("-"):  # Where ids are numbers, those of groups are negative.
+        kinds = [PeerKind.GROUP, PeerKind.CHANNEL, PeerKind.DIRECT]
+    if session.channel in _TERMINALS:
+        kinds = [PeerKind.DIRECT]
+    found = []
+    for kind in kinds:
+        address = _parse_address([session.channel, kind.value, session.chat], user)
+        if address is not None:
+            routed = route(settings, address, Sender(id=address.peer))
+            found.append(Destination(scope=routed.scope, agent=routed.agent, address=address))
+    return found
+
+
+def _from_key(settings: Settings, session: ForeignSession, user: str) -> Destination:
+    """Return the scope that the key of the session names."""
     parts = session.key.split(":")
     # miniclaw writes `agent:NAME:...`, and claw0 `NAME:...`.
     if parts[0] == "agent" and len(parts) > 1:

@@ -5,17 +5,20 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from config import Settings
+from gateway.conversation import ToolMessage
 from gateway.errors import Refused
 from gateway.http.guard import control_users
-from gateway.importing.convert import to_transcript
-from gateway.importing.destination import find_destination
+from gateway.importing.convert import session_id, to_transcript
+from gateway.importing.destination import find_destinations
 from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedToolUse, UnknownFormat, parse_session
+from gateway.sessions.history import to_messages
 from gateway.sessions.storage.codec import decode
 from tests.daemon.harness import gateway, settings
 from tests.daemon_process import gatehouse, write_config
@@ -33,6 +36,36 @@ MINICLAW = {
     ],
     "updatedAt": "2024-03-13T12:00:01Z",
 }
+SPECIFIED: dict[str, Any] = {
+    "session_id": "loopback_ada",
+    "channel": "loopback",
+    "chat_id": "ada",
+    "created_at": "2026-02-15T12:00:00+00:00",
+    "last_accessed": "2026-02-15T12:05:00+00:00",
+    "messages": [
+        {"role": "user", "content": "what time is it in Tokyo and Lima?", "timestamp": "2026-02-15T12:00:01+00:00"},
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "timestamp": "2026-02-15T12:00:02+00:00",
+            "tool_calls": [
+                {"id": "c1", "name": "clock", "input": {"city": "Tokyo"}},
+                {"id": "c2", "name": "clock", "input": {"city": "Lima"}},
+            ],
+        },
+        {"role": "tool_result", "content": "21:00", "timestamp": "2026-02-15T12:00:03+00:00", "tool_calls": []},
+        {"role": "tool_result", "content": "07:00", "timestamp": "2026-02-15T12:00:03+00:00", "tool_calls": []},
+        {
+            "role": "assistant",
+            "content": "",
+            "timestamp": "2026-02-15T12:00:04+00:00",
+            "tool_calls": [{"function": {"name": "note", "arguments": '{"text": "done"}'}}],
+        },
+        {"role": "tool_result", "content": {"ok": True}, "timestamp": "2026-02-15T12:00:05+00:00"},
+        {"role": "assistant", "content": "21:00 and 07:00.", "timestamp": "2026-02-15T12:00:06+00:00"},
+    ],
+}
+"""A file as the specification of miniclaw shows it."""
 CLAW0 = [
     {"type": "session", "id": "abc123", "key": "main:cli:user", "created": "2025-01-01T00:00:00+00:00"},
     {"type": "user", "content": "what time is it?", "ts": "2025-01-01T00:00:01Z"},
@@ -80,13 +113,13 @@ def test_claw0_lines_are_parsed_with_tools_and_a_torn_end() -> None:
 )
 def test_key_is_mapped_to_a_scope(key: str, scope: str) -> None:
     found = parse_session(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW)
-    assert find_destination(Settings(), found, "ada").scope == scope
+    assert find_destinations(Settings(), found, "ada")[0].scope == scope
 
 
 @pytest.mark.parametrize("key", ["", "x", "agent:main", "main:UPPER:1", "agent:main:channel"])
 def test_unclear_key_asks_for_a_scope(key: str) -> None:
     with pytest.raises(Refused, match="--scope"):
-        find_destination(Settings(), parse_session(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW), "ada")
+        find_destinations(Settings(), parse_session(json.dumps({**MINICLAW, "sessionKey": key}).encode(), NOW), "ada")
 
 
 _json = st.recursive(
@@ -112,7 +145,7 @@ def test_any_json_is_parsed_or_refused(value: object, as_message: bool) -> None:
 
 def test_imported_conversation_counts_as_just_used() -> None:
     found = parse_session(as_lines(CLAW0), NOW)
-    lines = list(to_transcript(found, find_destination(Settings(), found, "ada"), 1, NOW))
+    lines = list(to_transcript(found, find_destinations(Settings(), found, "ada")[0], 1, NOW))
     assert decode(lines[-1]).ts == NOW
 
 
@@ -143,3 +176,64 @@ async def test_imported_history_is_used_and_a_second_import_adds_nothing(tmp_pat
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("what is my name?", peer="ada")
         assert "Ada" in (await chat.hear_message()).text
+
+
+def test_a_file_of_the_specification_is_imported_with_its_tool_calls() -> None:
+    found = parse_session(json.dumps(SPECIFIED).encode(), NOW)
+    assert not found.left_out
+    calls = [(step.id, step.name, step.input) for step in found.steps if isinstance(step, ImportedToolUse)]
+    assert calls[:2] == [("c1", "clock", {"city": "Tokyo"}), ("c2", "clock", {"city": "Lima"})]
+    assert calls[2][1:] == ("note", {"text": "done"})
+    results = [(step.id, step.output) for step in found.steps if isinstance(step, ImportedToolResult)]
+    assert results == [("c1", "21:00"), ("c2", "07:00"), (calls[2][0], '{"ok": true}')]
+    destination, *_ = find_destinations(Settings(), found, "root")
+    assert destination.scope == "agent:main:loopback:direct:ada"
+    entries = [decode(line) for line in to_transcript(found, destination, 1, NOW)]
+    messages = to_messages(entries)
+    assert [type(message).__name__ for message in messages] == [
+        "UserMessage",
+        "AssistantMessage",
+        "ToolMessage",
+        "AssistantMessage",
+        "ToolMessage",
+        "AssistantMessage",
+    ]
+    assert all(not outcome.is_error for each in messages if isinstance(each, ToolMessage) for outcome in each.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("channel", "chat", "scopes"),
+    [
+        ("telegram", "42", ["telegram:direct:42", "telegram:group:42", "telegram:channel:42"]),
+        ("telegram", "-42", ["telegram:group:-42", "telegram:channel:-42", "telegram:direct:-42"]),
+        ("cli", "me", ["terminal:direct:root"]),
+        ("unknown", "agent:main:main", ["main"]),
+    ],
+)
+def test_channel_and_chat_are_mapped_to_scopes(channel: str, chat: str, scopes: list[str]) -> None:
+    found = parse_session(json.dumps({**SPECIFIED, "channel": channel, "chat_id": chat}).encode(), NOW)
+    assert [each.scope for each in find_destinations(Settings(), found, "root")] == [f"agent:main:{x}" for x in scopes]
+
+
+def test_sessions_of_one_chat_are_told_apart_by_their_start() -> None:
+    one = parse_session(json.dumps(SPECIFIED).encode(), NOW)
+    other = parse_session(json.dumps({**SPECIFIED, "created_at": "2026-02-16T12:00:00+00:00"}).encode(), NOW)
+    assert session_id(one) != session_id(other)
+
+
+async def test_an_exported_session_is_the_same_after_its_import(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    source, key = tmp_path / "a.json", "agent:main:loopback:direct:ada"
+    source.write_text(json.dumps(SPECIFIED))
+    assert gatehouse("import", str(source), home=tmp_path).returncode == 0
+    first = gatehouse("sessions", "export", key, "--format", "json", home=tmp_path).stdout
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_config(elsewhere)
+    source.write_text(first)
+    assert gatehouse("import", str(source), home=elsewhere).returncode == 0
+    second = gatehouse("sessions", "export", key, "--format", "json", home=elsewhere).stdout
+    assert json.loads(second)["messages"] == json.loads(first)["messages"]
+    assert len(json.loads(first)["messages"]) == len(SPECIFIED["messages"])
+    again = gatehouse("import", str(source), home=elsewhere)
+    assert again.stdout.splitlines()[-1] == "Imported 0 sessions from 1 file."
