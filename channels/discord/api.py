@@ -135,6 +135,21 @@ class DiscordApi:
         async with self._call(SHORT_TIMEOUT):
             await self._http.request(route, json={"type": kind, **({"data": data} if data else {})})
 
+    async def edit_response(self, interaction: Json, payload: MessagePayload) -> int:
+        """Put a message in the place of "is thinking...". Return its id."""
+        return await self._write_response(interaction, "PATCH", "/messages/@original", _response_body(payload, 0))
+
+    async def follow_up(self, interaction: Json, payload: MessagePayload, flags: int) -> int:
+        """Send a further message below the first response. Return its id."""
+        return await self._write_response(interaction, "POST", "?wait=true", _response_body(payload, flags))
+
+    async def _write_response(self, interaction: Json, method: str, path: str, body: Json) -> int:
+        owner, token = interaction["application_id"], interaction["token"]
+        route = Route(method, "/webhooks/{webhook_id}/{webhook_token}" + path, webhook_id=owner, webhook_token=token)
+        async with self._call(is_send=method == "POST"):
+            sent: Any = await self._http.request(route, json=body)  # Any: as `Json`.
+        return int(sent["id"])
+
     async def send_ephemeral(self, interaction: Json, text: str) -> None:
         """Send a text that only the person who acted can see. Errors are ignored: nothing depends on it."""
         await self._follow_up(interaction, "POST", "", json={"content": text, "flags": EPHEMERAL})
@@ -174,6 +189,15 @@ class DiscordApi:
         with translated(self._token, is_send=is_send):
             async with asyncio.timeout(seconds):
                 yield
+
+
+def _response_body(payload: MessagePayload, flags: int) -> Json:
+    return {
+        "content": payload.text,
+        "components": list(payload.components),
+        "flags": NO_PREVIEW.value | flags,
+        "allowed_mentions": NO_MENTIONS.to_dict(),
+    }
 
 
 def _message_form(payload: MessagePayload) -> MultipartParameters:

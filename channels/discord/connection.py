@@ -19,6 +19,7 @@ from channels.discord.channel import TEXT_LIMIT
 from channels.discord.events import EventReader
 from channels.discord.gateway_connection import DiscordGatewayConnection, LoginRateLimit
 from channels.discord.interactions import Interactions, are_same_commands, slash_commands
+from channels.discord.responses import CommandResponses
 from channels.discord.sender import DiscordSender
 from channels.discord.wire import DiscordBot
 from config import Secret
@@ -65,7 +66,8 @@ class DiscordConnection:
             context.settings.api_base, token, LoginRateLimit(login_times), gateway_pulse
         )
         self._api = DiscordApi(self._gateway.client, token)
-        self.sender = DiscordSender(self._api, TEXT_LIMIT)
+        self._responses = CommandResponses(self._api)
+        self.sender = DiscordSender(self._api, TEXT_LIMIT, self._responses)
 
     async def __aenter__(self) -> Self:
         await self._gateway.client.__aenter__()
@@ -100,7 +102,7 @@ class DiscordConnection:
                     positions=positions,
                     history=HistoryReader(self._api, positions),
                     guilds=GuildCache(self._api),
-                    interactions=Interactions(self._api, bot, context.browser, tasks),
+                    interactions=Interactions(self._api, bot, context.browser, self._responses, tasks),
                     pulse=self._reader_pulse,
                     on_direct_chat=self.sender.learn_direct_channel,
                 )

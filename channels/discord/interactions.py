@@ -1,7 +1,8 @@
 """Slash commands, pressed buttons and completions.
 
 Discord waits three seconds for a response, so each interaction is acknowledged at once ("is thinking..."). The command
-then goes to the core like any message, and its answer comes as an ordinary message: in order, and safe from crashes.
+then goes to the core like any message, and the sender puts its answer below the command (`responses.py`). On a server,
+only the person who sent a personal command sees it and its answer.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from enum import IntEnum
 import structlog
 
 from channels.discord.api import CHOICES, DEFERRED_MESSAGE, DEFERRED_UPDATE, EPHEMERAL, DiscordApi
+from channels.discord.responses import PREFIX, CommandResponses
 from channels.discord.wire import UNREADABLE, DiscordBot, Json, address_of, chat_of_interaction, sender_of
 from gateway.contract import Address, Browser, CommandInfo, Deliver, Inbound, Sender, SessionInfo, Verdict
 from gateway.errors import ChannelError, Transient
@@ -52,10 +54,18 @@ class InteractionType(IntEnum):
 class Interactions:
     """Responds to interactions, in tasks of the group `tasks`."""
 
-    def __init__(self, api: DiscordApi, bot: DiscordBot, browser: Browser, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        api: DiscordApi,
+        bot: DiscordBot,
+        browser: Browser,
+        responses: CommandResponses,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self._api = api
         self._bot = bot
         self._browser = browser
+        self._responses = responses
         self._tasks = tasks
         self._pending: dict[str, asyncio.Task[None]] = {}  # The newest task of each interaction.
 
@@ -66,7 +76,8 @@ class Interactions:
             return False
         match interaction.get("type"):
             case InteractionType.COMMAND:
-                self._start(interaction, self._api.respond(interaction, DEFERRED_MESSAGE, {"flags": EPHEMERAL}))
+                flags = {"flags": EPHEMERAL} if self._is_private(interaction) else None
+                self._start(interaction, self._api.respond(interaction, DEFERRED_MESSAGE, flags))
                 return True
             case InteractionType.BUTTON:
                 self._start(interaction, self._api.respond(interaction, DEFERRED_UPDATE))
@@ -83,13 +94,19 @@ class Interactions:
             text = str(data.get("custom_id", "")) if is_button else command_text(data, self._browser.commands())
             address, sender = self._origin(interaction)
             message = interaction.get("message") or {}
+            if is_button:
+                message_id = str(message["id"]) if "id" in message else None
+            else:
+                acknowledged = self._pending.get(str(interaction["id"]))
+                is_private = self._is_private(interaction)
+                message_id = self._responses.open(interaction, acknowledged, is_private=is_private)
             inbound = Inbound(
                 address=address,
                 sender=sender,
-                event_id=f"interaction:{interaction['id']}",
+                event_id=f"{PREFIX}{interaction['id']}",
                 text=text,
                 sent_at=datetime.now(UTC),
-                message_id=str(message["id"]) if is_button and "id" in message else None,
+                message_id=message_id,
                 guild=chat_of_interaction(interaction).guild,
             )
         except UNREADABLE as error:
@@ -103,7 +120,21 @@ class Interactions:
         except Transient as error:  # An interaction cannot be fetched again later, so the person has to repeat it.
             self._finish(interaction, str(error))
         else:
-            self._finish(interaction, NO_ACCESS if verdict is Verdict.IGNORED else None)
+            if verdict is Verdict.IGNORED:
+                self._finish(interaction, NO_ACCESS)
+            elif verdict is Verdict.DUPLICATE:
+                self._finish(interaction, None)
+
+    def _is_private(self, interaction: Json) -> bool:
+        """Return whether only the person sees the command. In a direct chat, no one else could."""
+        try:
+            if chat_of_interaction(interaction).guild is None:
+                return False
+            name, _ = _name_and_options(interaction.get("data") or {})
+        except UNREADABLE:
+            return True
+        called = (command for command in self._browser.commands() if name in (command.name, *command.aliases))
+        return any(command.is_personal for command in called)
 
     async def _complete(self, interaction: Json) -> None:
         address, sender = self._origin(interaction)
@@ -117,16 +148,19 @@ class Interactions:
         return address_of(chat_of_interaction(interaction), sender.id, self._bot), sender
 
     def _finish(self, interaction: Json, text: str | None) -> None:
-        """Show `text` to the person who acted. Without a text, remove "is thinking..."."""
+        """Show `text` to the person who acted, and to no one else. Without a text, remove "is thinking..."."""
+        self._responses.close(interaction)
         acknowledged = self._pending.get(str(interaction["id"]))
+        is_command = interaction["type"] == InteractionType.COMMAND
 
         async def finish() -> None:
             if acknowledged is not None:  # Discord takes nothing else before the acknowledgement.
                 await acknowledged
+            # The first message after a public "is thinking..." would be public as well, so that goes first.
+            if is_command and (text is None or not self._is_private(interaction)):
+                await self._api.delete_deferred(interaction)
             if text is not None:
                 await self._api.send_ephemeral(interaction, text)
-            elif interaction["type"] == InteractionType.COMMAND:
-                await self._api.delete_deferred(interaction)
 
         self._start(interaction, finish())
 
@@ -208,14 +242,20 @@ def _comparable(entries: Sequence[Json]) -> object:
 
 def command_text(data: Json, commands: Iterable[CommandInfo]) -> str:
     """Return the text that a person would type for a slash command."""
-    name, options = str(data["name"]), list(data.get("options") or ())
-    if options and options[0].get("type") == SUBCOMMAND:
-        name, options = f"{name} {options[0]['name']}", list(options[0].get("options") or ())
+    name, options = _name_and_options(data)
     called = [command for command in commands if name in (command.name, *command.aliases)]
     order = [argument["name"] for command in called for argument in _ARGUMENT.finditer(command.arguments)]
     given = {str(option["name"]): str(option.get("value", "")) for option in options}
     values = [given.pop(argument) for argument in order if argument in given]
     return " ".join([f"/{name}", *values, *given.values()]).strip()
+
+
+def _name_and_options(data: Json) -> tuple[str, list[Json]]:
+    """Return the name of a slash command, of one or two words, and its arguments."""
+    name, options = str(data["name"]), list(data.get("options") or ())
+    if options and options[0].get("type") == SUBCOMMAND:
+        return f"{name} {options[0]['name']}", list(options[0].get("options") or ())
+    return name, options
 
 
 def session_choices(data: Json, sessions: Sequence[SessionInfo]) -> list[Json]:

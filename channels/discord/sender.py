@@ -12,6 +12,7 @@ from channels.discord.api import HISTORY_PAGE, DiscordApi, MessagePayload
 from channels.discord.cache import RecentDict
 from channels.discord.errors import FormRefused, ReplyRefused
 from channels.discord.markup import escape, render
+from channels.discord.responses import CommandResponses
 from channels.discord.wire import Json, button_rows, first_snowflake
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Undeliverable
@@ -27,9 +28,10 @@ NONCE_CHARS = 25
 class DiscordSender:
     """A receipt's message id is `channel:message`, because Discord finds a message only in its channel."""
 
-    def __init__(self, api: DiscordApi, limit: TextLimit) -> None:
+    def __init__(self, api: DiscordApi, limit: TextLimit, responses: CommandResponses) -> None:
         self._api = api
         self._limit = limit
+        self._responses = responses
         self._direct_channels = RecentDict[str, int](MAX_CACHED)  # By the id of the person.
         self._shown = RecentDict[str, MessagePayload](MAX_CACHED)  # Current content, by the receipt's message id.
 
@@ -39,6 +41,9 @@ class DiscordSender:
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
         payload, plain = await self._payloads(message)
+        answered = await self._responses.answer(message.reply_to, message.kind, payload)
+        if answered is not None:
+            return answered
         receipt = await self._post(message.address, payload, plain, key)
         # Discord answers a repeated nonce with the message that it already has. After a crash that may be a draft
         # of this message, so bring it up to date.
@@ -96,10 +101,10 @@ class DiscordSender:
         await self._api.show_typing(await self._channel_of(address))
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        await self._api.react(await self._channel_of(address), int(message_id), emoji)
+        await self._api.react(await self._channel_of(address), _number(message_id), emoji)
 
     async def unreact(self, address: Address, message_id: str, emoji: str) -> None:
-        await self._api.unreact(await self._channel_of(address), int(message_id), emoji)
+        await self._api.unreact(await self._channel_of(address), _number(message_id), emoji)
 
     async def _payloads(self, message: Outbound) -> tuple[MessagePayload, MessagePayload]:
         """Return the formatted payload, and the plain one to fall back on."""
@@ -143,3 +148,9 @@ class DiscordSender:
         except ValueError as error:
             raise Undeliverable(f"{address.peer} is not the id of a Discord chat.") from error
         return known
+
+
+def _number(message_id: str) -> int:
+    if not message_id.isdecimal():
+        raise Undeliverable("A slash command has no message of its own.")
+    return int(message_id)

@@ -80,7 +80,11 @@ class SessionBrowser:
     def commands(self) -> list[CommandInfo]:
         return [
             CommandInfo(
-                name=command.name, arguments=command.arguments, summary=command.summary, aliases=command.aliases
+                name=command.name,
+                arguments=command.arguments,
+                summary=command.summary,
+                aliases=command.aliases,
+                is_personal=command.is_personal,
             )
             for command in COMMANDS
         ]

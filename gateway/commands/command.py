@@ -34,6 +34,8 @@ class Command:
     aliases: tuple[str, ...] = ()
     is_long: bool = False
     """It waits for a model."""
+    is_personal: bool = False
+    """Its answer is of interest only to the person who sent it. Channels that can, show it to them only."""
 
     @property
     def can_be_stopped(self) -> bool:

@@ -41,12 +41,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandInfo:
-    """A command as a person may type it. `aliases` are other names for it."""
+    """A command as a person may type it. `aliases` are other names for it.
+
+    The answer to a personal command is of interest only to the person who sent it.
+    """
 
     name: str
     arguments: str
     summary: str
     aliases: tuple[str, ...] = ()
+    is_personal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

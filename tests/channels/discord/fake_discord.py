@@ -63,6 +63,11 @@ class FakeDiscord:
     files: dict[str, bytes] = field(default_factory=dict)
     remaining: int = 1000
     _nonces: dict[tuple[str, str], Json] = field(default_factory=dict)
+    ephemeral: list[Json] = field(default_factory=list)
+    expired: bool = False
+    """Whether interactions are too old to be answered."""
+    _interactions: dict[str, Json] = field(default_factory=dict)
+    """Channel, flags and response of each interaction, by its token."""
     _last: int = 0
 
     async def say(self, text: str, *, channel: str | None = None, author: Json = ADA, **fields: object) -> Json:
@@ -126,8 +131,13 @@ class FakeDiscord:
             **who,
             **fields,
         }
+        self._interactions[f"interaction-{number}"] = {"channel": channel, "flags": 0}
         await self.gateway.dispatch("INTERACTION_CREATE", interaction)
         return interaction
+
+    def private(self, channel: str = CHANNEL) -> list[Json]:
+        """Return the messages in a channel that only one person sees."""
+        return [message for message in self.ephemeral if message["channel_id"] == channel]
 
     def sent(self, channel: str = ADAS) -> list[Json]:
         """Return the messages of the bot in a channel."""
@@ -210,6 +220,46 @@ class FakeDiscord:
         self._nonces[key] = self.written(text.strip(), channel=channel, author=BOT, **extras)
         return 200, self._nonces[key]
 
+    def _do_answer_interaction(self, path: dict[str, str], body: Json) -> tuple[int, Any]:
+        self._interactions[path["token"]] |= {"flags": (body.get("data") or {}).get("flags", 0), "is_deferred": True}
+        return 204, None
+
+    def _do_edit_interaction(self, path: dict[str, str], body: Json) -> tuple[int, Any]:
+        """Show the response below its command. It is as private as the acknowledgement."""
+        interaction = self._interactions[path["token"]]
+        if self.expired or not interaction.get("is_deferred"):
+            return (
+                refusal(401, 50027, "Invalid Webhook Token") if self.expired else refusal(404, 10008, "Unknown Message")
+            )
+        if (known := interaction.get("response")) is not None:
+            known |= {"content": body["content"]}
+            return 200, known
+        interaction["response"] = self._shown(interaction, body, flags=interaction["flags"])
+        return 200, interaction["response"]
+
+    def _do_tell_interaction(self, path: dict[str, str], body: Json) -> tuple[int, Any]:
+        """Show a further message. Directly after the acknowledgement, it takes that one's place and privacy."""
+        interaction = self._interactions[path["token"]]
+        if (
+            interaction.get("is_deferred")
+            and "response" not in interaction
+            and body.get("flags", 0) != interaction["flags"]
+        ):
+            return refusal(400, 50035, "The ephemeral flag would be ignored.")
+        return 200, self._shown(interaction, body, flags=body.get("flags", 0))
+
+    def _do_clear_interaction(self, path: dict[str, str], _body: Json) -> tuple[int, Any]:
+        self._interactions[path["token"]]["is_deferred"] = False
+        return 204, None
+
+    def _shown(self, interaction: Json, body: Json, *, flags: int) -> Json:
+        message = self.written(body["content"], channel=interaction["channel"], author=BOT, interaction={"type": 2})
+        message["components"] = body.get("components") or []
+        if flags & 64:
+            self.messages[interaction["channel"]].pop()
+            self.ephemeral.append(message)
+        return message
+
     def _do_edit(self, path: dict[str, str], body: Json) -> tuple[int, Any]:
         for message in self.messages[path["channel"]]:
             if message["id"] == path["message"]:
@@ -273,6 +323,7 @@ _ROUTES = {
     ("POST", "/interactions/{id}/{token}/callback"): "answer_interaction",
     ("POST", "/webhooks/{application}/{token}"): "tell_interaction",
     ("DELETE", "/webhooks/{application}/{token}/messages/@original"): "clear_interaction",
+    ("PATCH", "/webhooks/{application}/{token}/messages/@original"): "edit_interaction",
     ("GET", "/files/{name}"): "file",
 }
 _NAMES = {(method, f"/api{path}"): name for (method, path), name in _ROUTES.items()}

@@ -12,6 +12,7 @@ from channels.discord.catchup import HistoryReader, ReadPositions
 from channels.discord.events import EventReader
 from channels.discord.gateway_connection import DiscordClient
 from channels.discord.interactions import Interactions
+from channels.discord.responses import CommandResponses
 from channels.discord.wire import DiscordBot
 from config import ChannelSettings, GatewaySettings, HttpSettings, Secret, Settings
 from gateway.adapters.services import InMemoryStore
@@ -66,7 +67,7 @@ async def event_reader(
             positions=positions,
             history=HistoryReader(api, positions, **times),
             guilds=GuildCache(api),
-            interactions=Interactions(api, bot, StubBrowser(), tasks),
+            interactions=Interactions(api, bot, StubBrowser(), CommandResponses(api), tasks),
             pulse=PulseRecorder(),
             on_direct_chat=lambda _user, _channel: None,
         )

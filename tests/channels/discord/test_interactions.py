@@ -4,18 +4,22 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
 from channels.discord.interactions import are_same_commands, command_text, session_choices, slash_commands
 from gateway.commands.registry import COMMANDS
 from gateway.contract import (
     CommandInfo,
     Inbound,
+    Outbound,
+    OutboundKind,
     SessionInfo,
     Verdict,
 )
 from gateway.errors import NotAccepted
 from gateway.testing import StubBrowser
 from tests.channels.discord.fake_discord import (
+    ADAS,
     BOB,
     CHANNEL,
     GUILD,
@@ -89,9 +93,8 @@ async def test_a_slash_command_is_acknowledged_before_the_core_accepts_it(
 
     async with running(open_discord(discord, pulse), slow, pulse):
         await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
-        assert (await discord.called("answer_interaction")).body == {"type": 5, "data": {"flags": 64}}
+        assert (await discord.called("answer_interaction")).body == {"type": 5}
         gate.set()
-        await discord.called("clear_interaction")
 
 
 async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(
@@ -114,7 +117,6 @@ async def test_a_slash_command_is_delivered_however_long_the_core_is_busy(
             await asyncio.wait(answering)
         gate.set()
         assert [await taken.get(), await taken.get()] == ["first", "/new"]
-        await discord.called("clear_interaction")
 
 
 @pytest.mark.usefixtures("channel")
@@ -122,7 +124,6 @@ async def test_a_slash_command_is_delivered_as_typed_text(discord: FakeDiscord, 
     await discord.act(2, {"name": "new", "options": [{"type": 3, "name": "title", "value": "Trip"}]})
     taken = await core.next_message()
     assert (taken.text, taken.address, taken.sender.name) == ("/new Trip", ADAS_CHAT, "Ada L")
-    await discord.called("clear_interaction")
 
 
 @pytest.mark.usefixtures("channel")
@@ -130,6 +131,88 @@ async def test_the_person_is_told_why_the_core_did_not_take_a_command(discord: F
     core.errors = [NotAccepted("The disk is full.")]
     await discord.act(2, {"name": "new"})
     assert (await discord.called("tell_interaction")).body["content"] == "The disk is full."
+
+
+BROWSER_COMMANDS = [
+    CommandInfo(name="new", arguments="[title]", summary="Start"),
+    CommandInfo(name="session list", arguments="", summary="List", aliases=("session",), is_personal=True),
+    CommandInfo(name="session close", arguments="[number]", summary="Close"),
+    CommandInfo(name="whoami", arguments="", summary="Who", is_personal=True),
+]
+
+
+class CommandBrowser(StubBrowser):
+    def commands(self) -> list[CommandInfo]:
+        return BROWSER_COMMANDS
+
+
+def answer_to(inbound: Inbound, text: str, **fields: object) -> Outbound:
+    message = Outbound(address=inbound.address, text=text, reply_to=inbound.message_id)
+    return structs.replace(message, **fields)
+
+
+@pytest.mark.parametrize(
+    ("channel", "command", "is_private"),
+    [
+        (CHANNEL, {"name": "whoami"}, True),
+        (CHANNEL, {"name": "session", "options": [{"type": 1, "name": "list"}]}, True),
+        (CHANNEL, {"name": "session", "options": [{"type": 1, "name": "close"}]}, False),
+        (CHANNEL, {"name": "new"}, False),
+        (ADAS, {"name": "whoami"}, False),
+    ],
+)
+async def test_the_answer_appears_below_its_command(
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder, channel: str, command: Json, *, is_private: bool
+) -> None:
+    """On a server, only the person who sent a personal command sees it. Every other answer names the command."""
+    opened = open_discord(discord, pulse, browser=CommandBrowser())
+    async with running(opened, core.deliver, pulse):
+        await discord.act(2, command, channel=channel)
+        inbound = await core.next_message()
+        receipts = [await opened.send(answer_to(inbound, f"Part {part}."), key=f"n.{part}") for part in (1, 2)]
+    shown = discord.private(channel) if is_private else discord.sent(channel)
+    assert [message["content"] for message in shown] == ["Part 1.", "Part 2."]
+    assert [f"{channel}:{message['id']}" for message in shown] == [receipt.message_id for receipt in receipts]
+    assert all("interaction" in message for message in shown)
+    assert not (discord.sent(channel) if is_private else discord.private(channel))
+    assert not discord.calls_of("clear_interaction")
+
+
+async def test_an_answer_after_the_interaction_expired_is_an_ordinary_message(
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
+) -> None:
+    opened = open_discord(discord, pulse, browser=CommandBrowser())
+    async with running(opened, core.deliver, pulse):
+        await discord.act(2, {"name": "new"}, channel=CHANNEL)
+        inbound = await core.next_message()
+        discord.expired = True
+        await opened.send(answer_to(inbound, "Started."), key="n")
+        discord.expired = False
+        await opened.send(answer_to(inbound, "More."), key="n.1")
+    assert [message["content"] for message in discord.sent(CHANNEL)] == ["Started.", "More."]
+    assert all("message_reference" not in message for message in discord.sent(CHANNEL))
+
+
+async def test_the_answer_of_the_agent_to_a_command_is_an_ordinary_message(
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
+) -> None:
+    """It is streamed by edits. The command stays visible above it."""
+    opened = open_discord(discord, pulse, browser=CommandBrowser())
+    async with running(opened, core.deliver, pulse):
+        await discord.act(2, {"name": "new"}, channel=CHANNEL)
+        inbound = await core.next_message()
+        await opened.send(answer_to(inbound, "Once more.", kind=OutboundKind.REPLY), key="turn")
+    assert [message["content"] for message in discord.sent(CHANNEL)] == ["The answer is below.", "Once more."]
+
+
+async def test_a_refusal_of_a_public_command_is_private(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> None:
+    core.verdict = Verdict.IGNORED
+    opened = open_discord(discord, pulse, browser=CommandBrowser())
+    async with running(opened, core.deliver, pulse):
+        await discord.act(2, {"name": "new"}, channel=CHANNEL, author=BOB)
+        await discord.until(discord.private)
+    assert "can't answer you here" in discord.private()[0]["content"]
+    assert not discord.sent(CHANNEL)
 
 
 async def test_session_numbers_are_completed(discord: FakeDiscord, core: Core, pulse: PulseRecorder) -> None:
