@@ -203,6 +203,21 @@ class FileStore:
         """
         return await self._remove(folder_of(key))
 
+    async def move_session(self, old: str, new: str) -> None:
+        """Move the files of a session that gets another key. Repeating it finishes an interrupted move."""
+        source, target = self.folder(old), self.folder(new)
+
+        def move() -> None:
+            if not source.is_dir():
+                return
+            make_private_directory(target)
+            for name in os.listdir(source):  # noqa: PTH208 - names suffice.
+                (source / name).rename(target / name)
+            fsync_directory(target)
+            source.rmdir()
+
+        await finish_before_cancel(asyncio.to_thread(move))
+
     async def require_session(self, key: str, stored: StoredFile, sessions: SessionManager) -> None:
         """Call this after `stored`. If its session was deleted by then, delete the file and raise `Refused`."""
         if sessions.find(key) is not None:
