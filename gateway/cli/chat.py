@@ -23,6 +23,7 @@ from gateway.cli.common import (
     positive_seconds,
     print_error,
 )
+from gateway.cli.environment import trim_environment
 from gateway.data_dir import DataDirTaken, prepare_data_dir, unusable
 from gateway.distribution import Installation
 from gateway.errors import CannotStart, GatehouseError
@@ -120,6 +121,7 @@ async def _chat(settings: Settings, talk: Talk, options: argparse.Namespace) -> 
         return await _attach(directory, talk, _ATTACHED)
     loaded = await asyncio.to_thread(load_settings, options.config)  # Our own daemon needs the secrets.
     settings = loaded.settings
+    trim_environment(settings.gateway.keep_environment)
     if sys.stderr.isatty():  # In a script, it would look like an error.
         print_error(f"Configuration: {loaded.source}")
     prepare_data_dir(directory)

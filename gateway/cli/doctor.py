@@ -16,6 +16,7 @@ from gateway.admin.client import ControlClient, NotRunning, is_running
 from gateway.admin.config_check import examine_config
 from gateway.admin.routes import DOCTOR_TIMEOUT
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
+from gateway.cli.environment import trim_environment
 from gateway.cli.spool import list_spool
 from gateway.doctor.configuration import PORT, ConfigReport, check_port
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
@@ -102,6 +103,7 @@ def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
     else:
         findings.append(ok("daemon", "Not running."))
         if not is_local:
+            trim_environment(settings.gateway.keep_environment)  # Everything was read by now.
             findings += asyncio.run(check_peers(settings, report.channels, DEADLINE))
     return findings
 

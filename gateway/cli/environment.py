@@ -1,4 +1,4 @@
-"""The environment of the daemon's process, without the variables that may contain secrets.
+"""The environment of a process that runs the gateway, without the variables that may contain secrets.
 
 Libraries start programs: the model SDKs run `uname`, for example. A program inherits the environment of the process.
 """

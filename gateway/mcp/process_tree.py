@@ -73,9 +73,9 @@ def _end_all(server: int) -> int:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(server, signal.SIGKILL if is_over else signal.SIGTERM)
             # Killing a process makes its children ours, so that the next round reaches them.
-            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            for child in _children():
                 with suppress(ProcessLookupError, PermissionError):
-                    os.kill(int(child), signal.SIGKILL if is_over else signal.SIGTERM)
+                    os.kill(child, signal.SIGKILL if is_over else signal.SIGTERM)
         try:
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == server:
@@ -84,6 +84,13 @@ def _end_all(server: int) -> int:
             break
         signal.sigtimedwait({signal.SIGCHLD}, _INTERVAL)
     return code if code >= 0 else 128 - code
+
+
+def _children() -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:  # A kernel without CONFIG_PROC_CHILDREN. The process group has to do.
+        return []
 
 
 if __name__ == "__main__":

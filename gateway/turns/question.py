@@ -91,7 +91,8 @@ def question_text(
     if files:
         names = ", ".join(_visible(name, _MAX_NAME) for name in list(files)[:_MAX_FILES])
         more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
-        lines.append(f"It names {count(len(files), 'file')}: {names}{more}. If one changes, I won't run this.")
+        changes = "it changes" if len(files) == 1 else "one of them changes"
+        lines.append(f"It names {count(len(files), 'file')}: {names}{more}. If {changes}, I won't run this.")
     if may_always:
         lines.append("To allow exactly this from now on: /approve session, or /approve always.")
     who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"

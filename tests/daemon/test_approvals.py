@@ -344,7 +344,7 @@ async def test_a_file_that_changes_after_the_question_is_not_run(tmp_path: Path,
         (folder / "build.sh").write_text("make")
         await chat.say("go", sender=ADA, peer="ada")
         question = await chat.hear_message()
-        assert "It names 1 file: build.sh. If one changes, I won't run this." in question.text
+        assert "It names 1 file: build.sh. If it changes, I won't run this." in question.text
         (folder / "build.sh").write_text("rm -rf /")
         if not restarts:
             await chat.say("yes", sender=ADA, peer="ada")

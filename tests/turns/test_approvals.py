@@ -63,4 +63,4 @@ def test_the_full_text_hides_nothing_and_no_line_of_an_argument_looks_like_anoth
 def test_a_question_names_the_files_that_must_not_change() -> None:
     call = ToolCall(id="c", name="shell", input={"command": "sh build.sh"})
     text = question_text(call, timeout=1, files=["build.sh"])
-    assert "It names 1 file: build.sh. If one changes, I won't run this." in text
+    assert "It names 1 file: build.sh. If it changes, I won't run this." in text
