@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ import structlog
 
 from config import Settings, WorkspaceMode
 from config.files import fsync_directory, make_private_directory
+from config.types import SLUG
 from gateway.errors import Refused
 from gateway.files.identify import shorten_name
 from gateway.files.store import FileStore, folder_of
@@ -52,11 +53,12 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
     metas = {meta.key: meta for scope in sessions.scopes() for meta in sessions.list(scope)}
     users: defaultdict[str, set[str]] = defaultdict(set)
     for scope in sessions.scopes():
-        users["".join(scope.split(":")[1:2])].add(scope)  # The agent that answers there without a choice.
+        users[scope.partition(":")[2].partition(":")[0]].add(scope)  # The agent that answers there without a choice.
     for meta in metas.values():
         users[meta.agent].add(meta.scope)
     is_complete = True
-    folders = [shared_folder(root, agent) for agent in {*settings.agents, *users}]
+    # An imported session may name any agent, so its name may not be a folder.
+    folders = [shared_folder(root, agent) for agent in {*settings.agents, *users} if re.fullmatch(SLUG, agent)]
     for folder in (*folders, *(repo.path for repo in settings.repos)):
         is_complete &= await _move_attachments(folder, metas, store, sessions)
     is_complete &= await asyncio.to_thread(_move_workspaces, settings, users)
@@ -90,7 +92,11 @@ async def _move_attachments(
         if (name := _copy_name(path.name)) in copies and path.parent.name in by_folder:
             originals[name].append(path)
             owners[name].add(by_folder[path.parent.name])
-    is_complete, left = await asyncio.to_thread(_delete_identical, folder, copies, originals)
+    try:
+        is_complete, left = await asyncio.to_thread(_delete_identical, folder, copies, originals)
+    except OSError as error:
+        log.warning("attachments_not_moved", folder=str(folder), reason=error.strerror)
+        return False
     if not left:
         return is_complete
     # The first digits of a turn are its time, so two sessions may have received a file of that name within seconds. The
@@ -134,12 +140,13 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(directory)
 
 
-def _list_copies(folder: Path) -> list[str]:
+def _list_copies(folder: Path) -> frozenset[str]:
     try:
         with _opened(folder) as directory, os.scandir(directory) as found:
-            return [each.name for each in found if _COPY.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
+            files = [each.name for each in found if each.is_file(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return frozenset()
+    return frozenset(filter(_COPY.fullmatch, files))
 
 
 def _delete_identical(
@@ -184,16 +191,27 @@ async def _find_receivers(
         # Only sessions that existed at that time. Reading all of them could take minutes.
         if not any(meta.created_at - _TOLERANCE <= time <= meta.last_accessed + _TOLERANCE for time in times):
             continue
-        async for line in sessions.export_lines(meta.key):
-            if b'"attachments"' not in line:
-                continue
-            with suppress(DamagedEntry):
-                entry = decode(line)
-                for file in entry.attachments if isinstance(entry, User) else ():
-                    folder, _, stored = file.ref.partition("/")
-                    # People write texts, but not this field: no one can claim the file of another person.
-                    if folder == folder_of(meta.key) and (name := _copy_name(stored)) in wanted:
-                        owners[name].add(meta.key)
+        try:
+            received = [name async for name in _received(meta.key, sessions)]
+        except (Refused, OSError) as error:
+            log.warning("transcript_not_searched", session=meta.key, reason=str(error))
+            continue
+        for name in wanted.intersection(received):
+            owners[name].add(meta.key)
+
+
+async def _received(key: str, sessions: SessionManager) -> AsyncIterator[str]:
+    """Yield the names of the copies of all files that a session has received."""
+    async for line in sessions.export_lines(key):
+        if b'"attachments"' not in line:
+            continue
+        with suppress(DamagedEntry):
+            entry = decode(line)
+            for file in entry.attachments if isinstance(entry, User) else ():
+                folder, _, stored = file.ref.partition("/")
+                # People write texts, but not this field: no one can claim the file of another person.
+                if folder == folder_of(key):
+                    yield _copy_name(stored)
 
 
 def _time_of(copy: str) -> datetime | None:

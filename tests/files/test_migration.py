@@ -201,6 +201,26 @@ async def test_any_other_folder_stays_where_it_is(tmp_path: Path, why: str) -> N
         assert not list(old.root.glob("*.private/*"))
 
 
+async def test_an_unreadable_transcript_does_not_stop_the_migration(tmp_path: Path) -> None:
+    async with OldData.open(tmp_path) as old:
+        name = await old.upload(ADA, b"hers", is_stored=False)
+        await old.begin(BOB)
+        await old.sessions.flush()
+        for file in (tmp_path / "data/sessions/transcripts").glob("*bob*"):
+            file.unlink()
+        await old.migrate()
+        assert old.files_of(ADA) == {name: b"hers"}
+
+
+async def test_a_session_cannot_name_a_folder_outside(tmp_path: Path) -> None:
+    async with OldData.open(tmp_path) as old:
+        name = await old.upload(ADA, b"hers", is_stored=False)
+        old.copies.rename(tmp_path / "attachments")
+        await old.sessions.set_agent(ADA, "../..")
+        await old.migrate()
+        assert (tmp_path / "attachments" / name).exists()
+
+
 async def test_a_link_in_place_of_the_attachments_is_not_followed(tmp_path: Path) -> None:
     async with OldData.open(tmp_path) as old:
         name = await old.upload(ADA, b"hers", is_stored=False)
