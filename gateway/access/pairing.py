@@ -33,7 +33,7 @@ _NAME_WIDTH = 64
 WELCOME = "You're approved. Message me any time; /help lists commands."
 UNKNOWN_CODE = (
     "That code is unknown or expired. Codes last one hour, work once, and become invalid after five wrong tries. "
-    "/pair or `gatehouse pair list` shows the waiting requests."
+    "/pair shows the waiting requests, and so does: gatehouse pair list"
 )
 
 Reply = Callable[[str, Sequence[Operation]], Awaitable[None]]
@@ -92,7 +92,7 @@ class Pairing:
         self.guest_book.applicants[person] = applicant
         invitation = (
             f"This bot is private. Send its owner this code: {code} (valid for one hour).\n"
-            f"The owner approves it with `gatehouse pair approve {code}`. Your ID here is {person.sender}."
+            f"Your ID here is {person.sender}. The owner approves the code with: gatehouse pair approve {code}"
         )
         try:
             await reply(invitation, [*map(delete_fact, expired), save_fact(applicant)])
@@ -163,8 +163,8 @@ class Pairing:
         guest = next((each for each in self.guest_book.guests.values() if str(each.person) == name.strip()), None)
         if guest is None:
             raise Refused(
-                "No one with that ID was approved with a code. /pair or `gatehouse pair list` shows who was. People "
-                "allowed by the configuration are not listed there."
+                "No one with that ID was approved with a code. /pair shows who was, and so does "
+                "gatehouse pair list. People allowed by the configuration are not listed there."
             )
         return guest
 

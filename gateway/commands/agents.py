@@ -12,7 +12,7 @@ from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager, SessionMeta
 from gateway.spool import Operation
 from gateway.text import excerpt
-from gateway.text.plain import count
+from gateway.text.plain import count, without_code
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.compaction import ON_REQUEST, CompactionRequest, Compactor
 from gateway.turns.usage import person_of
@@ -115,7 +115,7 @@ class AgentCommands:
             )
         )
         if done.failure:
-            raise Refused(f"I couldn't summarise this session, and nothing has changed: {done.failure}")
+            raise Refused(f"I couldn't summarise this session, and nothing has changed: {without_code(done.failure)}")
         if not done.messages:
             return Answer(text="There is nothing to summarise yet.")
         kept = f"the last {done.kept} stay as they are" if done.kept > 1 else "the last one stays as it is"
@@ -126,8 +126,8 @@ class AgentCommands:
         agent = agent_of(self._agents, call, session)
         rows = []
         for spec in agent.toolbox.specs():
-            summary = excerpt(spec.description.partition("\n")[0], SUMMARY_WIDTH)
-            rows.append(f"`{spec.name}` - {summary}" if summary else f"`{spec.name}`")
+            summary = excerpt(without_code(spec.description.partition("\n")[0]), SUMMARY_WIDTH)
+            rows.append(f"{spec.name} - {summary}" if summary else spec.name)
         # The reason may name programs and addresses, so only an owner sees it.
         unavailable = [
             f"The MCP server {server.name} is unavailable" + (f": {server.trouble}." if call.is_owner else ".")
@@ -135,7 +135,7 @@ class AgentCommands:
             if server.trouble
         ]
         left_out = [
-            f"Left out: `{each.name}` of {server.name}" + (f": {each.reason}." if call.is_owner else ".")
+            f"Left out: {each.name} of {server.name}" + (f": {each.reason}." if call.is_owner else ".")
             for server in self._mcp
             for each in server.left_out[:MAX_LEFT_OUT]
         ]

@@ -65,6 +65,8 @@ class Answer:
 
     One transaction marks the command's message as done, puts the answer into the outbox and applies `operations`. A
     command that changes more than the spool, or acts once it is committed, has its own `commit` for that transaction.
+
+    The text is plain: no channel renders Markdown in it.
     """
 
     text: str

@@ -28,7 +28,7 @@ class ReminderCommands:
         lines = []
         for row in rows:
             due = f"{row.due_at.astimezone(self._reminders.zone):%a %d %b %Y, %H:%M}"
-            repeats = f" · `{row.cron}`" if row.cron else ""
+            repeats = f" · cron {row.cron}" if row.cron else ""
             lines.append(f"  {row.number}  {due}{repeats} · {excerpt(row.about.text, TEXT_WIDTH)}")
         return Answer(
             text="\n".join(["Reminders", *lines, "/reminders cancel <number> cancels one"]),

@@ -199,7 +199,7 @@ class SessionCommands:
             if len(text) > MAX_EXPORT_CHARS:
                 raise Refused(
                     f"Session {session.number} is too long for a chat. "
-                    "On the server, `gatehouse sessions export` writes it to a file."
+                    "On the server, this writes it to a file: gatehouse sessions export"
                 )
         return Answer(text=text)
 

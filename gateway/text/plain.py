@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from gateway.text.splitting import is_border
 
+_CODE = re.compile("`([^`\n]+)`")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -18,6 +19,11 @@ def clean(text: str) -> str:
 def printable(text: str) -> str:
     """Drop characters that a terminal would obey: controls except newline and tab, and bidi overrides."""
     return _UNPRINTABLE.sub("", text)
+
+
+def without_code(text: str) -> str:
+    """Remove the marks of `code` from a sentence in Markdown that becomes part of a plain text."""
+    return _CODE.sub(r"\1", text)
 
 
 def excerpt(text: str, width: int) -> str:
