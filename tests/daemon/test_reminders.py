@@ -78,7 +78,7 @@ async def test_a_reminder_missed_while_down_is_sent_once_and_says_that_it_is_lat
         await told(chat, "remind me at 18:00 to call mum")
         await told(chat, "remind me every day at 19:00 to stretch")
     clock.now += timedelta(days=3)
-    rest = ["  2  Thu 19 Nov 2020, 19:00 · `0 19 * * *` · stretch"]
+    rest = ["  2  Thu 19 Nov 2020, 19:00 · cron 0 19 * * * · stretch"]
     async with gateway(settings(tmp_path), now=clock) as (_, chat):
         assert [(await chat.hear_message()).text for _ in range(2)] == [
             "⏰ Reminder: call mum\n\n(Late: this was due on Monday, 16 November 2020, 18:00 UTC.)",
