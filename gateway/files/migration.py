@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from config import Settings, WorkspaceMode
@@ -32,7 +33,7 @@ from gateway.spool import SetFact, Spool, SpoolFull
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MIGRATED = "workspaces_migrated"
-"""A fact in the spool, with the folder of the workspaces as its value. Once it is set, there is nothing to do."""
+"""The name of a fact in the spool. Its value is a `Plan`."""
 
 _FOLDER = "attachments"
 _COPY = re.compile(r"([0-9a-f]{8})-\d+-.+", re.DOTALL)
@@ -45,10 +46,26 @@ Owners = defaultdict[str, set[str]]
 """The sessions that have received a file, by the name of its copy."""
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of the fact. It is committed before the first move, and decides what a start after a crash does.
+
+    Deciding again could be wrong: by then, a new scope may be the only one.
+    """
+
+    moves: dict[str, str]
+    """The scopes that get the old folder of an agent, by agent. Empty once these were moved, or could not be."""
+    is_done: bool = False
+
+
 async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileStore, sessions: SessionManager) -> None:
     """Migrate at the first start of this version. Call this before any turn runs."""
-    root = settings.gateway.workspace_root
-    if (await spool.facts(MIGRATED)).get(MIGRATED) == str(root):
+    known = (await spool.facts(MIGRATED)).get(MIGRATED)
+    try:
+        plan = None if known is None else msgspec.json.decode(known, type=Plan)
+    except msgspec.DecodeError:  # Deciding again could be wrong, and the folders are safe where they are.
+        log.warning("migration_plan_invalid", fact=MIGRATED)
+        return
+    if plan is not None and plan.is_done:
         return
     metas = {meta.key: meta for scope in sessions.scopes() for meta in sessions.list(scope)}
     users: defaultdict[str, set[str]] = defaultdict(set)
@@ -56,21 +73,31 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
         users[scope.partition(":")[2].partition(":")[0]].add(scope)  # The agent that answers there without a choice.
     for meta in metas.values():
         users[meta.agent].add(meta.scope)
-    is_complete = True
-    # An imported session may name any agent, so its name may not be a folder.
-    folders = [shared_folder(root, agent) for agent in {*settings.agents, *users} if re.fullmatch(SLUG, agent)]
-    for folder in (*folders, *(repo.path for repo in settings.repos)):
-        is_complete &= await _move_attachments(folder, metas, store, sessions)
-    is_complete &= await asyncio.to_thread(_move_workspaces, settings, users)
+    # That scope could see everything in the folder before.
+    moves = {agent: next(iter(scopes)) for agent, scopes in users.items() if len(scopes) == 1}
+    plan = plan or Plan(moves=moves)
+    try:
+        await _commit(spool, plan)
+        # An imported session may name any agent, so its name may not be a folder.
+        agents = [agent for agent in {*settings.agents, *users} if re.fullmatch(SLUG, agent)]
+        folders = [shared_folder(settings.gateway.workspace_root, agent) for agent in agents]
+        is_complete = True
+        for folder in (*folders, *(repo.path for repo in settings.repos)):
+            is_complete &= await _move_attachments(folder, metas, store, sessions)
+        await asyncio.to_thread(_move_workspaces, settings, plan.moves)
+        await _commit(spool, Plan(moves={}, is_done=is_complete))
+    except SpoolFull as error:  # The next start tries again.
+        log.warning("workspaces_not_migrated", reason=str(error))
     for agent, folder in await asyncio.to_thread(unreachable_folders, settings):
         log.warning(
             "shared_workspace_kept",
             folder=str(folder),
             hint=f'No tool can reach it now. Move its files, or set agents.{agent}.workspace = "shared".',
         )
-    if is_complete:
-        with suppress(SpoolFull):  # The next start tries again.
-            await spool.commit(SetFact(name=MIGRATED, value=str(root)))
+
+
+async def _commit(spool: Spool, plan: Plan) -> None:
+    await spool.commit(SetFact(name=MIGRATED, value=msgspec.json.encode(plan).decode()))
 
 
 async def _move_attachments(
@@ -227,23 +254,17 @@ def _remove_if_empty(folder: Path) -> None:
         (folder / _FOLDER).rmdir()
 
 
-def _move_workspaces(settings: Settings, users: Mapping[str, set[str]]) -> bool:
-    """Make each old folder the private workspace of its scope, if a single scope has used it.
-
-    That scope could see everything in the folder before. Returns False if the disk refused.
-    """
+def _move_workspaces(settings: Settings, moves: Mapping[str, str]) -> None:
+    """Make old folders the private workspaces of their scopes."""
     root = settings.gateway.workspace_root
-    is_complete = True
     for agent, table in settings.agents.items():
         if table.workspace is WorkspaceMode.PRIVATE:
             with suppress(OSError):  # Only an empty folder can be removed.
                 shared_folder(root, agent).rmdir()
     for agent, folder in unreachable_folders(settings):
-        scopes = users.get(agent, set())
-        if len(scopes) != 1 or folder.is_symlink():
+        if agent not in moves or folder.is_symlink():
             continue
-        (scope,) = scopes
-        target = workspace_of(root, agent, WorkspaceMode.PRIVATE, scope).path
+        target = workspace_of(root, agent, WorkspaceMode.PRIVATE, moves[agent]).path
         try:
             make_private_directory(target.parent)
             folder.chmod(DIRECTORY_MODE)
@@ -252,7 +273,5 @@ def _move_workspaces(settings: Settings, users: Mapping[str, set[str]]) -> bool:
             fsync_directory(root)
         except OSError as error:
             log.warning("workspace_not_moved", folder=str(folder), reason=error.strerror)
-            is_complete = False
         else:
-            log.info("workspace_moved", agent=agent, scope=scope, folder=str(target))
-    return is_complete
+            log.info("workspace_moved", agent=agent, scope=moves[agent], folder=str(target))

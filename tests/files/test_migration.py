@@ -6,16 +6,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from config import Settings, WorkspaceMode
 from gateway.contract import Address, PeerKind
-from gateway.files.migration import MIGRATED, migrate_workspaces
+from gateway.files.migration import MIGRATED, Plan, migrate_workspaces
 from gateway.files.store import FileStore, folder_of
 from gateway.files.workspaces import workspace_of
 from gateway.sessions import SessionManager, entries
-from gateway.spool import Spool
+from gateway.spool import SetFact, Spool
 from tests.files.harness import chunks
 
 ADA, BOB = "agent:main:web:direct:ada", "agent:main:web:direct:bob"
@@ -245,12 +246,39 @@ async def test_a_migration_that_a_crash_interrupted_is_finished_at_the_next_star
         assert [path.name for path in old.private(ADA).iterdir()] == ["notes.txt"]
 
 
+async def test_a_new_scope_does_not_get_the_folder_of_others(tmp_path: Path) -> None:
+    """The old folder belonged to two people. Later, both are gone and a third one is the only one."""
+    async with OldData.open(tmp_path) as old:
+        await old.begin(ADA)
+        await old.begin(BOB)
+        (old.shared / "notes.txt").write_text("from everyone")
+        await old.migrate()
+        for scope in (ADA, BOB):
+            await old.sessions.delete(scope)
+        await old.begin("agent:main:web:direct:eve")
+    async with OldData.open(tmp_path) as old:
+        await old.migrate()
+        assert (old.shared / "notes.txt").exists()
+        assert not list(old.root.glob("main.private/*"))
+
+
+async def test_a_start_after_a_crash_follows_the_plan_of_the_first_one(tmp_path: Path) -> None:
+    async with OldData.open(tmp_path) as old:
+        await old.begin(ADA)
+        await old.begin(BOB)
+        (old.shared / "notes.txt").write_text("hers")
+        plan = msgspec.json.encode(Plan(moves={"main": ADA})).decode()
+        await old.spool.commit(SetFact(name=MIGRATED, value=plan))
+    async with OldData.open(tmp_path) as old:
+        await old.migrate()
+        assert (old.private(ADA) / "notes.txt").read_text() == "hers"
+
+
 async def test_a_migrated_data_directory_is_not_migrated_again(tmp_path: Path) -> None:
     async with OldData.open(tmp_path) as old:
         await old.begin(ADA)
         await old.migrate()
-        assert await old.spool.facts(MIGRATED) == {MIGRATED: str(old.root)}
-        old.shared.mkdir(exist_ok=True)
+        (old.root / "main").mkdir(exist_ok=True)
         (old.shared / "new.txt").write_text("since then")
         await old.migrate()
         assert (old.shared / "new.txt").exists()
