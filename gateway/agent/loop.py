@@ -1,8 +1,8 @@
 """The agent loop: model, tools, model, ... until the model gives an answer."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 
 import msgspec
 from msgspec.structs import replace
@@ -44,8 +44,9 @@ _TOO_MANY_STEPS = "I stopped after {steps} steps without an answer. Say “go on
 Approve = Callable[[ToolCall], Awaitable[str | None]]
 """Asks a person whether a call may run. Returns None for yes, or the reason for no as a sentence for the model."""
 
-Verify = Callable[[ToolCall], Awaitable[str | None]]
-"""Is called right before an approved call runs. Returns None if the approval still holds, or else a reason as above."""
+Verify = Callable[[ToolCall], AbstractAsyncContextManager[str | None]]
+"""Is entered right before an approved call runs, and left after it. Yields None if the approval still holds, or else a
+reason as above."""
 
 NewMessages = Callable[[], Awaitable[Sequence[Message]]]
 """Returns the messages that arrived since the turn began and that the next step has to know. Often there are none."""
@@ -55,8 +56,9 @@ async def deny_approval(call: ToolCall) -> str | None:
     return f"The tool {call.name} needs a person's approval, and no one can be asked here. It was not run."
 
 
-async def no_change(_call: ToolCall) -> str | None:
-    return None
+@asynccontextmanager
+async def no_change(_call: ToolCall) -> AsyncIterator[str | None]:
+    yield None
 
 
 async def no_new_messages() -> Sequence[Message]:
@@ -137,11 +139,17 @@ async def run_tools(
         allowed = [call for call in batch if call.id not in denied]
         for call in allowed:
             yield ToolStarted(call=call)
-        for call in allowed:  # As late as possible: an earlier call of the step may have changed a file.
-            if call.id in approved and (reason := await verify(call)) is not None:
-                denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
-        allowed = [call for call in allowed if call.id not in denied]
-        ran = {outcome.id: outcome for outcome in await toolbox.run_all(allowed, context)}
+        async with AsyncExitStack() as stack:
+            for call in allowed:
+                if call.id in approved:
+                    # As late as possible: an earlier call of the step may have changed a file.
+                    reason = await stack.enter_async_context(verify(call))
+                    if reason is not None:
+                        denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
+                elif toolbox.may_change_files(call):
+                    await stack.enter_async_context(context.lock.shared())
+            unchanged = [call for call in allowed if call.id not in denied]
+            ran = {outcome.id: outcome for outcome in await toolbox.run_all(unchanged, context)}
         for call in batch:
             outcome = denied.get(call.id) or ran[call.id]
             yield ToolFinished(call=call, outcome=outcome)

@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.agent.protocol import ToolSpec
+from gateway.agent.workspace_lock import WorkspaceLock
 from gateway.conversation import Json, ToolCall, ToolOutcome
 from gateway.errors import Refused
 from gateway.text import clean, excerpt
@@ -50,6 +51,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The workspace belongs to one scope. It is created when a tool needs it first."""
     attachments: Path | None = None
     """The files of the session, which tools can read and not change. The folder exists once there are any."""
+    lock: WorkspaceLock = msgspec.field(default_factory=WorkspaceLock)
+    """Shared by all sessions that use the workspace."""
     notes: Path
     now: Callable[[], datetime]
     send_file: SendFile = cannot_send
@@ -177,6 +180,10 @@ class Toolbox:
     def needs_approval(self, call: ToolCall) -> bool:
         """Return whether a person has to approve `call`. A call that cannot run needs no approval."""
         return not call.fault and call.name in self._tools and self._tools[call.name].needs_approval
+
+    def may_change_files(self, call: ToolCall) -> bool:
+        """Return whether `call` may change something that other calls see."""
+        return call.name in self._tools and not self._tools[call.name].concurrent
 
     def find_fault(self, call: ToolCall) -> ToolOutcome | None:
         """Return the outcome of a call whose arguments are invalid, or None. Nothing runs."""

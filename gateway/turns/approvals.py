@@ -1,8 +1,8 @@
 """Approvals: asks a person before a tool runs, and keeps the questions that are open."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -241,11 +241,20 @@ class ApprovalGate:
         agent = self._live.settings.agents.get(state.agent.name) if state.agent is not None else None
         return agent is not None and any(fnmatchcase(call.name, pattern) for pattern in agent.always_allow)
 
-    async def verify(self, state: TurnState, context: ToolContext, call: ToolCall) -> str | None:
-        """Return None if the files that an approved `call` names are as they were, or else the reason for the model."""
+    @asynccontextmanager
+    async def verify(self, state: TurnState, context: ToolContext, call: ToolCall) -> AsyncIterator[str | None]:
+        """Yield None if the files that an approved `call` names are as they were, or else the reason for the model.
+
+        Until the call has ended, no other call in the workspace can change them.
+        """
         before = state.named_files.get(call.id)
         if before is None:  # An older version asked, and did not look at them.
-            return None
+            yield None
+            return
+        async with context.lock.exclusive() if before else context.lock.shared():
+            yield await self._find_change(context, call, before)
+
+    async def _find_change(self, context: ToolContext, call: ToolCall, before: dict[str, str]) -> str | None:
         now = await asyncio.to_thread(digest_named_files, context, call)
         changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
         if not changed:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
@@ -12,6 +14,7 @@ from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, ha
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext
+from gateway.agent.workspace_lock import WorkspaceLock
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
@@ -74,6 +77,7 @@ class TurnRunner:
         self._slots = slots
         self._started = context.now()
         self._answered_sessions = BoundedDict[str, None](MAX_ANSWERED_SESSIONS)
+        self._workspace_locks = WeakValueDictionary[Path, WorkspaceLock]()
         self._running: dict[str, TurnState] = {}
         self.is_suspending = False
         """Whether turns that are cancelled now continue after the next start."""
@@ -180,6 +184,7 @@ class TurnRunner:
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
+            lock=self._workspace_locks.setdefault(agent.workspace.path, WorkspaceLock()),
             attachments=self._files.store.folder(job.session),
             notes=self._context.notes_path(job),
             now=self._context.now,

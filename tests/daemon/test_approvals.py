@@ -20,6 +20,7 @@ from gateway.spool import InboxState, Spool, StartTurn
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import accepted, begin_a_session, gateway, leave, settings, transcript_entries
 from tests.daemon.tools import Rocket, agent, launch, scripted
+from tests.polling import until
 
 ADA, BOB = Sender(id="ada", name="Ada"), Sender(id="bob", name="Bob")
 OWNER = Sender(id="olga", name="Olga", is_owner=True)
@@ -536,3 +537,48 @@ async def test_a_grant_ends_when_the_named_file_changes_and_when_its_person_lose
         await daemon.pairing.shut_out([Person(channel="loopback", account="default", sender="ada")])
         assert await daemon.spool.facts("grants/") == {}
     assert runner.ran == ["build.sh"] * 2
+
+
+@dataclass
+class Slow(Runner):
+    """The approved call runs until `leave` is set."""
+
+    steps: list[str] = field(default_factory=list)
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def toolbox(self) -> Toolbox:
+        async def run(_context: ToolContext, path: str) -> str:
+            """Run."""
+            self.entered.set()
+            await self.leave.wait()
+            self.steps.append("ran")
+            return f"ran {path}"
+
+        async def write(_context: ToolContext, path: str) -> str:
+            """Write."""
+            self.steps.append("written")
+            return f"wrote {path}"
+
+        return Toolbox([tool(needs_approval=True)(run), tool(write)])
+
+
+async def test_another_session_cannot_change_files_while_an_approved_call_runs(tmp_path: Path) -> None:
+    slow = Slow()
+    write = ToolCall(id="call1", name="write", input={"path": "build.sh"})
+    provider = ScriptedProvider(
+        [TextDelta(text="Hi.")], [run_script()], [write], [TextDelta(text="Done.")], [TextDelta(text="Done.")]
+    )
+    async with gateway(house(tmp_path), agent(provider, slow)) as (daemon, chat):
+        folder = await workspace_of_ada(chat, daemon)
+        (folder / "build.sh").write_text("make")
+        await chat.say("go", sender=ADA, peer="ada")
+        await chat.hear_message()
+        await say_and_hear(chat, "yes")
+        await slow.entered.wait()
+        await say_and_hear(chat, "/new")
+        await chat.say("write", sender=ADA, peer="ada")
+        await until(lambda: len(provider.prompts) == 3)
+        slow.leave.set()
+        assert [(await chat.hear_message()).text for _ in range(2)] == ["Done.", "Done."]
+    assert slow.steps == ["ran", "written"]
