@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ from channels.websocket.wire import ErrorFrame, MessageFrame, ServerFrame, Uploa
 from gateway.contract import OutboundKind
 from gateway.errors import GatehouseError, Refused
 from gateway.text import excerpt, printable
-from gateway.text.plain import in_bytes
+from gateway.text.plain import in_bytes, without_code
 
 EXIT_UNANSWERED = 1
 EXIT_EMPTY = 2
@@ -24,6 +25,9 @@ WAITING_FOR_INPUT = "Waiting for the end of the standard input. If there is none
 CHUNK_SIZE = 64 * 1024
 MAX_INPUT_SIZE = 250_000
 """In bytes per message; far more than a gateway accepts."""
+
+
+_ITALICS = re.compile(r"^\*([^*\n]+)\*$", re.MULTILINE)
 
 
 class InputTooLong(GatehouseError):
@@ -60,7 +64,8 @@ class PipedChat:
             self._report(f"No answer came within {self.answer_timeout:g} seconds to: {excerpt(text, 60)}")
             return EXIT_UNANSWERED
         if not outcome.is_answer:
-            self._report(outcome.text)
+            # A failed turn ends with its reason in italics, which would be marks here.
+            self._report(without_code(_ITALICS.sub(r"\1", outcome.text)))
             return EXIT_UNANSWERED
         # In a thread: the reader of stdout may be slow, and the connection needs the event loop.
         await asyncio.to_thread(_print, outcome.text, self.out)

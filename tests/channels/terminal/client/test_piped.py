@@ -16,7 +16,7 @@ from channels.terminal.client.piped import (
     read_all,
     read_lines,
 )
-from tests.channels.terminal.client.harness import Client, echoing, gateway
+from tests.channels.terminal.client.harness import NOON, Client, echoing, gateway
 
 
 @pytest.fixture
@@ -64,6 +64,20 @@ async def test_empty_input_is_a_usage_error(pipe: PipedChat, text: str) -> None:
         assert await pipe.send(connection, text) == EXIT_EMPTY
         assert await pipe.send_each(connection, _lines(*text.split("\n"))) == EXIT_EMPTY
     assert _err(pipe).count("the input is empty") == 2
+    assert _out(pipe) == ""
+
+
+async def test_a_failure_goes_to_stderr_as_plain_text_with_its_details(pipe: PipedChat) -> None:
+    async def failing(client: Client) -> None:
+        said = await client.heard()
+        await client.ack(said)
+        text, about = "Half an answer\n\n*`gpt-x` can't be reached.*", {"is_failure": True, "details": "HTTP 502"}
+        await client.show("message", key="k", kind="reply", text=text, at=NOON, reply_to=said["id"], **about)
+        await client.stay()
+
+    async with gateway(failing) as connect, connected(connect, pipe.receive) as connection:
+        assert await pipe.send(connection, "hello") == EXIT_UNANSWERED
+    assert _err(pipe) == "gatehouse: Half an answer\n\ngpt-x can't be reached.\nDetails: HTTP 502\n"
     assert _out(pipe) == ""
 
 
