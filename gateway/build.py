@@ -14,6 +14,7 @@ from gateway.access.rules import Live, may_receive
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
+from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
 from gateway.backup.restore import require_complete_restore
@@ -333,7 +334,11 @@ def build_daemon(
             *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),
-            *session_routes(sessions, deletion.delete),
+            *session_routes(
+                sessions,
+                SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy),
+                deletion.delete,
+            ),
             *backup_routes(settings.gateway.data_dir, spool, sessions, now=now, config=config_path),
             *uploads.routes(),
             *channels.routes(),

@@ -37,7 +37,9 @@ from gateway.observability.status import GatewayStatus
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import ReminderScheduler
+from gateway.routing import is_reachable
 from gateway.sessions import SessionManager
+from gateway.sessions.storage.hidden import HiddenSessions
 from gateway.spool import GRANT_FACTS, ResetAttempts, Spool, SpoolBroken, SpoolFull, WrongState
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
@@ -47,6 +49,9 @@ from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
 log = structlog.get_logger()
+
+SCOPES_AT_ONCE = 1000
+"""Scopes that the check for hidden sessions looks at before it lets other tasks run."""
 
 FINAL_TIMEOUT = 5.0
 """Seconds for stopped turns to end, and again for committed replies to be sent. The outbox keeps the rest."""
@@ -161,6 +166,18 @@ class Daemon:
             now=self.now(),
         ).run()
         await LostSpool(live=self.live, spool=self.spool, sessions=self.sessions, delivery=self.delivery).report()
+        await self._warn_of_hidden_sessions()
+
+    async def _warn_of_hidden_sessions(self) -> None:
+        """Log how many sessions no message gets to, because the settings that form their scopes have changed."""
+        by_scope: dict[str, int] = {}
+        for number, scope in enumerate(self.sessions.scopes()):
+            if number % SCOPES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not is_reachable(self.live.settings, scope) and (sessions := self.sessions.list(scope)):
+                by_scope[scope] = len(sessions)
+        if hidden := HiddenSessions(by_scope=by_scope):
+            log.warning("sessions_hidden", sessions=sum(by_scope.values()), scopes=len(by_scope), hint=str(hidden))
 
     async def _fail_when_spool_breaks(self) -> None:
         """End the daemon when the spool cannot be written. The service manager restarts it, and it checks the disk."""
@@ -199,6 +216,7 @@ class Daemon:
         await agents.aclose()
         if plan.restart_needed:
             log.warning("restart_needed", keys=list(plan.restart_needed))
+        await self._warn_of_hidden_sessions()
         return plan
 
     async def _shut_out(self, people: Collection[Person]) -> None:

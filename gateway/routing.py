@@ -59,6 +59,35 @@ def _direct_scope(settings: Settings, address: Address) -> str:
             assert_never(never)
 
 
+_DM_SCOPES = {2: DmScope.PER_PEER, 3: DmScope.PER_CHANNEL_PEER, 4: DmScope.PER_ACCOUNT_CHANNEL_PEER}
+"""By the number of parts after the agent in the key of a direct scope."""
+
+
+def is_reachable(settings: Settings, scope: str) -> bool:
+    """Return whether a message can get to a scope that exists, by the scopes and links of the settings."""
+    rest = scope.split(":")[2:]
+    session = settings.session
+    if rest == ["main"]:
+        return session.dm_scope is DmScope.MAIN
+    if len(rest) < 2:  # noqa: PLR2004 - not a key of ours.
+        return True
+    if rest[-2] != "direct":
+        return (rest[-2] == "sender") is (session.group_scope is GroupScope.PER_SENDER)
+    if _DM_SCOPES.get(len(rest)) is not session.dm_scope:
+        return False
+    # In `per-peer` the key has no channel, and a link of any channel counts.
+    channel, person = (None if rest[0] == "direct" and len(rest) == 2 else rest[0]), rest[-1]  # noqa: PLR2004
+    linked = [
+        (name, *each.split(":", 1))
+        for name, ids in session.identity_links.items()
+        for each in ids
+        if channel is None or each.startswith(f"{channel}:")
+    ]
+    if person.startswith("~"):
+        return any(name == person[1:] for name, _, _ in linked)
+    return not any(_encoded(peer) == person for _, _, peer in linked)
+
+
 def _group_scope(settings: Settings, address: Address, sender: Sender) -> str:
     parts = [address.channel]
     # Session keys of single-account setups stay short, and stay the same when an account is added.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from config import Binding, DmScope, GroupScope, SessionSettings, Settings
 from gateway.contract import Address, PeerKind, Sender
 from gateway.errors import Refused
-from gateway.routing import route
+from gateway.routing import is_reachable, route
 from gateway.sessions.keys import parse_key
 
 ALICE = Sender(id="alice-1")
@@ -176,3 +176,47 @@ def test_a_scope_key_is_plain_and_is_no_session_key(address: Address, sender: Se
     key = scope(address, settings(group_scope=GroupScope.PER_SENDER), sender)
     assert re.fullmatch(r"[A-Za-z0-9._@+=%:-]+", key)
     assert parse_key(key) == (key, 1)
+
+
+links = st.dictionaries(
+    st.from_regex(r"[a-z]{1,4}", fullmatch=True), st.lists(st.tuples(slugs, ids), max_size=3), max_size=2
+)
+
+
+@given(addresses, senders, st.sampled_from(DmScope), st.sampled_from(GroupScope), links)
+def test_the_scope_of_a_message_is_reachable(
+    address: Address, sender: Sender, dm: DmScope, group: GroupScope, linked: dict[str, list[tuple[str, str]]]
+) -> None:
+    # An id belongs to one person.
+    owners = {f"{channel}:{peer}": name for name, ids in linked.items() for channel, peer in ids}
+    names = {name: tuple(each for each, owner in owners.items() if owner == name) for name in linked}
+    # Without a channel in the key, a link of one channel hides the same id of all channels.
+    if dm is DmScope.PER_PEER:
+        names = {
+            name: tuple(f"{address.channel}:{each.split(':', 1)[1]}" for each in ids) for name, ids in names.items()
+        }
+    session = SessionSettings.model_construct(dm_scope=dm, group_scope=group, identity_links=names)
+    settings = Settings().model_copy(update={"session": session})
+    try:
+        scope = route(settings, address, sender).scope
+    except Refused:
+        return
+    assert is_reachable(settings, scope)
+
+
+@pytest.mark.parametrize(
+    ("scope", "session"),
+    [
+        ("agent:main:telegram:direct:42", {"dm_scope": "main"}),
+        ("agent:main:telegram:direct:42", {"dm_scope": "per-peer"}),
+        ("agent:main:telegram:direct:42", {"dm_scope": "per-account-channel-peer"}),
+        ("agent:main:main", {}),
+        ("agent:main:telegram:direct:42", {"identity_links": {"ada": ("telegram:42", "discord:7")}}),
+        ("agent:main:telegram:direct:~ada", {}),
+        ("agent:main:irc:direct:a%3Ab", {"identity_links": {"ada": ("irc:a:b",)}}),
+        ("agent:main:telegram:group:-5", {"group_scope": "per-sender"}),
+        ("agent:main:telegram:group:-5:sender:42", {}),
+    ],
+)
+def test_a_changed_setting_hides_a_scope(scope: str, session: dict[str, object]) -> None:
+    assert not is_reachable(Settings(session=SessionSettings.model_validate(session)), scope)

@@ -17,6 +17,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType
 
 from config import Settings
 from gateway.admin.client import ControlClient, is_running
+from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import FRAME_TIMEOUT, ListedSession, LocalArchive
 from gateway.backup.restore import require_complete_restore
 from gateway.data_dir import DataDirLock, prepare_data_dir
@@ -64,6 +65,19 @@ class RemoteArchive:
     async def delete(self, key: str) -> None:
         await self._control.post("/sessions/delete", {"key": key})
 
+    async def move(self, key: str, scope: str, *, activates: bool = False) -> SessionMeta:
+        wanted = {"key": key, "scope": scope} | ({"activates": "yes"} if activates else {})
+        query = urlencode(wanted, quote_via=quote)
+        async with await self._control.websocket(f"/sessions/move?{query}") as socket:
+            outcome = await _receive_outcome(socket)
+        return msgspec.convert(outcome["session"], SessionMeta)
+
+    async def move_belongings(self, source: str, target: str) -> list[str]:
+        query = urlencode({"source": source, "target": target}, quote_via=quote)
+        async with await self._control.websocket(f"/sessions/move-belongings?{query}") as socket:
+            outcome = await _receive_outcome(socket)
+        return msgspec.convert(outcome["left"], list[str])
+
     async def verify(self) -> VerifyReport:
         async with await self._control.websocket("/sessions/verify") as socket:
             outcome = await _receive_outcome(socket)
@@ -94,8 +108,12 @@ async def open_archive(settings: Settings, *, as_found: bool = False) -> AsyncIt
 @asynccontextmanager
 async def open_local_archive(settings: Settings, *, as_found: bool = False) -> AsyncIterator[LocalArchive]:
     """Open the files under the lock. With `as_found` nothing is repaired, and only `verify` works."""
-    async with open_stores(settings, as_found=as_found) as (manager, _):
-        yield LocalArchive(manager)
+    async with open_stores(settings, as_found=as_found) as (manager, spool):
+        mover = None
+        if spool is not None:
+            files = FileStore(settings.gateway.data_dir / "files", settings.files.max_stored_bytes)
+            mover = SessionMover(lambda: settings, manager, spool, files)
+        yield LocalArchive(manager, mover)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
+from gateway.admin.session_move import SessionMover, scope_of
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
@@ -39,8 +40,14 @@ class LocalArchive:
     All methods raise `Refused`, with a message for the operator, if they cannot do their work.
     """
 
-    def __init__(self, manager: SessionManager, delete: Callable[[str], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        manager: SessionManager,
+        mover: SessionMover | None = None,
+        delete: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self._manager = manager
+        self._mover = mover
         self._delete = delete or manager.delete
 
     async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
@@ -75,6 +82,22 @@ class LocalArchive:
         self._require_session(key)
         await self._delete(key)
 
+    async def move(self, key: str, scope: str, *, activates: bool = False) -> SessionMeta:
+        """Move a session to another scope, where it gets the next free number."""
+        self._require_session(key)
+        with _refuse_os_errors("Can't move the session"):
+            return await self._require_mover().move(key, scope_of(scope), activates=activates)
+
+    async def move_belongings(self, source: str, target: str) -> list[str]:
+        """Move what belongs to a scope and not to one session. Return sentences about what stays."""
+        with _refuse_os_errors("Can't move the notes or the workspace"):
+            return await self._require_mover().move_belongings(scope_of(source), scope_of(target))
+
+    def _require_mover(self) -> SessionMover:
+        if self._mover is None:
+            raise Refused("Sessions can't be moved while their files are only looked at.")
+        return self._mover
+
     async def verify(self) -> VerifyReport:
         with _refuse_os_errors("Can't read the sessions folder"):
             return await self._manager.verify()
@@ -102,9 +125,11 @@ MAX_LINES = 100_000
 _T = TypeVar("_T")
 
 
-def session_routes(sessions: SessionManager, delete_session: Callable[[str], Awaitable[None]]) -> list[Route]:
+def session_routes(
+    sessions: SessionManager, mover: SessionMover, delete_session: Callable[[str], Awaitable[None]]
+) -> list[Route]:
     """Return the routes. `delete_session` also ends the work of the session."""
-    archive = LocalArchive(sessions, delete_session)
+    archive = LocalArchive(sessions, mover, delete_session)
 
     async def list_sessions(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         async for listed in archive.sessions(query.get("scope")):
@@ -133,6 +158,22 @@ def session_routes(sessions: SessionManager, delete_session: Callable[[str], Awa
 
         return await _run_websocket(request, talk)
 
+    async def move(request: web.Request, _: Caller) -> web.StreamResponse:
+        async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
+            key, scope = required_text(request.query, "key"), required_text(request.query, "scope")
+            activates = "activates" in request.query
+            meta = await _with_keepalive(socket, archive.move(key, scope, activates=activates))
+            return {"session": msgspec.to_builtins(meta)}
+
+        return await _run_websocket(request, talk)
+
+    async def move_belongings(request: web.Request, _: Caller) -> web.StreamResponse:
+        async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
+            source, target = required_text(request.query, "source"), required_text(request.query, "target")
+            return {"left": await _with_keepalive(socket, archive.move_belongings(source, target))}
+
+        return await _run_websocket(request, talk)
+
     async def delete(request: web.Request, _: Caller) -> web.StreamResponse:
         await archive.delete(required_text(await request.json(), "key"))
         return web.json_response({"status": "deleted"})
@@ -143,6 +184,8 @@ def session_routes(sessions: SessionManager, delete_session: Callable[[str], Awa
         stream_route("/sessions/transcript", lambda query: archive.export(required_text(query, "key"))),
         Route(method="GET", path="/sessions/verify", access=Access.CONTROL, handle=verify),
         Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=import_session),
+        Route(method="GET", path="/sessions/move", access=Access.CONTROL, handle=move),
+        Route(method="GET", path="/sessions/move-belongings", access=Access.CONTROL, handle=move_belongings),
         Route(method="POST", path="/sessions/delete", access=Access.CONTROL, handle=delete),
     ]
 

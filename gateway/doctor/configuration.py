@@ -16,6 +16,7 @@ from gateway.contract import Address, Channel, CommandInfo, Line, OpenQuestion, 
 from gateway.conversation import Json
 from gateway.doctor.finding import Finding, Level, error, ok
 from gateway.errors import GatehouseError
+from gateway.sessions.storage.hidden import read_hidden_sessions
 from gateway.turns.agents import agent_faults
 
 PORT = "http.port"
@@ -59,7 +60,7 @@ def check_config(load: Callable[[], Loaded], *, is_running: bool) -> ConfigRepor
     return ConfigReport(
         source=loaded.source,
         problems=tuple(problems),
-        warnings=loaded.warnings,
+        warnings=(*loaded.warnings, *([str(hidden)] if (hidden := read_hidden_sessions(settings)) else [])),
         settings=settings,
         channels=channels,
     )

@@ -1,11 +1,16 @@
-"""Export and import of whole sessions, as the lines of their transcripts."""
+"""Export and import of whole sessions, as the lines of their transcripts, also under another key."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from functools import partial
+
+import msgspec
 
 from gateway.aio import WorkerThread
 from gateway.errors import Refused
 from gateway.sessions import entries as e
+from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
+from gateway.sessions.storage.codec import DamagedEntry, decode, encode
 from gateway.sessions.storage.transfer_files import BLOCK, ExportFile, ImportFile
 from gateway.sessions.store import SessionStore
 
@@ -65,6 +70,26 @@ async def import_lines(
     finally:
         await reader.submit(arrival.close)
     return meta_of(key, store.index.require(key))
+
+
+def readdress(line: bytes, key: str) -> bytes:
+    """Return a line of a transcript as it is in a copy of the session with another `key`."""
+    try:
+        entry = decode(line)
+    except DamagedEntry:
+        return line
+    scope, number = parse_key(key)
+    change = partial(msgspec.structs.replace, entry)
+    match entry:
+        case e.Header():
+            return encode(change(key=key, scope=scope, number=number, highest_number=number))
+        case e.Activated():
+            return encode(change(key=key, highest_number=number))
+        case e.Checkpoint():
+            state = msgspec.structs.replace(entry.state, number=number, highest_number=number)
+            return encode(change(key=key, state=state))
+        case _:
+            return line
 
 
 async def join_into_blocks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -2,7 +2,7 @@
 
 from gateway.spool.deletion import GRANT_FACTS, DeleteSession, DropEntries, grants_of_session
 from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
-from gateway.spool.moves import MoveToSession
+from gateway.spool.moves import MoveReminders, MoveRows, MoveToSession
 from gateway.spool.operations import (
     AddToInbox,
     AddToOutbox,
@@ -62,6 +62,8 @@ __all__ = [
     "MarkDelivered",
     "MarkSeen",
     "MarkSending",
+    "MoveReminders",
+    "MoveRows",
     "MoveToSession",
     "OnCommitted",
     "Operation",

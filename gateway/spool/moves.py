@@ -1,7 +1,8 @@
-"""Operations that bind rows of the spool to another session."""
+"""Operations that bind rows of the spool to another session or scope."""
 
 import sqlite3
 
+from gateway.spool.deletion import grants_of_session
 from gateway.spool.errors import WrongState
 from gateway.spool.operations import Operation, quoted
 from gateway.spool.rows import INBOX_OPEN
@@ -23,3 +24,39 @@ class MoveToSession(Operation, frozen=True, kw_only=True):
         moved = connection.execute(_MOVE_TO_SESSION, (self.session, self.number, self.turn))
         if not moved.rowcount:
             raise WrongState(f"{self.turn} cannot move to another session: it is not unfinished.")
+
+
+class MoveRows(Operation, frozen=True, kw_only=True):
+    """Let the messages and the approval grants of a session follow it to its new key `to`."""
+
+    session: str
+    to: str
+    scope: str
+    number: int
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "UPDATE inbox SET scope = ?, session = ?, number = ? WHERE session = ?",
+            (self.scope, self.to, self.number, self.session),
+        )
+        old, new = grants_of_session(self.session), grants_of_session(self.to)
+        connection.execute(
+            "UPDATE OR REPLACE facts SET name = ? || substr(name, ?) WHERE substr(name, 1, ?) = ?",
+            (new, len(old) + 1, len(old), old),
+        )
+
+
+class MoveReminders(Operation, frozen=True, kw_only=True):
+    """Let the reminders of a scope follow its sessions to the scope `to`, behind the numbers that exist there."""
+
+    scope: str
+    to: str
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        found = connection.execute("SELECT id FROM reminders WHERE scope = ? ORDER BY number", (self.scope,)).fetchall()
+        for (reminder,) in found:
+            connection.execute(
+                "UPDATE reminders SET scope = ?, number = "
+                "(SELECT coalesce(max(number), 0) + 1 FROM reminders WHERE scope = ?) WHERE id = ?",
+                (self.to, self.to, reminder),
+            )

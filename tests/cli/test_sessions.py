@@ -22,6 +22,7 @@ from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
+from gateway.spool import Spool
 from gateway.text import printable
 from tests.channels.terminal.pseudo_terminal import in_terminal
 from tests.daemon_process import COMMAND, DEFAULTS, TIMEOUT, environment, gatehouse, running, write_config
@@ -52,6 +53,9 @@ async def managed(data: Path) -> AsyncIterator[SessionManager]:
 @pytest.fixture
 async def home(tmp_path: Path) -> Path:
     write_config(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o700)
+    async with await Spool.open(tmp_path / "data"):
+        pass  # Sessions without a spool would be reported as an accident.
     async with managed(tmp_path / "data") as manager:
         await manager.resolve_active(SCOPE, agent="main", origin=ANN)
         await manager.append(
@@ -416,3 +420,54 @@ def test_columns_are_aligned_with_wide_and_combining_characters() -> None:
     assert format_table([("a\x1b[2J", "b"), ("\u6771\u4eac\n", "c"), ("e\u0301", "d")]) == (
         "a[2J   b\n\u6771\u4eac   c\ne\u0301      d"
     )
+
+
+def with_settings(home: Path, text: str) -> None:
+    path = home / "gatehouse.toml"
+    path.write_text(path.read_text() + text)
+
+
+def test_hidden_sessions_are_counted_and_moved(home: Path) -> None:
+    """As a process, with the daemon stopped and running. ANN has started all sessions of the home."""
+    with_settings(home, '\n[session]\ndm_scope = "main"\n')
+    check = gatehouse("config", "check", home=home)
+    assert "3 sessions are hidden in 2 scopes" in check.stdout + check.stderr
+    refused = gatehouse("sessions", "move", home=home)
+    assert refused.returncode == 2
+    assert refused.stdout.splitlines() == [
+        f"{SCOPE}: 2 sessions to agent:main:main",
+        f"{OTHER}: 1 session to agent:main:main",
+    ]
+    assert refused.stderr.endswith("Nothing was moved. Add --yes to move them.\n")
+    done = gatehouse("sessions", "move", "--yes", home=home)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "Moved 3 sessions."), done
+    listed = json.loads(fine("list", "--json", home=home))
+    assert sorted(each["key"] for each in listed) == ["agent:main:main", "agent:main:main#2", "agent:main:main#3"]
+    assert "hidden" not in gatehouse("config", "check", home=home).stderr
+    assert fine("verify", home=home).endswith("No problems found.\n")
+    assert fine("move", home=home) == "No session has to be moved.\n"
+    assert "no" in fine("show", "agent:main:main", "1", home=home)
+
+
+def test_a_scope_is_moved_through_the_running_daemon_and_by_the_files(served: Path) -> None:
+    target = "agent:main:web:direct:somebody"
+    before = json.loads(fine("export", SCOPE, "1", "--format", "json", home=served))
+    moved = json.loads(fine("move", SCOPE, target, "--yes", "--json", home=served))
+    assert moved == [{"from": SCOPE, "to": target}, {"from": f"{SCOPE}#2", "to": f"{target}#2"}]
+    after = json.loads(fine("export", target, "1", "--format", "json", home=served))
+    assert after["messages"] == before["messages"]
+    listed = {each["key"]: each for each in json.loads(fine("list", "--json", home=served))}
+    assert set(listed) == {target, f"{target}#2", OTHER}
+    assert listed[f"{target}#2"]["is_active"], "the active session stays the active one"
+    assert not transcript(served).exists()
+    assert fine("verify", home=served).endswith("No problems found.\n")
+    into = fine("move", OTHER, target, "--yes", home=served)
+    assert into.endswith("Moved 1 session.\n")
+    assert f"{target}#3" in fine("list", "--json", home=served), "numbers do not collide"
+
+
+@pytest.mark.parametrize("arguments", [["a"], [SCOPE, "nonsense"], ["agent:x:y", SCOPE], [SCOPE, SCOPE]])
+def test_a_wrong_move_is_refused(home: Path, arguments: list[str]) -> None:
+    done = gatehouse("sessions", "move", *arguments, "--yes", home=home)
+    assert done.returncode in {1, 2}
+    assert "Moved" not in done.stdout

@@ -11,6 +11,7 @@ from config import LogFormat, LogLevel
 from gateway.admin.session_routes import MAX_LINES
 from gateway.cli.common import command_parser, load_settings
 from gateway.cli.sessions.maintenance import delete, verify
+from gateway.cli.sessions.move import move
 from gateway.cli.sessions.show import list_sessions, show_session
 from gateway.cli.sessions.transfer import FORMATS, export, export_all, import_files
 from gateway.observability.logging import configure, secrets_in
@@ -19,7 +20,7 @@ _MAX_NUMBER = 10**18 - 1
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    parser = command_parser("sessions", "List, show, export, import, delete and verify sessions.", config)
+    parser = command_parser("sessions", "List, show, export, import, move, delete and verify sessions.", config)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     list_parser = commands.add_parser("list", help="list sessions")
@@ -55,6 +56,14 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     delete_parser.add_argument("--yes", action="store_true", help="don't ask for confirmation")
     _add_json(delete_parser)
 
+    move_parser = commands.add_parser("move", help="move sessions to another scope, after session.dm_scope has changed")
+    move_parser.add_argument(
+        "source", nargs="?", metavar="FROM", help="scope to move (default: all sessions that the settings hide)"
+    )
+    move_parser.add_argument("target", nargs="?", metavar="TO", help="scope to move it to, in full")
+    move_parser.add_argument("--yes", action="store_true", help="don't ask for confirmation")
+    _add_json(move_parser)
+
     verify_parser = commands.add_parser("verify", help="look for damage; exits with 1 if there is any")
     _add_json(verify_parser)
 
@@ -66,6 +75,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         if not options.all and options.name is None:
             export_parser.error("name a session by its SCOPE, or add --all")
         options.format = options.format or "jsonl"
+    if options.command == "move" and (options.source is None) != (options.target is None):
+        move_parser.error("name both scopes, FROM and TO, or neither")
     if options.command == "delete" and options.number is None and "#" not in options.name:
         delete_parser.error("add the NUMBER of the session to delete")
 
@@ -85,6 +96,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             return asyncio.run(import_files(settings, options))
         case "delete":
             return delete(settings, options)
+        case "move":
+            return move(settings, options)
         case _:
             return asyncio.run(verify(settings, options))
 

@@ -1,0 +1,120 @@
+"""Moves sessions to another scope, with everything in the spool and on the disk that belongs to them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+import structlog
+
+from config import Settings
+from gateway.errors import Refused
+from gateway.files.relocation import move_files, moved_line
+from gateway.files.store import FileStore
+from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries
+from gateway.sessions.keys import parse_key, session_key
+from gateway.sessions.retention import IsBusy, never_busy
+from gateway.sessions.storage.codec import DamagedEntry, decode
+from gateway.sessions.transfer import readdress
+from gateway.spool import MoveReminders, MoveRows, Spool
+
+log = structlog.get_logger()
+
+BUSY = "Session {number} has a running turn or waiting messages. Try again when it is idle."
+
+
+class SessionMover:
+    """A move copies the session under its new key, and then deletes the old one. Both have the same id.
+
+    After a crash in between, both exist. The next move of the old one finds the copy and only finishes the move.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        sessions: SessionManager,
+        spool: Spool,
+        files: FileStore,
+        is_busy: IsBusy = never_busy,
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._spool = spool
+        self._files = files
+        self._is_busy = is_busy
+
+    async def move(self, key: str, scope: str, *, activates: bool = False) -> SessionMeta:
+        """Move a session to `scope`, where it gets the next free number. Raises `Refused` with nothing lost.
+
+        If it `activates`, or the scope has no other session, the session becomes the active one.
+        """
+        meta = self._sessions.find(key)
+        if meta is None:
+            raise Refused("This session doesn't exist. `gatehouse sessions list` shows all sessions.")
+        if scope == meta.scope:
+            raise Refused("The session is in that scope already.")
+        if self._is_busy(key):
+            raise Refused(BUSY.format(number=meta.number))
+        copy = await self._find_copy(key, scope)
+        if copy is None:
+            copy = session_key(scope, self._sessions.next_number(scope))
+            await self._sessions.import_lines(scope, self._lines(key, copy))
+        # The copy must be on the disk, under its name, before the old transcript is deleted.
+        await self._sessions.flush()
+        if self._sessions.trouble:
+            raise Refused(f"{self._sessions.trouble} The session was copied but not removed: move it again later.")
+        now = self._sessions.find(key)
+        if self._is_busy(key) or (now is not None and now.last_accessed != meta.last_accessed):
+            await self._sessions.delete(copy)
+            raise Refused(BUSY.format(number=meta.number))
+        await self._spool.commit(MoveRows(session=key, to=copy, scope=scope, number=parse_key(copy)[1]))
+        await self._files.move_session(key, copy)
+        await self._sessions.delete(key)
+        moved = self._sessions.find(copy)
+        if moved is None:
+            raise Refused("The session was deleted while it was being moved.")
+        active = self._sessions.active(scope)
+        # A closed session stays closed: resuming it would open it.
+        if activates and moved.status is SessionStatus.ACTIVE and (active is None or active.key != copy):
+            await self._sessions.resume(scope, moved.number)
+        log.info("session_moved", session=key, to=copy)
+        return self._sessions.find(copy) or moved
+
+    async def move_belongings(self, source: str, target: str) -> list[str]:
+        """Move the reminders, notes and private workspaces of a scope. Return a sentence for each that stayed."""
+        if self._sessions.list(source):
+            return ["Reminders, notes and workspaces stay, because sessions are left in the old scope."]
+        await self._spool.commit(MoveReminders(scope=source, to=target))
+        left = await move_files(self._settings(), self._files, scopes=(source, target), keys={})
+        return [f"{path} stays, because the other scope has its own. Move its content by hand." for path in left]
+
+    async def _find_copy(self, key: str, scope: str) -> str | None:
+        """Return the key of the copy that an interrupted move has left."""
+        wanted = await self._id(key)
+        for other in self._sessions.list(scope):
+            if wanted and await self._id(other.key) == wanted:
+                return other.key
+        return None
+
+    async def _id(self, key: str) -> str:
+        async with aclosing(self._sessions.export_lines(key)) as lines:
+            try:
+                header = decode(await anext(lines, b""))
+            except DamagedEntry:
+                return ""
+        return header.id if isinstance(header, entries.Header) else ""
+
+    async def _lines(self, key: str, copy: str) -> AsyncIterator[bytes]:
+        async with aclosing(self._sessions.export_lines(key)) as lines:
+            async for line in lines:
+                yield moved_line(readdress(line, copy), key, copy)
+
+
+def scope_of(text: str) -> str:
+    """Return the scope that an operator has named in full. Raises `Refused` if it is not one."""
+    parts = text.split(":")
+    try:
+        is_scope = parse_key(text) == (text, 1)
+    except ValueError:
+        is_scope = False
+    if not is_scope or parts[0] != "agent" or len(parts) < 3 or not all(parts) or not text.isprintable():  # noqa: PLR2004
+        raise Refused(f"`{text}` is not a scope. Write it in full, like agent:main:web:direct:owner.")
+    return text
