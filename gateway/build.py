@@ -142,7 +142,7 @@ def build_daemon(
     migrations = ChatMigrations(live, spool)
     approvals = Approvals(live, sessions)
     grants = GrantBook(live, now=now)
-    browser = SessionBrowser(live, sessions, approvals)
+    browser = SessionBrowser(live, sessions, approvals, spool)
     channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool))
     downloads = AttachmentDownloads(live=live, store=store, sessions=sessions, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)

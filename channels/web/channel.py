@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from channels.websocket import WebSocketChannel
-from channels.websocket.wire import MessageFrame, link_to
+from channels.websocket.wire import message_frame
 from gateway.contract import Access, Caller, ChannelContext, Outbound, Receipt, Route
 from gateway.errors import Undeliverable
 from gateway.text.markdown import render_html
@@ -54,15 +54,7 @@ class WebChannel(WebSocketChannel):
         del path  # The gateway serves the file by its reference.
         if message.file is None:
             raise Undeliverable("There is no file to send.")
-        frame = MessageFrame(
-            key=key,
-            kind=message.kind,
-            text=f"[file: {message.file.name}]",
-            at=datetime.now(UTC),
-            session=message.session,
-            reply_to=message.reply_to,
-            file=link_to(message.file),
-        )
+        frame = message_frame(message, key=key, at=datetime.now(UTC))
         self._hub.broadcast(message.address.peer, frame)
         return Receipt(message_id=key)
 

@@ -10,7 +10,7 @@ from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import ClientConnection, RenderHtml
 from channels.websocket.hub import Hub
-from channels.websocket.wire import DraftFrame, MessageFrame
+from channels.websocket.wire import DraftFrame, message_frame
 from gateway.contract import (
     Address,
     Caller,
@@ -87,21 +87,7 @@ class WebSocketChannel:
         html = None
         if self._render is not None and not is_notice:
             html = await asyncio.to_thread(self._render, message.text)
-        frame = MessageFrame(
-            key=key,
-            kind=message.kind,
-            text=message.text,
-            at=datetime.now(UTC),
-            session=message.session,
-            reply_to=message.reply_to,
-            html=html,
-            buttons=message.buttons,
-            is_failure=message.is_failure,
-            details=message.details,
-            unanswered=message.unanswered,
-            is_question=message.is_question,
-            restored=message.restored,
-        )
+        frame = message_frame(message, key=key, at=datetime.now(UTC), html=html)
         # A queued frame counts as sent. If the last connection breaks before that, the hub moves it to the mailbox.
         is_connected = self._hub.broadcast(message.address.peer, frame)
         if not is_connected and (is_notice or self.keeps_replies):

@@ -20,6 +20,7 @@ from gateway.contract import (
     Inbound,
     KnowsSetup,
     Line,
+    OutboundKind,
     Sender,
     Verdict,
 )
@@ -101,18 +102,7 @@ class ClientConnection:
         needs_setup = isinstance(browser, KnowsSetup) and browser.needs_setup(self._address, self._sender)
         self._queue.put(wire.HelloFrame(name=self._sender.name, max_text_chars=limit, needs_setup=needs_setup))
         for question in self._browser.questions(self._address, self._sender):
-            asked = question.message
-            self._queue.put(
-                wire.MessageFrame(
-                    key=question.key,
-                    kind=asked.kind,
-                    text=asked.text,
-                    at=datetime.now(UTC),
-                    reply_to=asked.reply_to,
-                    buttons=asked.buttons,
-                    is_question=True,
-                )
-            )
+            self._queue.put(wire.message_frame(question.message, key=question.key, at=datetime.now(UTC)))
         try:
             with self._hub.joined(self._address.peer, self._queue):
                 async with asyncio.TaskGroup() as group:
@@ -183,7 +173,7 @@ class ClientConnection:
             case wire.HistoryRequest():
                 await self._send_history(frame.limit)
             case wire.CommandsRequest():
-                self._queue.put(wire.CommandsFrame(commands=self._browser.commands()))
+                self._queue.put(wire.CommandsFrame(commands=self._browser.commands(self._address, self._sender)))
 
     async def _accept(self, message: wire.ClientMessage) -> None:
         """Deliver a message to the core, and acknowledge it only then: until that the client may send it again."""
@@ -201,6 +191,9 @@ class ClientConnection:
         )
         try:
             verdict = await self._deliver(inbound)
+            if verdict is Verdict.DUPLICATE:
+                await self._send_earlier(message.id, inbound.sent_at)
+                return
         except Transient:
             self._queue.put(wire.ErrorFrame(text=NOT_NOW, id=message.id, can_retry=True))
             return
@@ -210,10 +203,29 @@ class ClientConnection:
             shown = "\n".join(filter(None, [message.text, *(f"[{file.kind}: {file.name}]" for file in message.files)]))
             echo = wire.EchoFrame(id=message.id, text=shown, at=inbound.sent_at)
             self._hub.broadcast(self._address.peer, echo, skip=self._queue)
-        elif verdict is Verdict.DUPLICATE:
-            # The client may have lost its connection before the answer came.
-            for answer in self._hub.recent_answers(self._address.peer, message.id):
-                self._queue.put(answer)
+
+    async def _send_earlier(self, message_id: str, at: datetime) -> None:
+        """Tell a client that resends a message what became of it. It may have lost its connection before the answer."""
+        earlier = await self._browser.earlier(self._address, self._sender, message_id)
+        self._queue.put(
+            wire.AckFrame(
+                id=message_id,
+                verdict=Verdict.DUPLICATE,
+                at=at,
+                turn=earlier.turn,
+                session=earlier.session,
+                is_finished=earlier.is_finished,
+            )
+        )
+        # The answers to commands are remembered for a while, and those of the agent are in the transcript.
+        recent = self._hub.recent_answers(self._address.peer, message_id)
+        for known in recent:
+            self._queue.put(known)
+        for answer in () if recent else earlier.answers:
+            html = None
+            if self._render is not None and answer.message.kind is OutboundKind.REPLY and answer.message.file is None:
+                html = await asyncio.to_thread(self._render, answer.message.text)
+            self._queue.put(wire.message_frame(answer.message, key=answer.key, at=answer.at, html=html))
 
     async def _send_history(self, limit: int) -> None:
         try:

@@ -98,7 +98,7 @@ class Hub:
     def recent_answers(self, peer: str, message_id: str) -> list[MessageFrame]:
         """Return recent messages to `peer` that answer `message_id`, whichever connection they were sent to.
 
-        Always empty without `keeps_replies`. Questions are left out: an open one is asked again when a client
+        Questions are left out: an open one is asked again when a client
         connects, and a closed one must not be taken for the answer.
         """
         recent = self._recent.get(peer, ())
@@ -147,8 +147,6 @@ class Hub:
         return evicted
 
     def _remember(self, peer: str, message: MessageFrame) -> None:
-        if not self._keeps_replies:
-            return
         recent = self._recent.setdefault(peer, deque(maxlen=MAX_RECENT_MESSAGES))
         if all(known.key != message.key for known in recent):
             recent.append(message)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from gateway.contract import AttachmentKind, Button, CommandInfo, Enclosure, SessionInfo, Verdict
+from gateway.contract import AttachmentKind, Button, CommandInfo, Enclosure, Outbound, SessionInfo, Verdict
 from gateway.text import clean
 from gateway.text.plain import in_bytes
 
@@ -64,12 +64,21 @@ class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_fie
     needs_setup: bool = False
 
 
-class AckFrame(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="type"):
-    """The core has decided on the message `id`; the client must not send it again."""
+class AckFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ack", tag_field="type"):
+    """The core has decided on the message `id`; the client must not send it again.
+
+    If the client has sent it before (verdict duplicate), the other fields say what became of it, and its answers
+    follow once more, with their old keys and with `reply_to`.
+    """
 
     id: str
     verdict: Verdict
     at: datetime
+    turn: str | None = None
+    """The keys of its answers are the turn, or start with the turn and a dot."""
+    session: int | None = None
+    is_finished: bool = False
+    """It was answered or dropped. Otherwise the answer is still to come."""
 
 
 class EchoFrame(msgspec.Struct, frozen=True, kw_only=True, tag="echo", tag_field="type"):
@@ -233,6 +242,27 @@ def parse_server_frame(data: str | bytes) -> ServerFrame | None:
         return _server_frames.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
+
+
+def message_frame(message: Outbound, *, key: str, at: datetime, html: str | None = None) -> MessageFrame:
+    """Return a message of the core as a frame. A file becomes a link, and its text names it."""
+    file = message.file
+    return MessageFrame(
+        key=key,
+        kind=message.kind,
+        text=message.text if file is None else f"[file: {file.name}]",
+        at=at,
+        session=message.session,
+        reply_to=message.reply_to,
+        html=html,
+        buttons=message.buttons,
+        is_failure=message.is_failure,
+        details=message.details,
+        unanswered=message.unanswered,
+        is_question=message.is_question,
+        restored=message.restored,
+        file=None if file is None else link_to(file),
+    )
 
 
 def link_to(file: Enclosure) -> FileLink:

@@ -29,12 +29,8 @@ def check_right(live: Live, inbound: Inbound, action: Action, *, is_owner: bool,
 
     `authors` are the ids of the people whose messages are undone.
     """
-    if is_owner:
-        return
-    if action is Action.CHOOSE_WORKSPACE:  # Workspaces are the owner's folders, whoever is in the scope.
-        raise Refused(action.value)
     address, sender = inbound.address, inbound.sender
-    if not is_shared(live, address, sender):
+    if is_owner or is_open_to_all(live, action, address, sender):
         return
     me = (address.channel, sender.id)
     # The transcript has no channels, so an author may be a linked id of any channel.
@@ -45,6 +41,13 @@ def check_right(live: Live, inbound: Inbound, action: Action, *, is_owner: bool,
     ):
         return
     raise Refused(action.value)
+
+
+def is_open_to_all(live: Live, action: Action, address: Address, sender: Sender) -> bool:
+    """Return whether people who are not owners may do `action` in this scope."""
+    if action is Action.CHOOSE_WORKSPACE:  # Workspaces are the owner's folders, whoever is in the scope.
+        return False
+    return not is_shared(live, address, sender)
 
 
 def is_shared(live: Live, address: Address, sender: Sender) -> bool:

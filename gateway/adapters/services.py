@@ -1,17 +1,38 @@
 """Services that a channel gets from the gateway: a session browser, and a small key-value store."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
 
 from config import Backend, ProviderKind
 from gateway.access.rules import Live, is_owner, may_talk
-from gateway.commands.registry import COMMANDS
-from gateway.contract import Address, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
+from gateway.commands.registry import usable_commands
+from gateway.contract import (
+    Address,
+    CommandInfo,
+    EarlierMessage,
+    Line,
+    OpenQuestion,
+    Outbound,
+    OutboundKind,
+    Sender,
+    SentMessage,
+    SessionInfo,
+)
 from gateway.errors import NotAccepted, Refused
 from gateway.files.outgoing import enclosure
+from gateway.outbound.draft_stream import join_paragraphs
 from gateway.routing import route
 from gateway.sessions import SessionManager
-from gateway.spool import SetFact, Spool, SpoolFull
+from gateway.sessions.history import VisibleLine
+from gateway.spool import InboxRow, SetFact, Spool, SpoolFull
+from gateway.spool.rows import INBOX_OPEN
 from gateway.turns.approvals import Approvals
+
+EARLIER_LINES = 200
+"""The newest lines of a session in which the answer to a repeated message is looked for."""
+USER = "user"
 
 
 class SessionBrowser:
@@ -21,10 +42,17 @@ class SessionBrowser:
     the sessions of another scope.
     """
 
-    def __init__(self, live: Live, sessions: SessionManager, approvals: Approvals) -> None:
+    def __init__(
+        self,
+        live: Live,
+        sessions: SessionManager,
+        approvals: Approvals,
+        spool: Spool,
+    ) -> None:
         self._live = live
         self._sessions = sessions
         self._approvals = approvals
+        self._spool = spool
 
     def sessions(self, address: Address, sender: Sender, guild: str | None = None) -> list[SessionInfo]:
         if not may_talk(self._live, address, sender, guild):
@@ -77,7 +105,26 @@ class SessionBrowser:
             if question.message.address == address
         ]
 
-    def commands(self) -> list[CommandInfo]:
+    async def earlier(self, address: Address, sender: Sender, event_id: str) -> EarlierMessage:
+        if not may_talk(self._live, address, sender):
+            return EarlierMessage()
+        try:
+            row = await self._spool.find_message(address, event_id)
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
+        if row is None or row.inbound.sender.id != sender.id:
+            return EarlierMessage()
+        turn = row.answered_by or row.turn
+        is_finished = row.state not in INBOX_OPEN
+        answers: list[SentMessage] = []
+        if is_finished:
+            with suppress(Refused):  # The session is gone, or cannot be read.
+                lines = await self._sessions.lines(row.session, EARLIER_LINES)
+                said = [line for line in lines if line.turn == turn and line.role != USER]
+                answers = _as_messages(row, turn, said)
+        return EarlierMessage(turn=turn, session=row.number, is_finished=is_finished, answers=tuple(answers))
+
+    def commands(self, address: Address | None = None, sender: Sender | None = None) -> list[CommandInfo]:
         return [
             CommandInfo(
                 name=command.name,
@@ -86,7 +133,7 @@ class SessionBrowser:
                 aliases=command.aliases,
                 is_personal=command.is_personal,
             )
-            for command in COMMANDS
+            for command in usable_commands(self._live, address, sender)
         ]
 
     def max_message_chars(self) -> int:
@@ -100,6 +147,27 @@ class SessionBrowser:
 
     def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
         return route(self._live.settings, self._live.first_address(address), sender, guild).scope
+
+
+def _as_messages(row: InboxRow, turn: str, lines: Sequence[VisibleLine]) -> list[SentMessage]:
+    """Return the answer of a turn as it was sent: one text, and its files behind it. The spool has forgotten the text.
+
+    They have the keys that they had then.
+    """
+    plain = Outbound(
+        address=row.inbound.address,
+        text=join_paragraphs(line.text for line in lines if line.file is None),
+        kind=OutboundKind.REPLY,
+        reply_to=row.inbound.message_id,
+        session=row.number,
+        is_failure=any(line.is_failure for line in lines),
+    )
+    messages = [SentMessage(key=turn, message=plain, at=lines[-1].ts)] if plain.text else []
+    files = [line for line in lines if line.file is not None]
+    for number, line in enumerate(files, start=1):
+        file = replace(plain, text="", is_failure=False, file=enclosure(line.file) if line.file else None)
+        messages.append(SentMessage(key=f"{turn}.file{number}", message=file, at=line.ts))
+    return messages
 
 
 class ChannelStore:

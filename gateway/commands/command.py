@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.access.rights import Action
 from gateway.contract import Button, Inbound, Outbound
 from gateway.errors import Refused
 from gateway.routing import Routed
@@ -36,6 +37,10 @@ class Command:
     """It waits for a model."""
     is_personal: bool = False
     """Its answer is of interest only to the person who sent it. Channels that can, show it to them only."""
+    is_for_owners: bool = False
+    """Only owners may use it. Its summary says so."""
+    right: Action | None = None
+    """What it does to a scope. In some scopes, only owners may do that."""
 
     @property
     def can_be_stopped(self) -> bool:

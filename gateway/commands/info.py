@@ -7,7 +7,7 @@ import msgspec
 from gateway.access.rules import Live
 from gateway.commands.agents import agent_of
 from gateway.commands.command import Answer, Call, Handlers
-from gateway.commands.registry import COMMANDS
+from gateway.commands.registry import usable_commands
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, current_plan
 from gateway.spool import Operation, SetFact, Spool, UsageTotal
@@ -55,8 +55,9 @@ class InfoCommands:
             "restart": self.restart,
         }
 
-    async def help(self, _call: Call) -> Answer:
-        rows = [f"/{command.name} {command.arguments}".rstrip() + f" - {command.summary}" for command in COMMANDS]
+    async def help(self, call: Call) -> Answer:
+        usable = usable_commands(self._live, call.inbound.address, call.inbound.sender)
+        rows = [f"/{command.name} {command.arguments}".rstrip() + f" - {command.summary}" for command in usable]
         return Answer(
             text="\n".join([*rows, "Everything else goes to the agent. Start with // to send text beginning with /."])
         )

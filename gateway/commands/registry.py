@@ -1,6 +1,9 @@
 """All commands. The parser, `/help` and the menus of the platforms are made from this list."""
 
+from gateway.access.rights import Action, is_open_to_all
+from gateway.access.rules import Live, is_owner
 from gateway.commands.command import Command, CommandKind
+from gateway.contract import Address, Sender
 
 # The next three are also used by name: a plain yes or no becomes APPROVE or DENY, and RETRY is run as a turn.
 APPROVE = Command(
@@ -47,6 +50,7 @@ COMMANDS: tuple[Command, ...] = (
         aliases=("delete",),
         arguments="<number>",
         summary="Delete a session permanently",
+        right=Action.DELETE,
         kind=CommandKind.ORDERED,
     ),
     Command(
@@ -71,7 +75,12 @@ COMMANDS: tuple[Command, ...] = (
         kind=CommandKind.READING,
         is_personal=True,
     ),
-    Command(name="clear", summary="Make the agent forget this session so far", kind=CommandKind.QUEUED),
+    Command(
+        name="clear",
+        summary="Make the agent forget this session so far",
+        kind=CommandKind.QUEUED,
+        right=Action.CLEAR,
+    ),
     Command(name="undo", summary="Undo your last message and its answer", kind=CommandKind.QUEUED),
     RETRY,
     Command(
@@ -82,7 +91,13 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(name="agent", arguments="[name]", summary="List or switch agents", kind=CommandKind.QUEUED),
     Command(name="model", arguments="[name]", summary="List or switch models", kind=CommandKind.QUEUED),
-    Command(name="workspace", arguments="[name]", summary="List or switch workspaces", kind=CommandKind.QUEUED),
+    Command(
+        name="workspace",
+        arguments="[name]",
+        summary="List or switch workspaces (owner)",
+        kind=CommandKind.QUEUED,
+        right=Action.CHOOSE_WORKSPACE,
+    ),
     Command(name="tools", summary="List the tools of the agent", kind=CommandKind.READING, is_personal=True),
     Command(name="reminders", aliases=("reminders list",), summary="List the reminders of this chat", is_personal=True),
     Command(
@@ -115,13 +130,48 @@ COMMANDS: tuple[Command, ...] = (
         aliases=("pair list",),
         summary="List access requests and approved people (owner)",
         is_personal=True,
+        is_for_owners=True,
     ),
-    Command(name="pair approve", arguments="<code>", summary="Approve an access request (owner)", is_personal=True),
-    Command(name="pair deny", arguments="<code>", summary="Deny an access request (owner)", is_personal=True),
-    Command(name="pair revoke", arguments="<id>", summary="Revoke someone's access (owner)", is_personal=True),
-    Command(name="restart", summary="Restart the gateway; no messages are lost (owner)"),
+    Command(
+        name="pair approve",
+        arguments="<code>",
+        summary="Approve an access request (owner)",
+        is_personal=True,
+        is_for_owners=True,
+    ),
+    Command(
+        name="pair deny",
+        arguments="<code>",
+        summary="Deny an access request (owner)",
+        is_personal=True,
+        is_for_owners=True,
+    ),
+    Command(
+        name="pair revoke",
+        arguments="<id>",
+        summary="Revoke someone's access (owner)",
+        is_personal=True,
+        is_for_owners=True,
+    ),
+    Command(name="restart", summary="Restart the gateway; no messages are lost (owner)", is_for_owners=True),
     Command(name="help", aliases=("start",), summary="Show this list", is_personal=True),
 )
 
 BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
 """Commands by their names and aliases."""
+
+
+def usable_commands(live: Live, address: Address | None = None, sender: Sender | None = None) -> list[Command]:
+    """Return the commands that `sender` may use in a chat, for menus. Without a chat: all but those for owners.
+
+    The handlers check again: a menu may be out of date.
+    """
+    if address is None or sender is None:
+        return [command for command in COMMANDS if not command.is_for_owners]
+    if is_owner(live, address, sender):
+        return list(COMMANDS)
+    return [
+        command
+        for command in COMMANDS
+        if not command.is_for_owners and (not command.right or is_open_to_all(live, command.right, address, sender))
+    ]

@@ -13,7 +13,16 @@ from gateway.contract.abilities import (
     SendsFiles,
     ShowsTyping,
 )
-from gateway.contract.browsing import Browser, CommandInfo, KnowsSetup, Line, OpenQuestion, SessionInfo
+from gateway.contract.browsing import (
+    Browser,
+    CommandInfo,
+    EarlierMessage,
+    KnowsSetup,
+    Line,
+    OpenQuestion,
+    SentMessage,
+    SessionInfo,
+)
 from gateway.contract.channel import (
     Channel,
     ChannelContext,
@@ -55,6 +64,7 @@ __all__ = [
     "Deliver",
     "Drafts",
     "DropsRepeats",
+    "EarlierMessage",
     "Edits",
     "Enclosure",
     "FetchesFiles",
@@ -80,6 +90,7 @@ __all__ = [
     "Route",
     "Sender",
     "SendsFiles",
+    "SentMessage",
     "SessionInfo",
     "ShowsTyping",
     "TextLimit",

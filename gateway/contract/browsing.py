@@ -61,6 +61,29 @@ class OpenQuestion:
     message: Outbound
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentMessage:
+    """A message that answers another one, with its key."""
+
+    key: str
+    message: Outbound
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierMessage:
+    """What became of a message that was delivered before, for a client that sends it again.
+
+    `turn` and `session` are those in which it is answered; None for a command that was answered at once, and about two
+    days later. `answers` are those of the agent.
+    """
+
+    turn: str | None = None
+    session: int | None = None
+    is_finished: bool = True
+    answers: tuple[SentMessage, ...] = ()
+
+
 class Browser(Protocol):
     """Gives a channel access to the sessions of one chat, and of no other."""
 
@@ -76,7 +99,11 @@ class Browser(Protocol):
     def questions(self, address: Address, sender: Sender) -> list[OpenQuestion]:
         """Return the open questions of this chat, for a client that reconnects and shows them again."""
 
-    def commands(self) -> list[CommandInfo]: ...
+    async def earlier(self, address: Address, sender: Sender, event_id: str) -> EarlierMessage:
+        """Return what became of the message `event_id` of this chat, whose verdict was `DUPLICATE` this time."""
+
+    def commands(self, address: Address | None = None, sender: Sender | None = None) -> list[CommandInfo]:
+        """Return the commands that `sender` may use in this chat. Without a chat: all but those for owners."""
 
     def max_message_chars(self) -> int:
         """Return how long the text of a message may be. Longer ones are refused."""

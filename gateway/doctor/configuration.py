@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from config import ConfigError, HttpSettings, Loaded, Problem, Settings
 from gateway.adapters.registry import ChannelRegistry
-from gateway.contract import Address, Channel, CommandInfo, Line, OpenQuestion, Sender, SessionInfo
+from gateway.contract import Address, Channel, CommandInfo, EarlierMessage, Line, OpenQuestion, Sender, SessionInfo
 from gateway.conversation import Json
 from gateway.doctor.finding import Finding, Level, error, ok
 from gateway.errors import GatehouseError
@@ -123,7 +123,10 @@ class NoSessions:
     def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
         return []
 
-    def commands(self) -> list[CommandInfo]:
+    async def earlier(self, _address: Address, _sender: Sender, _event_id: str) -> EarlierMessage:
+        return EarlierMessage()
+
+    def commands(self, _address: Address | None = None, _sender: Sender | None = None) -> list[CommandInfo]:
         return []
 
     def max_message_chars(self) -> int:

@@ -14,6 +14,7 @@ from gateway.contract import (
     ChannelContext,
     CommandInfo,
     Deliver,
+    EarlierMessage,
     Inbound,
     Line,
     OpenQuestion,
@@ -31,6 +32,8 @@ class StubBrowser:
     infos: list[SessionInfo] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     open_questions: list[OpenQuestion] = field(default_factory=list)
+    earlier_messages: dict[str, EarlierMessage] = field(default_factory=dict)
+    """By their event ids."""
     asked_for: list[tuple[Address, Sender]] = field(default_factory=list)
 
     def sessions(self, address: Address, sender: Sender, _guild: str | None = None) -> list[SessionInfo]:
@@ -44,7 +47,10 @@ class StubBrowser:
     def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
         return self.open_questions
 
-    def commands(self) -> list[CommandInfo]:
+    async def earlier(self, _address: Address, _sender: Sender, event_id: str) -> EarlierMessage:
+        return self.earlier_messages.get(event_id, EarlierMessage())
+
+    def commands(self, _address: Address | None = None, _sender: Sender | None = None) -> list[CommandInfo]:
         return [CommandInfo(name="new", arguments="[title]", summary="Start a new conversation")]
 
     def max_message_chars(self) -> int:

@@ -1,11 +1,57 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gateway.adapters.services import ChannelStore, InMemoryStore, SessionBrowser
-from gateway.contract import Address, Notebook, PeerKind, Sender
+from gateway.contract import Address, EarlierMessage, Notebook, PeerKind, Sender, Verdict
+from gateway.daemon import Daemon
 from gateway.spool import Spool
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import Parrot, Slow, gateway, settings
+
+ANN = Sender(id="ann", is_owner=True)
+CHAT = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ann")
+
+
+async def earlier(daemon: Daemon, event_id: str, sender: Sender = ANN, address: Address = CHAT) -> EarlierMessage:
+    browser = SessionBrowser(daemon.live, daemon.sessions, daemon.approvals, daemon.spool)
+    return await browser.earlier(address, sender, event_id)
+
+
+def texts(found: EarlierMessage) -> list[str]:
+    return [answer.message.text for answer in found.answers]
+
+
+async def test_a_repeated_message_finds_its_answer_after_a_restart(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
+        for event, text in (("e1", "hello"), ("e2", "again"), ("e3", "/whoami")):
+            await chat.say(text, peer="ann", sender=ANN, event_id=event)
+            await chat.hear_message()
+    slow = Slow()
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        assert await chat.say("hello", peer="ann", sender=ANN, event_id="e1") is Verdict.DUPLICATE
+        found = await earlier(daemon, "e1")
+        assert (texts(found), found.session, found.is_finished) == (["heard: hello"], 1, True)
+        assert found.answers[0].key == found.turn
+        assert texts(await earlier(daemon, "e2")) == ["heard: again"]
+        assert await earlier(daemon, "e3") == EarlierMessage()
+        daemon.agents.replace("main", lambda main: replace(main, provider=slow))
+        await chat.say("wait", peer="ann", sender=ANN, event_id="e4")
+        found = await earlier(daemon, "e4")
+        assert (found.answers, found.is_finished) == ((), False)
+        slow.may_answer.set()
+
+
+async def test_the_answers_of_other_people_and_chats_are_not_found(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
+        for event, text in (("e1", "hello"), ("e2", "/whoami")):
+            await chat.say(text, peer="ann", sender=ANN, event_id=event)
+            await chat.hear_message()
+        others = [(Sender(id="ann"), CHAT), (Sender(id="bob", is_owner=True), structs.replace(CHAT, peer="bob"))]
+        for sender, address in others:
+            for event in ("e1", "e2", "e0"):
+                assert not texts(await earlier(daemon, event, sender, address))
 
 
 async def write_and_read(store: Notebook) -> dict[str, str]:
@@ -46,5 +92,5 @@ async def test_only_an_owner_without_a_model_is_told_to_set_one_up(
     configured = settings(tmp_path, providers={"x": provider}, agents={"main": {"provider": "x", "model": "m"}})
     address = Address(channel="loopback", kind=PeerKind.DIRECT, peer=sender.id)
     async with gateway(configured) as (daemon, _):
-        browser = SessionBrowser(daemon.live, daemon.sessions, daemon.approvals)
+        browser = SessionBrowser(daemon.live, daemon.sessions, daemon.approvals, daemon.spool)
         assert browser.needs_setup(address, sender) is is_needed

@@ -102,7 +102,8 @@ async def test_the_history_of_a_damaged_session_is_a_sentence_each_time(
     await begin_a_session(tmp_path)
     damage(transcript(tmp_path))
     async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
-        browser = SessionBrowser(daemon.live, daemon.sessions, Approvals(daemon.live, daemon.sessions))
+        approvals = Approvals(daemon.live, daemon.sessions)
+        browser = SessionBrowser(daemon.live, daemon.sessions, approvals, daemon.spool)
         with capture_logs() as logs:
             shown = [await browser.history(ADA, OWNER, limit=9) for _ in range(3)]
         if daemon.sessions.list("agent:main:loopback:direct:ada"):

@@ -95,7 +95,7 @@ async def test_a_turn_that_waits_for_an_approval_ends_and_its_question_is_hidden
         approve(daemon, EVE)
         await say(chat, "go")
         assert "May I use launch?" in await heard_by(chat, EVE)
-        browser = SessionBrowser(daemon.live, daemon.sessions, daemon.approvals)
+        browser = SessionBrowser(daemon.live, daemon.sessions, daemon.approvals, daemon.spool)
         assert len(browser.questions(EVES_CHAT, EVE)) == 1
         daemon.live.guest_book.guests.clear()
         assert browser.questions(EVES_CHAT, EVE) == []

@@ -20,6 +20,7 @@ from gateway.contract import (
     Caller,
     ChannelContext,
     CommandInfo,
+    EarlierMessage,
     Inbound,
     Line,
     OpenQuestion,
@@ -191,7 +192,10 @@ class FakeGateway:
     def questions(self, _address: Address, _sender: Sender) -> list[OpenQuestion]:
         return self.open_questions
 
-    def commands(self) -> list[CommandInfo]:
+    async def earlier(self, _address: Address, _sender: Sender, _event_id: str) -> EarlierMessage:
+        return EarlierMessage()
+
+    def commands(self, _address: Address | None = None, _sender: Sender | None = None) -> list[CommandInfo]:
         return [
             CommandInfo(name="new", arguments="[title]", summary="Start a new conversation"),
             CommandInfo(name="session list", arguments="", summary="List your conversations"),

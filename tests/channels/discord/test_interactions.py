@@ -9,10 +9,12 @@ from msgspec import structs
 from channels.discord.interactions import are_same_commands, command_text, session_choices, slash_commands
 from gateway.commands.registry import COMMANDS
 from gateway.contract import (
+    Address,
     CommandInfo,
     Inbound,
     Outbound,
     OutboundKind,
+    Sender,
     SessionInfo,
     Verdict,
 )
@@ -142,7 +144,7 @@ BROWSER_COMMANDS = [
 
 
 class CommandBrowser(StubBrowser):
-    def commands(self) -> list[CommandInfo]:
+    def commands(self, _address: Address | None = None, _sender: Sender | None = None) -> list[CommandInfo]:
         return BROWSER_COMMANDS
 
 

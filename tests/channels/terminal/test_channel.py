@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -10,11 +11,13 @@ from gateway.contract import (
     Address,
     Caller,
     Drafts,
+    EarlierMessage,
     HasRoutes,
     OffersButtons,
     Outbound,
     OutboundKind,
     PeerKind,
+    SentMessage,
     Verdict,
 )
 from gateway.testing import Core, StubBrowser, StubPulse
@@ -23,8 +26,8 @@ from tests.channels.websocket.harness import context, frame, running, say, servi
 ADA = Caller(name="ada", is_owner=True)
 
 
-def _channel(pulse: StubPulse | None = None) -> TerminalChannel:
-    channel = open_channel(context(StubBrowser(), pulse or StubPulse(), name="terminal"))
+def _channel(pulse: StubPulse | None = None, browser: StubBrowser | None = None) -> TerminalChannel:
+    channel = open_channel(context(browser or StubBrowser(), pulse or StubPulse(), name="terminal"))
     assert isinstance(channel, TerminalChannel)
     return channel
 
@@ -74,9 +77,13 @@ async def test_an_answer_waits_for_a_disconnected_client() -> None:
 async def test_a_resent_message_gets_its_answer_after_another_terminal_took_the_mailbox() -> None:
     """Two terminals reconnect at the same time, and the one that has asked nothing empties the mailbox."""
     pulse, core = StubPulse(), Core(verdict=Verdict.DUPLICATE)
-    channel = _channel(pulse)
+    browser = StubBrowser()
+    channel = _channel(pulse, browser)
     ada = Address(channel="terminal", kind=PeerKind.DIRECT, peer="ada")
-    await channel.send(Outbound(address=ada, text="hi", kind=OutboundKind.REPLY, reply_to="m1"), key="t1")
+    answer = Outbound(address=ada, text="hi", kind=OutboundKind.REPLY, reply_to="m1")
+    await channel.send(answer, key="t1")
+    sent = SentMessage(key="t1", message=answer, at=datetime.now(UTC))
+    browser.earlier_messages["m1"] = EarlierMessage(turn="t1", session=1, answers=(sent,))
     async with (
         running(channel, core, pulse),
         serving(channel.routes(), ADA) as client,

@@ -4,12 +4,13 @@ from itertools import count
 
 import pytest
 from aiohttp import WSMsgType
+from msgspec.structs import replace
 
 from channels.websocket.connection import FRAMES_PER_SECOND, MAX_BURST, MAX_REFUSALS, TokenBucket
 from channels.websocket.hub import MAX_CONNECTIONS
 from channels.websocket.send_queue import MAX_FRAMES, PAUSE_READING_AT
 from channels.websocket.wire import MAX_FRAME_SIZE
-from gateway.contract import Address, Line, PeerKind, Sender, SessionInfo, Verdict
+from gateway.contract import Address, EarlierMessage, Line, PeerKind, Sender, SentMessage, SessionInfo, Verdict
 from gateway.errors import NotAccepted
 from tests.channels.websocket.harness import NOON, Served, frame, outbound, running, say, serving_channel, transport_of
 
@@ -85,6 +86,23 @@ async def test_a_duplicate_is_not_echoed(served: Served) -> None:
         await frame(socket, "ack")
         await served.channel.send(outbound("next"), key="k")
         assert (await other.receive_json())["type"] == "message"
+
+
+async def test_a_client_that_resends_a_message_gets_its_answers_again(served: Served) -> None:
+    served.core.verdict = Verdict.DUPLICATE
+    answer = replace(outbound("*hi*", session=3), reply_to="m1")
+    sent = (SentMessage(key="t1", message=answer, at=NOON),)
+    served.browser.earlier_messages["m1"] = EarlierMessage(turn="t1", session=3, answers=sent)
+    served.browser.earlier_messages["m2"] = EarlierMessage(turn="t2", session=3, is_finished=False)
+    async with served.connected() as socket:
+        await say(socket, "hello", "m1")
+        ack = await frame(socket, "ack")
+        assert (ack["verdict"], ack["turn"], ack["session"], ack["is_finished"]) == ("duplicate", "t1", 3, True)
+        again = await frame(socket, "message")
+        assert (again["key"], again["reply_to"], again["session"], again["text"]) == ("t1", "m1", 3, "*hi*")
+        await say(socket, "hello", "m2")
+        ack = await frame(socket, "ack")
+        assert (ack["turn"], "is_finished" in ack) == ("t2", False)
 
 
 async def test_a_client_gets_its_own_sessions_history_and_commands(served: Served) -> None:
