@@ -214,7 +214,7 @@ async def test_an_agent_calls_the_tools_of_a_server(tmp_path: Path) -> None:
             await chat.say("what is 40 and 2?")
             assert (await chat.hear_message()).text == "It is 42."
             await chat.say("/tools")
-            assert "`sums__add` - Add two numbers." in (await chat.hear_message()).text
+            assert "sums__add - Add two numbers." in (await chat.hear_message()).text
     first, second = (request.body for request in model.requests)
     assert {tool["function"]["name"].partition("__")[0] for tool in first["tools"]} == {"sums"}
     assert second["messages"][-1]["content"] == "42"
@@ -226,7 +226,7 @@ async def test_tools_and_status_name_tools_that_were_left_out(tmp_path: Path) ->
         (server,) = daemon.mcp
         await until(lambda: not server.trouble)
         await chat.say("/tools")
-        assert "Left out: `huge` of sums: its schema has 50," in (await chat.hear_message()).text
+        assert "Left out: huge of sums: its schema has 50," in (await chat.hear_message()).text
         await chat.say("/status")
         assert "Left out of the MCP server sums: 1 tool. /tools says why." in (await chat.hear_message()).text
         assert [finding.about for finding in check_mcp(daemon.mcp) if "`huge` is left out" in finding.message]
