@@ -50,7 +50,7 @@ from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import GatewayStatus
 from gateway.outbound.delivery import Delivery
-from gateway.outbound.long_replies import LongReplies
+from gateway.outbound.long_replies import LongReplies, max_reply_parts
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import Reminders, ReminderScheduler
 from gateway.sessions import SessionManager
@@ -154,6 +154,7 @@ def build_daemon(
         file_path=store.path,
         metrics=metrics,
         may_receive=partial(may_receive, live),
+        max_parts=partial(max_reply_parts, live),
     )
 
     # Agents, and their costs.
@@ -214,7 +215,7 @@ def build_daemon(
         busy=busy,
         meter=meter,
         metrics=metrics,
-        long_replies=LongReplies(live, channels.by_identity, store, sessions),
+        long_replies=LongReplies(live, channels.by_identity, store, sessions, delivery.streamed_parts),
     )
     slots = JobSlots(settings.gateway.max_parallel_turns)
     turns = TurnRunner(

@@ -16,7 +16,7 @@ from channels.telegram.markup import render, visible_length
 from channels.telegram.wire import keyboard, target_of
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Transient, Undeliverable
-from gateway.text import clean, split
+from gateway.text import clean
 
 log = structlog.get_logger()
 
@@ -75,9 +75,7 @@ class TelegramSender:
         is_possible = self.has_drafts and message.address.kind is PeerKind.DIRECT
         if not is_possible or self._clock() < self._no_drafts_before:
             return
-        # Of a long answer, show the last part: that is where it grows.
-        text = (split(clean(message.text), self._limit.size, self._limit.measure) or [""])[-1]
-        formatted = await self._format(OutgoingText(text=text))
+        formatted = await self._format(OutgoingText(text=clean(message.text)))
         try:
             # Telegram wants a draft id that is a number and not zero.
             await self._api.show_draft(target_of(message.address), crc32(key.encode()) or 1, formatted)

@@ -39,7 +39,11 @@ class Drafts(Protocol):
         """
 
     async def draft(self, message: Outbound, *, key: str) -> None:
-        """Show `message.text`, the whole answer so far. A draft may be dropped. Never raises for a lost connection."""
+        """Show `message.text`, the whole answer so far. A draft may be dropped. Never raises for a lost connection.
+
+        If the channel implements `Edits` too, the text is never longer than a message: of a longer answer, the core
+        sends the finished messages and shows the one that is being written, under its own key.
+        """
 
 
 @runtime_checkable

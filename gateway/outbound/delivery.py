@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from gateway.aio import backoff_delays
 from gateway.bounded import BoundedDict
-from gateway.contract import Address, Channel, Enclosure, Outbound, OutboundKind, Receipt
+from gateway.contract import Address, Channel, Enclosure, Outbound, OutboundKind, Receipt, TextLimit
 from gateway.contract.abilities import abilities_of
 from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Metrics
 from gateway.outbound.delivery_health import DeliveryHealth
-from gateway.outbound.draft_stream import DraftStore, DraftStream
+from gateway.outbound.draft_stream import DraftStore, DraftStream, part_key
 from gateway.spool import (
     AddToOutbox,
     MarkDead,
@@ -58,6 +58,11 @@ GIVE_UP_AFTER = 24 * 3600.0
 """Seconds of retries after which a message is set aside. `gatehouse spool retry` sends it again."""
 
 
+def part_size(limit: TextLimit) -> int:
+    """Return how long a part may be."""
+    return limit.size - limit.measure(POSSIBLY_REPEATED)
+
+
 def split_into_parts(
     message: Outbound,
     *,
@@ -85,7 +90,7 @@ def split_into_parts(
             notes = (f"(I have a file for you, but can't send it here: {_described(file)})" for file in unsendable)
             message = replace(message, text="\n\n".join(filter(None, [message.text, *notes])))
             files = [file for file in files if file.size <= max_file]
-        texts = split(message.text, limit.size - limit.measure(POSSIBLY_REPEATED), limit.measure)
+        texts = split(message.text, part_size(limit), limit.measure)
         buttons = message.buttons[: can.max_buttons]
         is_marked = is_next and not can.repeats_dropped_for
     parts = []
@@ -94,7 +99,7 @@ def split_into_parts(
         is_whole = text == message.text and part_buttons == message.buttons
         parts.append(
             AddToOutbox(
-                key=f"{key}.{number}" if number else key,
+                key=part_key(key, number),
                 turn=turn,
                 message=message if is_whole else replace(message, text=text, buttons=part_buttons),
                 at=at,
@@ -125,6 +130,7 @@ class Delivery:
         metrics: Metrics | None = None,
         health: DeliveryHealth | None = None,
         may_receive: Callable[[Outbound], bool] = lambda _: True,
+        max_parts: Callable[[Address], int] = lambda _: 0,
     ) -> None:
         self._channels = channels
         self._spool = spool
@@ -134,6 +140,7 @@ class Delivery:
         self._metrics = metrics or Metrics()
         self.health = health or DeliveryHealth()
         self._may_receive = may_receive
+        self._max_parts = max_parts
         self._drafts = DraftStore(spool, now)
         self._without_channel: list[OutboxRow] = []
         """Rows that wait for their channel to be enabled."""
@@ -171,9 +178,15 @@ class Delivery:
             parts += self.compose(message, key=key, turn=turn, files=files)
         return parts
 
-    def forget_draft(self, turn: str) -> list[Operation]:
-        """Forget the draft of a turn that ends without a message. Return the operations for that."""
-        return self._drafts.drop(turn)
+    def forget_drafts(self, turn: str, parts: Sequence[AddToOutbox]) -> list[Operation]:
+        """Forget the drafts of a turn that none of its `parts` replaces. Return the operations for that."""
+        replaced = {part.key for part in parts}
+        unused = [key for key in self._drafts.keys_of(turn) if key not in replaced]
+        return [operation for key in unused for operation in self._drafts.drop(key)]
+
+    def streamed_parts(self, turn: str) -> int:
+        """Return how many messages of the answer of `turn` are in its chat already."""
+        return len(self._drafts.keys_of(turn))
 
     def _is_clear(self, chat: str) -> bool:
         """Whether every earlier message of the chat has been sent, so that a new one is sent next."""
@@ -226,13 +239,16 @@ class Delivery:
 
     def stream_draft(self, template: Outbound, *, turn: str) -> DraftStream:
         """Return the stream that shows the answer of `turn` while it is being written."""
+        channel = self._channel(template)
         return DraftStream(
-            channel=self._channel(template),
+            channel=channel,
             template=template,
             turn=turn,
             store=self._drafts,
             is_clear=partial(self._is_clear, _chat_key(template.address)),
             sleep=self._sleep,
+            part_size=part_size(channel.text_limit) if channel is not None else 0,
+            max_parts=self._max_parts(template.address),
         )
 
     async def _deliver(self, row: OutboxRow) -> None:

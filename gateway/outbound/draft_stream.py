@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import count, takewhile
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,7 @@ from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyp
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient
 from gateway.spool import DeleteDraft, Operation, SaveDraft, Spool, SpoolFull
+from gateway.text.splitting import GrowingText
 
 log = structlog.get_logger()
 
@@ -35,8 +36,16 @@ CLEAR_CHECK_INTERVAL = 0.1
 """Seconds between two checks whether all earlier messages of the chat have been sent."""
 
 
+def part_key(turn: str, number: int) -> str:
+    """Return the key of a part of the answer of `turn`, counted from 0."""
+    return f"{turn}.{number}" if number else turn
+
+
 class DraftStore:
-    """Drafts that are real messages in a chat, by turn. The final text replaces them, even after a crash."""
+    """Drafts that are real messages in a chat, by the key of their part.
+
+    The final text replaces them, even after a crash.
+    """
 
     def __init__(self, spool: Spool, now: Callable[[], datetime]) -> None:
         self._spool = spool
@@ -44,24 +53,33 @@ class DraftStore:
         self.receipts: dict[str, Receipt | None] = {}
         """None from just before the draft is sent until the platform has returned its id."""
         self.lost: set[str] = set()
-        """Turns whose draft may be in the chat under an unknown id: after a crash, or if the response was lost."""
+        """Drafts that may be in the chat under an unknown id: after a crash, or if the response was lost."""
 
     def restore(self, found: Mapping[str, Receipt | None]) -> None:
         """Load the drafts that were in their chats when the daemon stopped."""
         self.receipts.update(found)
-        self.lost.update(turn for turn, receipt in found.items() if receipt is None)
+        self.lost.update(key for key, receipt in found.items() if receipt is None)
 
-    async def keep(self, turn: str, receipt: Receipt | None) -> None:
-        self.receipts[turn] = receipt
-        await self._spool.commit(SaveDraft(turn=turn, receipt=receipt, at=self._now()))
+    async def keep(self, key: str, receipt: Receipt | None) -> None:
+        self.receipts[key] = receipt
+        await self._spool.commit(SaveDraft(turn=key, receipt=receipt, at=self._now()))
 
-    def drop(self, turn: str) -> list[Operation]:
-        """Forget the draft of a turn whose final text was sent or given up. Return the operations for that."""
-        if turn not in self.receipts:
+    def drop(self, key: str) -> list[Operation]:
+        """Forget the draft of a part whose final text was sent or given up. Return the operations for that."""
+        if key not in self.receipts:
             return []
-        del self.receipts[turn]
-        self.lost.discard(turn)
-        return [DeleteDraft(turn=turn)]
+        del self.receipts[key]
+        self.lost.discard(key)
+        return [DeleteDraft(turn=key)]
+
+    def keys_of(self, turn: str) -> list[str]:
+        """Return the keys of the parts of an answer that may be in its chat, in their order."""
+        keys = (part_key(turn, number) for number in count())
+        return list(takewhile(self.receipts.__contains__, keys))
+
+
+class _BecomesFile(Exception):
+    """The answer is longer than `max_parts`. The rest of it is not streamed."""
 
 
 class DraftStream:
@@ -69,6 +87,10 @@ class DraftStream:
 
     A channel without drafts gets a message that is edited. That message keeps its place in the chat, so it is sent
     only once the chat `is_clear`: all earlier messages have been sent.
+
+    When the answer outgrows a message, that message is finished where the answer will be split, and the stream goes on
+    in the next one. People can read on without the text moving away. All of this is a preview: the parts of the answer
+    are fixed when it is committed, and delivery edits the messages to them.
     """
 
     def __init__(
@@ -80,7 +102,11 @@ class DraftStream:
         store: DraftStore,
         is_clear: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]],
+        part_size: int,
+        max_parts: int = 0,
     ) -> None:
+        """Messages are cut at `part_size`. An answer of more than `max_parts` becomes a file; 0: it never does."""
+        self._max_parts = max_parts
         self._channel = channel
         self._template = template
         self._turn = turn
@@ -92,7 +118,11 @@ class DraftStream:
         self._paragraphs: Sequence[str] = ()
         self._deltas: Sequence[str] | None = None
         self._changed = asyncio.Event()
-        self._receipt = store.receipts.get(turn)
+        self._parts = GrowingText(part_size, channel.text_limit.measure) if channel is not None else None
+        self._number = 0
+        """The part that is being written."""
+        self._shown = ""
+        """The text of its message."""
         self._is_lost = False
         self._handles: list[asyncio.Handle] = []
         # Not in a task group: entering one for each answer costs more than most answers need.
@@ -132,10 +162,10 @@ class DraftStream:
         if not is_first or self._channel is None:
             return
         can = abilities_of(self._channel)
-        if can.drafts is not None and can.drafts.can_draft(self._template.address):
-            start = partial(self._start, "draft", partial(self._send_drafts, can.drafts))
-        elif can.edits is not None:
-            start = partial(self._start, "draft", partial(self._edit_message, self._channel, can.edits))
+        has_drafts = can.drafts is not None and can.drafts.can_draft(self._template.address)
+        if has_drafts or can.edits is not None:
+            drafts = can.drafts if has_drafts else None
+            start = partial(self._start, "draft", partial(self._stream, self._channel, drafts, can.edits))
         else:
             return
         # In the next iteration of the loop: an answer that is complete by then needs no draft.
@@ -155,36 +185,23 @@ class DraftStream:
         self._changed.clear()
         return join_paragraphs([*self._paragraphs, "".join(self._deltas or ())])
 
-    async def _send_drafts(self, drafts: Drafts) -> None:
-        if drafts.draft_pace >= FIRST_DRAFT_DELAY:
-            await self._sleep(FIRST_DRAFT_DELAY)
-        while True:
-            text = await self._next_text()
-            with suppress(ChannelError):  # A lost draft does no harm: the whole answer follows.
-                await drafts.draft(replace(self._template, text=text), key=self._turn)
-            await self._sleep(drafts.draft_pace)
-
-    async def _edit_message(self, channel: Channel, edits: Edits) -> None:
-        shown, limit = "", channel.text_limit
-        if edits.edit_pace >= FIRST_DRAFT_DELAY:
+    async def _stream(self, channel: Channel, drafts: Drafts | None, edits: Edits | None) -> None:
+        pace = drafts.draft_pace if drafts is not None else edits.edit_pace if edits is not None else 0.0
+        if pace >= FIRST_DRAFT_DELAY:
             await self._sleep(FIRST_DRAFT_DELAY)
         while True:
             await self._changed.wait()
-            while self._receipt is None and not self._is_clear():
-                await self._sleep(CLEAR_CHECK_INTERVAL)
-            text = (await self._next_text()).rstrip()
-            if text == shown or limit.measure(text) > limit.size:
-                continue
-            pause = edits.edit_pace
-            message = replace(self._template, text=text)
+            if drafts is None:
+                await self._wait_until_clear()
+            text = await self._next_text()
+            pause = pace
             try:
-                if self._receipt is None:
-                    request = self._send_first(channel, message)
-                else:
-                    request = edits.edit(self._receipt, message)
-                # Run to its end even if the turn ends now: a cancelled request may still arrive, after the final text.
-                await finish_before_cancel(request, grace=LAST_EDIT_TIMEOUT)
-                shown = text
+                if edits is not None:
+                    await self._show_parts(channel, drafts, edits, text)
+                elif drafts is not None:
+                    await drafts.draft(replace(self._template, text=text), key=self._turn)
+            except _BecomesFile:
+                return
             except SpoolFull:
                 log.debug("draft_not_stored", channel=channel.name)  # Its receipt, if there is one, is in memory.
             except Transient as error:
@@ -195,26 +212,58 @@ class DraftStream:
                 log.debug("draft_failed", channel=channel.name, reason=str(refusal))
             await self._sleep(pause)
 
-    async def _send_first(self, channel: Channel, message: Outbound) -> None:
-        """Send the message that is edited from then on, and store its receipt."""
+    async def _show_parts(self, channel: Channel, drafts: Drafts | None, edits: Edits, text: str) -> None:
+        """Finish the messages that are full, and show the one that is being written."""
+        assert self._parts is not None  # noqa: S101 - there is a channel.
+        while (finished := self._parts.finished_part(text)) is not None:
+            if 0 < self._max_parts <= self._number + 1:
+                raise _BecomesFile
+            await self._wait_until_clear()
+            await self._put(channel, edits, finished)
+            self._parts.next_part(text)
+            self._number, self._shown = self._number + 1, ""
+        growing = self._parts.unfinished_part(text)
+        key = part_key(self._turn, self._number)
+        if drafts is not None and self._store.receipts.get(key) is None:
+            await drafts.draft(replace(self._template, text=growing), key=key)
+        elif growing.rstrip():
+            await self._put(channel, edits, growing.rstrip())
+
+    async def _wait_until_clear(self) -> None:
+        while self._store.receipts.get(part_key(self._turn, self._number)) is None and not self._is_clear():
+            await self._sleep(CLEAR_CHECK_INTERVAL)
+
+    async def _put(self, channel: Channel, edits: Edits, text: str) -> None:
+        """Show `text` in the message of the current part."""
+        if text == self._shown:
+            return
+        key, message = part_key(self._turn, self._number), replace(self._template, text=text)
+        receipt = self._store.receipts.get(key)
+        request = self._send_first(channel, message, key) if receipt is None else edits.edit(receipt, message)
+        # Run to its end even if the turn ends now: a cancelled request may still arrive, after the final text.
+        await finish_before_cancel(request, grace=LAST_EDIT_TIMEOUT)
+        self._shown = text
+
+    async def _send_first(self, channel: Channel, message: Outbound, key: str) -> None:
+        """Send the message of a part, which is edited from then on, and store its receipt."""
         if abilities_of(channel).repeats_dropped_for:
             # The final send has the same key. It finds this message even if a crash loses the receipt.
-            self._receipt = await channel.send(message, key=self._turn)
+            receipt = await channel.send(message, key=key)
         else:
             # 1. Store that a draft may exist. 2. Send it. 3. Store its receipt.
             # After a crash between 2 and 3, the store says that a draft of unknown id may be in the chat.
-            await self._store.keep(self._turn, None)
+            await self._store.keep(key, None)
             self._is_lost = True
             try:
-                self._receipt = await channel.send(message, key=f"{self._turn}.draft")
+                receipt = await channel.send(message, key=f"{key}.draft")
                 self._is_lost = False
             except ChannelError as error:
                 self._is_lost = isinstance(error, Transient) and error.may_have_arrived
                 raise
             finally:  # Also when `LAST_EDIT_TIMEOUT` has cancelled the request.
                 if self._is_lost:
-                    self._store.lost.add(self._turn)
-        await self._store.keep(self._turn, self._receipt)
+                    self._store.lost.add(key)
+        await self._store.keep(key, receipt)
 
     async def _keep_typing(self, typing: ShowsTyping) -> None:
         while True:

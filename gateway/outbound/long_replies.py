@@ -1,18 +1,20 @@
 """Long replies: an answer that would take too many messages is sent as a file, with its beginning as a preview."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import structlog
 from msgspec.structs import replace
 
 from gateway.access.rules import Live
-from gateway.contract import Channel, Enclosure, Outbound
+from gateway.contract import Address, Channel, Enclosure, Outbound
 from gateway.contract.abilities import abilities_of
 from gateway.errors import Refused
 from gateway.files.store import FileStore, TooLarge, folder_of
+from gateway.outbound.delivery import part_size
 from gateway.sessions import SessionManager
 from gateway.text import split
 from gateway.text.plain import in_bytes
+from gateway.text.splitting import first_parts
 
 log = structlog.get_logger()
 
@@ -23,12 +25,25 @@ PREVIEW_SIZE = 800
 _BLOCK_CHARS = 1 << 18
 
 
+def max_reply_parts(live: Live, address: Address) -> int:
+    """Return how many messages an answer may take in a chat; 0 if there is no limit."""
+    own = live.rules(address).max_reply_parts
+    return live.settings.gateway.max_reply_parts if own is None else own
+
+
 class LongReplies:
     """Decides before a reply is committed. So the same is sent after a restart."""
 
     def __init__(
-        self, live: Live, channels: Mapping[tuple[str, str], Channel], store: FileStore, sessions: SessionManager
+        self,
+        live: Live,
+        channels: Mapping[tuple[str, str], Channel],
+        store: FileStore,
+        sessions: SessionManager,
+        streamed_parts: Callable[[str], int],
     ) -> None:
+        """`streamed_parts` tells how many messages of the answer of a turn are in its first chat already."""
+        self._streamed_parts = streamed_parts
         self._live = live
         self._channels = channels
         self._store = store
@@ -42,7 +57,7 @@ class LongReplies:
         """
         file: Enclosure | None = None
         shortened = []
-        for message in messages:
+        for number, message in enumerate(messages):
             channel = self._channels.get((message.address.channel, message.address.account))
             if channel is None or not self._is_too_long(channel, message):
                 shortened.append(message)
@@ -55,23 +70,31 @@ class LongReplies:
             if file.size > _max_file_bytes(channel):
                 shortened.append(message)
                 continue
-            limit = channel.text_limit
-            preview = split(message.text, min(PREVIEW_SIZE, limit.size // 2), limit.measure)[0].rstrip()
+            preview = self._preview(channel, message, streamed=0 if number else self._streamed_parts(turn))
             hint = f"*This answer is too long for a chat ({in_bytes(file.size)}). The file {FILE_NAME} has all of it.*"
             text = "\n\n".join(filter(None, [preview, hint, note]))
             shortened.append(replace(message, text=text, file=file))
         return shortened
+
+    def _preview(self, channel: Channel, message: Outbound, *, streamed: int) -> str:
+        """Return the first lines of a text, or all that has been streamed: people may be reading that."""
+        limit, can = channel.text_limit, abilities_of(channel)
+        if not streamed:
+            return split(message.text, min(PREVIEW_SIZE, limit.size // 2), limit.measure)[0].rstrip()
+        # Where the channel has drafts, one more part was shown as a draft, which disappears now.
+        has_draft = can.drafts is not None and can.drafts.can_draft(message.address)
+        parts = min(streamed + has_draft, max_reply_parts(self._live, message.address))
+        return first_parts(message.text, parts, part_size(limit), limit.measure)
 
     def _is_too_long(self, channel: Channel, message: Outbound) -> bool:
         limit = channel.text_limit
         length = limit.measure(message.text)
         if length <= limit.size or _max_file_bytes(channel) < 0:
             return False
-        rules = self._live.rules(message.address)
-        most = self._live.settings.gateway.max_reply_parts if rules.max_reply_parts is None else rules.max_reply_parts
+        most, size = max_reply_parts(self._live, message.address), part_size(limit)
         if most == 0:
             return False
-        return length > most * limit.size or len(split(message.text, limit.size, limit.measure)) > most
+        return length > most * size or len(split(message.text, size, limit.measure)) > most
 
     async def _store_text(self, text: str, turn: str, session: str) -> Enclosure:
         async def blocks() -> AsyncIterator[bytes]:

@@ -177,3 +177,52 @@ def _open_fence(text: str, start: int, end: int, fence: _Fence | None) -> _Fence
         elif marker.startswith(fence.marker) and not info:
             fence = None
     return fence
+
+
+def first_parts(text: str, count: int, size: int, measure: Measure = len) -> str:
+    """Return the beginning of `text`, up to the end of so many parts. A code fence that is open there is closed."""
+    splitter = _Splitter(text=text, size=size, measure=measure)
+    at, fence = 0, None
+    for _ in range(count):
+        part = splitter.next_part(at, fence)
+        at, fence = part.end, part.fence
+        if at == len(text):
+            break
+    return text[:at].rstrip() + (f"\n{fence.marker}" if fence is not None else "")
+
+
+class GrowingText:
+    """Cuts a text that grows at its end into the parts that `split` will make of it.
+
+    Only the last part still changes. Every call gets the whole text so far.
+    """
+
+    def __init__(self, size: int, measure: Measure = len) -> None:
+        self._size = size
+        self._measure = measure
+        self._at = 0
+        self._fence: _Fence | None = None
+
+    def finished_part(self, text: str) -> str | None:
+        """Return the current part if more text cannot change it, else None."""
+        # A cut depends only on text that would fit, and on the character behind it.
+        while self._measure(text[self._at :]) > self._size:
+            part = self._part(text)
+            if text[self._at : part.end].strip():
+                return part.text
+            self._at, self._fence = part.end, part.fence
+        return None
+
+    def next_part(self, text: str) -> None:
+        """Go on to the part behind the finished one."""
+        part = self._part(text)
+        self._at, self._fence = part.end, part.fence
+
+    def unfinished_part(self, text: str) -> str:
+        """Return the current part as far as it is known. It is never longer than a part may be."""
+        if self._at == 0 and self._measure(text) <= self._size:
+            return text
+        return self._part(text).text if text[self._at :].strip() else ""
+
+    def _part(self, text: str) -> _Part:
+        return _Splitter(text=text, size=self._size, measure=self._measure).next_part(self._at, self._fence)

@@ -152,7 +152,8 @@ class TurnRecorder:
         ]
         ended = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [SetInboxState(turn=each.turn, state=ended, answered_by=job.turn) for each in state.jobs]
-        operations = [*settled, *(parts or self._delivery.forget_draft(job.turn)), *self._meter.learned()]
+        unused_drafts = self._delivery.forget_drafts(job.turn, parts)
+        operations = [*settled, *parts, *unused_drafts, *self._meter.learned()]
         # Where one turn ends and the next begins:
         # 1. The next message is taken out of the lane before the commit. Nothing can overtake it after that.
         # 2. One commit ends this turn and begins the next. After a crash, both have happened or neither.
@@ -173,7 +174,7 @@ class TurnRecorder:
                 note = state.replies(f"*{state.note or DELETED}*", entitled)
                 parts = self._delivery.compose_all(note, turn=job.turn)
             spends = state.usage.uncommitted if state.usage is not None else []
-            sent = parts or self._delivery.forget_draft(job.turn)
+            sent = [*parts, *unused_drafts, *self._delivery.forget_drafts(job.turn, parts)]
             await retry_while_full(partial(self._spool.commit, *settled, *sent, *self._meter.learned(), *spends))
         else:
             state.following = replace(following, has_begun=True) if following is not None else None

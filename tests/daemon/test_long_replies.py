@@ -1,5 +1,6 @@
 """An answer that would take too many messages is sent as a file, with its beginning as a preview."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -103,8 +104,38 @@ async def test_a_channel_that_cannot_send_the_file_gets_the_answer_in_parts(tmp_
     channels: tuple[Channel, ...] = (Wire(), FileWire())
     async with gateway(settings(tmp_path)) as (daemon, _):
         for channel in channels:
-            replies = LongReplies(daemon.live, {("wire", "default"): channel}, daemon.store, daemon.sessions)
+            replies = LongReplies(
+                daemon.live, {("wire", "default"): channel}, daemon.store, daemon.sessions, lambda _: 0
+            )
             assert await replies.shorten([reply], turn="t", session=SCOPE, note="") == [reply]
             fitting = Outbound(address=ADDRESS, text=SENTENCE * 20)
             (sent,) = await replies.shorten([fitting], turn="t", session=SCOPE, note="")
             assert (sent.file is not None) == isinstance(channel, FileWire)
+
+
+async def test_messages_that_were_streamed_stay_when_the_answer_becomes_a_file(tmp_path: Path) -> None:
+    has_seen_two = asyncio.Event()
+
+    class Streaming:
+        async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            yield TextDelta(text=LONG[:9_000])
+            await has_seen_two.wait()
+            yield TextDelta(text=LONG[9_000:])
+
+    shown: dict[str, str] = {}
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=Streaming()))
+        await chat.say("tell me everything")
+        while True:
+            heard = await chat.hear()
+            if heard.how == "file":
+                break
+            if heard.how not in {"send", "edit"} or heard.message is None:
+                continue
+            assert heard.message.text.startswith(shown.get(heard.key, "").rstrip()), "What people read stays."
+            shown[heard.key] = heard.message.text
+            if len(shown) == 2:
+                has_seen_two.set()
+    text = "".join(shown.values())
+    assert "The file answer.md has all of it" in text
+    assert LONG.startswith(text[:9_000])

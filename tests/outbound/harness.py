@@ -73,10 +73,17 @@ class Post:
     """A delivery over a real spool."""
 
     def __init__(
-        self, spool: Spool, channels: dict[tuple[str, str], Channel], time: Time, file_path: FilePath = nothing_kept
+        self,
+        spool: Spool,
+        channels: dict[tuple[str, str], Channel],
+        time: Time,
+        file_path: FilePath = nothing_kept,
+        max_parts: int = 0,
     ) -> None:
         self.spool = spool
-        self.delivery = Delivery(channels, spool, now=time, sleep=time.sleep, file_path=file_path)
+        self.delivery = Delivery(
+            channels, spool, now=time, sleep=time.sleep, file_path=file_path, max_parts=lambda _: max_parts
+        )
 
     async def say(self, message: Outbound, key: str, turn: str | None = None) -> None:
         parts = self.delivery.compose(message, key=key, turn=turn)
@@ -93,11 +100,15 @@ class Post:
 
 @asynccontextmanager
 async def posting(
-    folder: Path, *channels: Channel, time: Time | None = None, file_path: FilePath = nothing_kept
+    folder: Path,
+    *channels: Channel,
+    time: Time | None = None,
+    file_path: FilePath = nothing_kept,
+    max_parts: int = 0,
 ) -> AsyncIterator[Post]:
     by_identity = {(channel.name, channel.account): channel for channel in channels}
     async with asyncio.timeout(60), await Spool.open(folder) as spool, asyncio.TaskGroup() as tasks:
-        post = Post(spool, by_identity, time or Time(), file_path)
+        post = Post(spool, by_identity, time or Time(), file_path, max_parts)
         post.delivery.chats.open(tasks)
         yield post
         post.delivery.chats.stop_all("")

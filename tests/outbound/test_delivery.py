@@ -481,8 +481,8 @@ async def test_a_draft_is_edited_even_if_its_receipt_could_not_be_stored(tmp_pat
     """Sending another one would show it twice."""
 
     class FullStore(draft_stream.DraftStore):
-        async def keep(self, turn: str, receipt: Receipt | None) -> None:
-            self.receipts[turn] = receipt
+        async def keep(self, key: str, receipt: Receipt | None) -> None:
+            self.receipts[key] = receipt
             if receipt is not None:
                 raise SpoolFull("The disk is full.")
 
@@ -495,6 +495,7 @@ async def test_a_draft_is_edited_even_if_its_receipt_could_not_be_stored(tmp_pat
         store=FullStore(spool, time),
         is_clear=lambda: True,
         sleep=time.sleep,
+        part_size=60,
     )
     async with asyncio.timeout(60), spool, stream as draft:
         draft.show(["he"])

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.text import split, utf16_length
+from gateway.text.splitting import GrowingText, first_parts
 
 FRAGMENTS = st.sampled_from(
     [
@@ -153,3 +154,25 @@ def test_every_cut_of_a_long_word_makes_progress() -> None:
     lengths = [len(part) for part in split("x" * 1_000, 3)]
     assert sum(lengths) == 1_000
     assert all(itertools.pairwise(lengths))
+
+
+@given(MARKDOWN, st.integers(20, 80), MEASURES, st.integers(1, 30))
+def test_the_finished_parts_of_a_growing_text_are_those_of_the_whole_text(
+    text: str, size: int, measure: Callable[[str], int], step: int
+) -> None:
+    growing, finished = GrowingText(size, measure), []
+    for end in [*range(step, len(text), step), len(text)]:
+        while (part := growing.finished_part(text[:end])) is not None:
+            finished.append(part)
+            growing.next_part(text[:end])
+        assert measure(growing.unfinished_part(text[:end])) <= size
+    assert split(text, size, measure)[: len(finished)] == finished
+    assert len(finished) >= measure(text) // size - 1 or "`" in text or "~" in text
+
+
+@given(MARKDOWN, st.integers(10, 80), st.integers(1, 5))
+def test_the_first_parts_are_a_beginning_with_closed_fences(text: str, size: int, count: int) -> None:
+    beginning = first_parts(text, count, size)
+    kept = beginning.rstrip("`~").rstrip()
+    assert text.startswith(kept)
+    assert len(beginning) <= count * size + 10
