@@ -100,7 +100,7 @@ def test_files_are_sent_with_the_first_message(home: Path) -> None:
     (home / "notes.txt").write_text("buy milk")
     (home / "more notes.txt").write_text("buy bread")
     files = ["--file", "notes.txt", "--file", str(home / "more notes.txt")]
-    done = gatehouse("chat", *files, home=home, stdin="what is this?\n/history\n")
+    done = gatehouse("chat", *files, home=home, stdin="/whoami\nwhat is this?\n/history\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert "You: what is this?\n[file: notes.txt]\n[file: more_notes.txt]" in done.stdout
 
@@ -123,6 +123,7 @@ MODEL = """
 [providers.fake]
 kind = "openai"
 base_url = "http://127.0.0.1:9/v1"
+patience = 0.1
 
 [agents.main]
 provider = "fake"
@@ -398,6 +399,31 @@ async def test_help_names_the_keys_and_answers_are_styled(home: Path) -> None:
         terminal.type("what can you do\r")
         await terminal.shows("• tell the time: \x1b[36mwhat time is it\x1b[0m\r\n")
         await terminal.prompts()
+
+
+async def test_an_interactive_chat_sends_a_file_and_chooses_a_model(tmp_path: Path) -> None:
+    write_config(tmp_path, DEFAULTS + MODEL)
+    (tmp_path / "notes.txt").write_text("buy milk")
+    async with in_terminal("chat", "--model", "fake/big", "--file", "notes.txt", home=tmp_path) as terminal:
+        await terminal.shows("main now answers with fake/big in session 1.")
+        await terminal.shows("notes.txt goes with your first message.")
+        await terminal.prompts()
+        terminal.type("/stop\r")
+        await terminal.prompts()
+        terminal.type("/status\r")
+        await terminal.shows("fake/big")
+        await terminal.prompts()
+        terminal.type("look at this\r")
+        await terminal.shows("can't be reached")
+        await terminal.prompts()
+        terminal.type("/history\r")
+        await terminal.shows("[file: notes.txt]")
+
+
+async def test_a_refused_model_ends_an_interactive_chat(home: Path) -> None:
+    async with in_terminal("chat", "--model", "big", home=home) as terminal:
+        await terminal.shows("Name the model as provider/model")
+        assert await terminal.ended() == 1
 
 
 async def test_escape_sequences_in_an_answer_are_not_obeyed(home: Path) -> None:

@@ -48,6 +48,11 @@ def is_quit(text: str) -> bool:
     return text.strip().lower() in {f"/{QUIT}", f"!{QUIT}"}
 
 
+def is_command(text: str) -> bool:
+    stripped = text.strip()
+    return stripped.startswith(("/", "!")) and not stripped.startswith("//")
+
+
 def is_help(text: str) -> bool:
     return text.strip().lower() in {"/help", "!help"}
 
@@ -104,10 +109,8 @@ class PendingMessage:
         """Return whether `message` is an answer. A notice is one only for a command, and for a yes or no."""
         if message.is_failure or message.is_question:
             return False
-        text = self.text.strip()
-        is_command = text.startswith(("/", "!")) and not text.startswith("//")
-        is_yes_or_no = text.rstrip(".!").lower() in {"yes", "y", "no", "n"}
-        return message.kind == OutboundKind.REPLY or is_command or is_yes_or_no
+        is_yes_or_no = self.text.strip().rstrip(".!").lower() in {"yes", "y", "no", "n"}
+        return message.kind == OutboundKind.REPLY or is_command(self.text) or is_yes_or_no
 
     def _settle(self, outcome: ChatOutcome) -> None:
         if not self._outcome.done():

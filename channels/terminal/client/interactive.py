@@ -13,6 +13,7 @@ from channels.terminal.client.gateway_connection import (
     ChatOutcome,
     GatewayConnection,
     PendingMessage,
+    is_command,
     is_help,
     is_quit,
 )
@@ -54,7 +55,7 @@ class InteractiveChat:
         new_view: Callable[[], AnswerView] = PlainAnswer,
         files: tuple[UploadedFile, ...] = (),
     ) -> None:
-        """Show each answer in a view of its own. `files` go with the first message."""
+        """Show each answer in a view of its own. `files` go with the first message that is no command."""
         self._prompt = prompt
         self._interruptible = interruptible
         self._new_view = new_view
@@ -100,8 +101,8 @@ class InteractiveChat:
             if is_quit(text):
                 return 0
             if text.strip():
-                self._current = PendingMessage(text, self._files)
-                self._files = ()
+                self._current = PendingMessage(text, () if is_command(text) else self._files)
+                self._files = self._files if is_command(text) else ()
                 self._view = self._new_view()
                 self._is_finished = False
                 outcome = await self._ask(connection, self._current)

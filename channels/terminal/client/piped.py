@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from channels.terminal.client.gateway_connection import GatewayConnection, PendingMessage, is_quit
+from channels.terminal.client.gateway_connection import GatewayConnection, PendingMessage, is_command, is_quit
 from channels.websocket.wire import ErrorFrame, MessageFrame, ServerFrame, UploadedFile
 from gateway.contract import OutboundKind
 from gateway.errors import GatehouseError, Refused
@@ -94,15 +94,15 @@ class PipedChat:
     ) -> int:
         """Send each non-blank line after the previous one is answered; return the highest exit code.
 
-        The `files` go with the first line.
+        The `files` go with the first line that is no command.
         """
         codes: list[int] = []
         async for line in lines:
             if is_quit(line):
                 return max(codes, default=0)
             if line.strip():
-                codes.append(await self.send(connection, line, files))
-                files = ()
+                codes.append(await self.send(connection, line, () if is_command(line) else files))
+                files = files if is_command(line) else ()
         if not codes:
             self._report(NOTHING_TO_SEND)
         return max(codes, default=EXIT_EMPTY)
