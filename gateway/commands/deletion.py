@@ -12,8 +12,7 @@ from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.sessions import SessionManager
 from gateway.spool import Operation, Spool
-
-STOPPED = "The session was deleted."
+from gateway.spool.deletion import SESSION_DELETED
 
 
 class SessionDeletion:
@@ -38,7 +37,7 @@ class SessionDeletion:
         def stop_work() -> None:
             nonlocal is_deleted
             is_deleted = True
-            self._lanes.stop(key, STOPPED)
+            self._lanes.stop(key, SESSION_DELETED)
             self._delivery.erase(unsent)
 
         async def commit(operations: Sequence[Operation]) -> None:

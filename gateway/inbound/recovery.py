@@ -22,6 +22,7 @@ from gateway.outbound.reactions import WaitingReactions
 from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, open_tool_calls
 from gateway.sessions.keys import session_key
 from gateway.spool import InboxRow, InboxState, MoveToSession, SetFact, SetInboxState, Spool
+from gateway.spool.deletion import SESSION_DELETED
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Question
 
@@ -91,6 +92,8 @@ class WorkRecovery:
             return await self._abandon(rows, InboxState.DEAD, CRASHED.format(times=first.attempts))
         if first.state is InboxState.RECEIVED and first.accepted_at < self.now - self.max_age:
             return await self._abandon(rows, InboxState.ABANDONED, TOO_OLD)
+        if first.note == SESSION_DELETED:  # Its text is erased.
+            return await self._abandon(rows, InboxState.ABANDONED, SESSION_DELETED)
         # The inbox keeps the message, not the parsed command.
         parsed = parse_command(first.inbound.text)
         if isinstance(parsed, ParsedCommand):

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from gateway.contract import Inbound, Outbound, Sender
 from gateway.spool.database import preallocate_wal
-from gateway.spool.operations import Operation
-from gateway.spool.rows import decode_inbound, decode_outbound, encode
+from gateway.spool.operations import Operation, quoted
+from gateway.spool.rows import INBOX_OPEN, decode_inbound, decode_outbound, encode
 
+SESSION_DELETED = "The session was deleted."
+"""The note on messages that were waiting or running in a session when it was deleted."""
 ERASED = "*This was deleted with its session.*"
 
 _TURNS = "SELECT turn FROM inbox WHERE session = ?"
@@ -60,6 +62,10 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
         connection.execute("DELETE FROM notes WHERE session = ?", (self.session,))
         prefix = grants_of_session(self.session)
         connection.execute("DELETE FROM facts WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
+        connection.execute(
+            f"UPDATE inbox SET note = ? WHERE session = ? AND state IN ({quoted(INBOX_OPEN)})",  # noqa: S608 - constants only
+            (SESSION_DELETED, self.session),
+        )
         chats = self._erase_messages(connection)
         self._erase_replies(connection, chats)
 

@@ -29,6 +29,7 @@ from gateway.sessions import (
 )
 from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import InboxState, Operation, SetInboxState, Spool, StartTurn
+from gateway.spool.deletion import SESSION_DELETED
 from gateway.spool.spool import retry_while_full
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.state import TurnState, user_entry
@@ -36,7 +37,6 @@ from gateway.turns.usage import Meter
 
 log = structlog.get_logger()
 
-DELETED = "The session was deleted."
 NOT_RUN = "This was not run: the turn ended while it waited for approval."
 
 
@@ -171,7 +171,7 @@ class TurnRecorder:
         except Refused as refusal:  # The session was deleted, or cannot be read. The sender gets an answer anyway.
             log.warning("answer_not_in_transcript", reason=str(refusal))
             if self._sessions.was_deleted(job.session):  # Nothing that was said in it may be stored again.
-                note = state.replies(f"*{state.note or DELETED}*", entitled)
+                note = state.replies(f"*{state.note or SESSION_DELETED}*", entitled)
                 parts = self._delivery.compose_all(note, turn=job.turn)
             spends = state.usage.uncommitted if state.usage is not None else []
             sent = [*parts, *unused_drafts, *self._delivery.forget_drafts(job.turn, parts)]

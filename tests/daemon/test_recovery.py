@@ -18,8 +18,9 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
 from gateway.daemon import Daemon
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import InboxState, SetInboxState, Spool, StartTurn
-from tests.daemon.harness import SCOPE, accepted, begin_a_session, gateway, leave, settings
+from gateway.spool import DeleteSession, InboxState, SetInboxState, Spool, StartTurn
+from gateway.spool.deletion import SESSION_DELETED
+from tests.daemon.harness import SCOPE, Parrot, accepted, begin_a_session, gateway, leave, replies, settings
 
 
 async def test_a_message_to_a_removed_agent_is_answered_with_an_error(tmp_path: Path) -> None:
@@ -248,3 +249,15 @@ async def test_transcripts_are_restored_from_the_spool_after_a_power_cut(tmp_pat
         history = (await chat.hear_message()).text
     assert history.count("You: my name is Ada") == 1
     assert history.count("You: hello") == 1
+
+
+async def test_a_message_whose_session_was_deleted_before_the_crash_is_not_moved(tmp_path: Path) -> None:
+    """Its text is gone, so another session could not answer it."""
+    await begin_a_session(tmp_path)
+    async with await Spool.open(tmp_path / "data") as spool:
+        await spool.commit(accepted("t1", "what is it?"), StartTurn(turn="t1"))
+        await spool.commit(DeleteSession(session=SCOPE, scope=SCOPE))
+    async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
+        assert (await chat.hear_message()).text == SESSION_DELETED
+        await chat.say("hello", peer="ada")
+        assert await replies(chat, 1) == ["heard: hello"]

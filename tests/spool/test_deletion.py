@@ -20,7 +20,7 @@ from gateway.spool import (
     Spool,
     StartTurn,
 )
-from gateway.spool.deletion import ERASED
+from gateway.spool.deletion import ERASED, SESSION_DELETED
 from tests.spool.conftest import Crash
 from tests.spool.samples import ANN, NOW, RECEIPT, accept, inbound, send
 
@@ -100,7 +100,7 @@ async def test_an_open_message_of_a_deleted_session_keeps_its_state(spool: Spool
     await spool.commit(accept("t1", "a xylophone"))
     await spool.commit(StartTurn(turn="t1"), DELETION)
     (row,) = (await (await crash()).recover()).inbox
-    assert (row.turn, row.state, row.inbound.text) == ("t1", InboxState.RUNNING, "")
+    assert (row.turn, row.state, row.inbound.text, row.note) == ("t1", InboxState.RUNNING, "", SESSION_DELETED)
 
 
 async def test_undelivered_replies_of_a_deleted_session_lose_their_text(spool: Spool, crash: Crash) -> None:
