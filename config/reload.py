@@ -105,6 +105,7 @@ APPLIED = frozenset(
         "providers.*.models.*.thinking_tokens",
         "providers.*.patience",
         "repos",
+        "session.archive_days",
         "session.backlog_limit",
         "session.compaction",
         "session.context_chars",

@@ -20,6 +20,7 @@ from gateway.aio import ShutdownRequest
 from gateway.backup.restore import require_complete_restore
 from gateway.commands.agents import AgentCommands
 from gateway.commands.approvals import ApprovalCommands
+from gateway.commands.archive import ArchiveCommands
 from gateway.commands.deletion import SessionDeletion
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands
@@ -96,7 +97,10 @@ async def open_daemon(
         )
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        await store.remove_orphans(meta.key for scope in sessions.scopes() for meta in sessions.list(scope))
+        await store.remove_orphans(
+            (meta.key for scope in sessions.scopes() for meta in sessions.list(scope)),
+            archived=await sessions.archive.transcript_names(),
+        )
         await migrate_workspaces(settings, spool=spool, store=store, sessions=sessions)
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
@@ -253,10 +257,12 @@ def build_daemon(
         on_revoked=revocation.enforce,
         also_ends=grants.remove_people,
     )
+    archive = ArchiveCommands(sessions, lanes, now=now)
     deletion = SessionDeletion(sessions, lanes, spool, delivery)
     commands = CommandRunner(
         {
-            **SessionCommands(live, sessions, lanes, deletion, now=now).handlers(),
+            **SessionCommands(live, sessions, lanes, deletion, archive, now=now).handlers(),
+            **archive.handlers(),
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **ApprovalCommands(approvals, grants).handlers(),

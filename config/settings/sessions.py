@@ -42,7 +42,13 @@ class SessionSettings(Table):
         default=30,
         ge=0,
         le=100 * 365,
-        description="After how many days without use a session is removed; 0 means never.",
+        description="After how many days without use a session is moved to the archive; 0 means never.",
+    )
+    archive_days: Integer = Field(
+        default=0,
+        ge=0,
+        le=100 * 365,
+        description="After how many days in the archive a session is deleted for good; 0 means never.",
     )
     idle_minutes: Integer = Field(
         default=0,

@@ -39,8 +39,13 @@ class RemoteArchive:
     def __init__(self, control: ControlClient) -> None:
         self._control = control
 
-    async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
-        async with aclosing(self._stream("list", {} if scope is None else {"scope": scope})) as blocks:
+    async def sessions(
+        self, scope: str | None = None, *, are_archived: bool = False
+    ) -> AsyncGenerator[ListedSession, None]:
+        query = {} if scope is None else {"scope": scope}
+        if are_archived:
+            query["archived"] = "1"
+        async with aclosing(self._stream("list", query)) as blocks:
             async for line in split_lines(blocks):
                 yield _LISTED_DECODER.decode(line)
 
@@ -77,6 +82,10 @@ class RemoteArchive:
         async with await self._control.websocket(f"/sessions/move-belongings?{query}") as socket:
             outcome = await _receive_outcome(socket)
         return msgspec.convert(outcome["left"], list[str])
+
+    async def restore(self, key: str) -> SessionMeta:
+        outcome = await self._control.post("/sessions/restore", {"key": key})
+        return msgspec.convert(outcome["session"], SessionMeta)
 
     async def verify(self) -> VerifyReport:
         async with await self._control.websocket("/sessions/verify") as socket:

@@ -32,6 +32,7 @@ _SCOPES_AT_ONCE = 50
 class ListedSession:
     meta: SessionMeta
     is_active: bool
+    is_archived: bool = False
 
 
 class LocalArchive:
@@ -50,8 +51,15 @@ class LocalArchive:
         self._mover = mover
         self._delete = delete or manager.delete
 
-    async def sessions(self, scope: str | None = None) -> AsyncGenerator[ListedSession, None]:
+    async def sessions(
+        self, scope: str | None = None, *, are_archived: bool = False
+    ) -> AsyncGenerator[ListedSession, None]:
         """Yield the sessions of one scope, or of all. The sessions of a scope come together, newest first."""
+        if are_archived:
+            for name in self._manager.archive.scopes() if scope is None else [scope]:
+                for archived in await self._manager.archive.list(name):
+                    yield ListedSession(meta=archived.meta, is_active=False, is_archived=True)
+            return
         names = self._manager.scopes() if scope is None else iter([scope])
         for number, name in enumerate(names):
             if number % _SCOPES_AT_ONCE == 0:
@@ -62,12 +70,12 @@ class LocalArchive:
 
     async def lines(self, key: str, limit: int) -> list[VisibleLine]:
         """Return the last `limit` messages that a person sees, oldest first."""
-        self._require_session(key)
+        await self._require_session(key)
         return await self._manager.lines(key, limit)
 
     async def export(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the transcript byte for byte, in pieces that end anywhere."""
-        self._require_session(key)
+        await self._require_session(key, may_be_archived=True)
         with _refuse_os_errors("Can't read the transcript"):
             async with aclosing(self._manager.export_lines(key)) as lines:
                 async for line in lines:
@@ -79,12 +87,12 @@ class LocalArchive:
             return await self._manager.import_lines(None, blocks)
 
     async def delete(self, key: str) -> None:
-        self._require_session(key)
+        await self._require_session(key, may_be_archived=True)
         await self._delete(key)
 
     async def move(self, key: str, scope: str, *, activates: bool = False) -> SessionMeta:
         """Move a session to another scope, where it gets the next free number."""
-        self._require_session(key)
+        await self._require_session(key)
         with _refuse_os_errors("Can't move the session"):
             return await self._require_mover().move(key, scope_of(scope), activates=activates)
 
@@ -98,17 +106,29 @@ class LocalArchive:
             raise Refused("Sessions can't be moved while their files are only looked at.")
         return self._mover
 
+    async def restore(self, key: str) -> SessionMeta:
+        """Bring a session back from the archive."""
+        _check_key(key)
+        archived = await self._manager.archive.find(key)
+        if archived is None:
+            raise Refused("This session is not in the archive. `gatehouse sessions list --archived` shows those.")
+        return await self._manager.archive.restore(archived, await self._manager.copy_displaced(archived))
+
     async def verify(self) -> VerifyReport:
         with _refuse_os_errors("Can't read the sessions folder"):
             return await self._manager.verify()
 
-    def _require_session(self, key: str) -> None:
-        try:
-            scope, _ = parse_key(key)
-        except ValueError as error:
-            raise Refused("This is not a session key. `gatehouse sessions list` shows the keys.") from error
-        if not any(meta.key == key for meta in self._manager.list(scope)):
+    async def _require_session(self, key: str, *, may_be_archived: bool = False) -> None:
+        _check_key(key)
+        if self._manager.find(key) is None and not (may_be_archived and await self._manager.archive.is_archived(key)):
             raise Refused("This session doesn't exist. `gatehouse sessions list` shows all sessions.")
+
+
+def _check_key(key: str) -> None:
+    try:
+        parse_key(key)
+    except ValueError as error:
+        raise Refused("This is not a session key. `gatehouse sessions list` shows the keys.") from error
 
 
 @contextmanager
@@ -132,7 +152,7 @@ def session_routes(
     archive = LocalArchive(sessions, mover, delete_session)
 
     async def list_sessions(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
-        async for listed in archive.sessions(query.get("scope")):
+        async for listed in archive.sessions(query.get("scope"), are_archived="archived" in query):
             yield msgspec.json.encode(listed) + b"\n"
 
     async def read_lines(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
@@ -178,6 +198,10 @@ def session_routes(
         await archive.delete(required_text(await request.json(), "key"))
         return web.json_response({"status": "deleted"})
 
+    async def restore(request: web.Request, _: Caller) -> web.StreamResponse:
+        meta = await archive.restore(required_text(await request.json(), "key"))
+        return web.json_response({"session": msgspec.to_builtins(meta)})
+
     return [
         stream_route("/sessions/list", list_sessions),
         stream_route("/sessions/lines", read_lines),
@@ -187,6 +211,7 @@ def session_routes(
         Route(method="GET", path="/sessions/move", access=Access.CONTROL, handle=move),
         Route(method="GET", path="/sessions/move-belongings", access=Access.CONTROL, handle=move_belongings),
         Route(method="POST", path="/sessions/delete", access=Access.CONTROL, handle=delete),
+        Route(method="POST", path="/sessions/restore", access=Access.CONTROL, handle=restore),
     ]
 
 

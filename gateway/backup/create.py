@@ -41,7 +41,7 @@ MANIFEST = "manifest.json"
 CONFIG = "gatehouse.toml"
 SECRET_FILES = ("http.token", "chat_history")
 """They give access or contain typed text, so only a backup with secrets includes them."""
-TREES = ("memory", "files", "workspace")
+TREES = ("sessions/archive", "memory", "files", "workspace")
 """Folders that are included with everything in them."""
 
 _MEMBER_NAME = re.compile(
@@ -206,7 +206,8 @@ class Backup:
         """Yield a tar archive in blocks. Raises `Refused` if it cannot be made."""
         if self._lock.locked():
             raise Refused("Another backup is running. Wait until it has finished.")
-        async with self._lock, self._snapshot() as snapshot:
+        # A session that moved to the archive, or back, between the copies of both would be missing in the backup.
+        async with self._lock, self._sessions.archive.paused(), self._snapshot() as snapshot:
             pieces = self._pieces(snapshot, has_secrets=has_secrets)
             while True:
                 reading = asyncio.ensure_future(asyncio.to_thread(_next_block, pieces))

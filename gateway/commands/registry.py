@@ -24,13 +24,23 @@ COMMANDS: tuple[Command, ...] = (
         kind=CommandKind.ORDERED,
     ),
     Command(
-        name="session list", aliases=("sessions", "session"), summary="List the sessions of this chat", is_personal=True
+        name="session list",
+        aliases=("sessions", "session"),
+        arguments="[archived]",
+        summary="List the sessions of this chat",
+        is_personal=True,
     ),
     Command(
         name="session resume",
         aliases=("switch",),
         arguments="<number>",
         summary="Go back to an earlier session",
+        kind=CommandKind.ORDERED,
+    ),
+    Command(
+        name="session restore",
+        arguments="<number>",
+        summary="Bring a session back from the archive",
         kind=CommandKind.ORDERED,
     ),
     Command(

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gateway.access.rights import Action, check_right
 from gateway.access.rules import Live
+from gateway.commands.archive import ArchiveCommands, displaced
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers, is_number, parse_number
 from gateway.commands.deletion import SessionDeletion
 from gateway.contract import Button
@@ -40,6 +41,7 @@ class SessionCommands:
         sessions: SessionManager,
         lanes: Lanes[Job],
         deletion: SessionDeletion,
+        archive: ArchiveCommands,
         *,
         now: Callable[[], datetime],
     ) -> None:
@@ -47,6 +49,7 @@ class SessionCommands:
         self._sessions = sessions
         self._lanes = lanes
         self._deletion = deletion
+        self._archive = archive
         self._now = now
 
     def handlers(self) -> Handlers:
@@ -69,6 +72,7 @@ class SessionCommands:
     async def new(self, call: Call) -> Answer:
         title = excerpt(call.argument, TITLE_WIDTH)
         scope, agent = call.routed.scope, call.routed.agent
+        copies = await self._sessions.copy_surplus(scope, is_busy=self._lanes.is_busy)
 
         async def commit(operations: Sequence[Operation]) -> None:
             await self._sessions.start_new(
@@ -78,13 +82,17 @@ class SessionCommands:
                 title=title or None,
                 is_busy=self._lanes.is_busy,
                 also=operations,
+                copies=copies,
             )
 
         number = self._sessions.next_number(scope)
         named = f": {title}" if title else ""
-        return Answer(text=f"Started session {number}{named}. Your next messages go there.", commit=commit)
+        text = f"Started session {number}{named}. Your next messages go there.{displaced(copies)}"
+        return Answer(text=text, commit=commit)
 
     async def list(self, call: Call) -> Answer:
+        if call.argument.lower() == "archived":
+            return await self._archive.list(call)
         sessions = self._sessions.list(call.routed.scope)
         if not sessions:
             return Answer(text=NO_SESSION)
@@ -153,11 +161,23 @@ class SessionCommands:
         check_right(self._live, call.inbound, Action.DELETE, is_owner=call.is_owner)
         if not call.argument:
             raise Refused("Which one? Add its number, like /session delete 2. /session list shows the numbers.")
-        session = self._find(call, call.argument)
+        session = await self._find_anywhere(call)
         others = [other for other in self._sessions.list(call.routed.scope) if other.key != session.key]
         # If the active session is deleted, the newest other one becomes active.
         where = f" You are now in session {others[0].number}." if others and call.session == session.key else ""
         return await self._deletion.answer(session.key, f"Session {session.number} is deleted.{where}", call.inbound)
+
+    async def _find_anywhere(self, call: Call) -> SessionMeta:
+        """Return the session that the command names, in the list or in the archive."""
+        try:
+            return self._find(call, call.argument)
+        except Refused:
+            if not is_number(call.argument.removeprefix("#")):
+                raise
+            archived = await self._archive.find(call, call.argument, "/session delete 2")
+            if archived is None:
+                raise
+            return archived.meta
 
     async def info(self, call: Call) -> Answer:
         session = self._find(call, call.argument)
@@ -185,6 +205,8 @@ class SessionCommands:
         ]
         if not lines:
             lines = [f"Nothing found for {excerpt(call.argument, TITLE_WIDTH)}."]
+        if self._sessions.has_archive(call.routed.scope):
+            lines.append("(Archived sessions are not searched. /session list archived shows them.)")
         if result.stopped_early:
             lines.append("(The search stopped early, so there may be more.)")
         return Answer(text="\n".join(lines))

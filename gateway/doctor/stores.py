@@ -31,6 +31,7 @@ ADVICE = {
     "no_header": "The session still works. If you have a backup, delete the session and import it from there.",
     "torn_line": "Nothing to do: Gatehouse cuts it off and keeps a copy when the session is used again.",
     "not_a_file": "Nothing to do: the next start sets it aside. If you have a backup, import the session from there.",
+    "damaged_archive": "If you have a backup, restore the file from there. Otherwise delete the session.",
     "not_a_transcript": "Move the file elsewhere, or the next start sets it aside.",
 }
 """The advice for each kind of problem in a `VerifyReport`."""

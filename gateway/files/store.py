@@ -231,12 +231,16 @@ class FileStore:
         await finish_before_cancel(asyncio.to_thread(discard))
         raise Refused("its conversation was deleted")
 
-    async def remove_orphans(self, keys: Iterable[str]) -> None:
-        """Delete the files of all sessions except `keys`. The others were deleted while no daemon was running."""
+    async def remove_orphans(self, keys: Iterable[str], archived: Iterable[str] = ()) -> None:
+        """Delete the files of all sessions except `keys` and those whose transcripts are `archived`.
+
+        The others were deleted while no daemon was running.
+        """
         found = {*await asyncio.to_thread(self._folders)} - {UPLOADS}
         if not found:
             return
-        for folder in found - {folder_of(key) for key in keys}:
+        kept = {folder_of(key) for key in keys} | {name.removesuffix(".jsonl") for name in archived}
+        for folder in found - kept:
             log.info("orphaned_files_deleted", folder=folder)
             await self._remove(folder)
 

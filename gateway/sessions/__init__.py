@@ -4,6 +4,7 @@ Write entries as `entries.User(...)`: their class names are too general to be im
 """
 
 from gateway.sessions import entries
+from gateway.sessions.archiver import ArchivedCopy
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.history import VisibleLine, undo_last_turn, visible_text
 from gateway.sessions.manager import SessionManager
@@ -11,6 +12,7 @@ from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import Leaving
 from gateway.sessions.session import Session, SessionMeta
 from gateway.sessions.state import SessionStatus
+from gateway.sessions.storage.archive import ArchivedSession
 from gateway.sessions.storage.verify import SessionProblem, VerifyReport
 from gateway.sessions.turn_progress import (
     assistant_texts,
@@ -22,6 +24,8 @@ from gateway.sessions.turn_progress import (
 )
 
 __all__ = [
+    "ArchivedCopy",
+    "ArchivedSession",
     "Entry",
     "Leaving",
     "RecoveryReport",

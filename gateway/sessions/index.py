@@ -36,6 +36,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     highest_number: int
     epoch: int
     sessions: dict[str, SessionState]
+    archived: int = 0
+    """How many sessions of the scope are in the archive. Their numbers stay in use."""
 
     def with_session(self, key: str, state: SessionState, *, is_active: bool = False) -> "Scope":
         """Return a copy with a new session, or with the new state of an existing one."""
@@ -147,6 +149,11 @@ class SessionIndex:
         """Remove a session. Its number is not used again."""
         name, _ = parse_key(key)
         self[name] = self[name].without(key)
+
+    def count_archived(self, name: str, change: int) -> None:
+        """Add to the number of archived sessions of a scope."""
+        scope = self[name]
+        self[name] = msgspec.structs.replace(scope, archived=max(0, scope.archived + change))
 
     def drop_scope(self, name: str) -> None:
         """Remove a scope that has no sessions left. Its numbers start again at 1."""

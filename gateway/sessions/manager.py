@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 import structlog
 
@@ -22,25 +21,29 @@ from gateway.data_dir import unusable
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import transfer
+from gateway.sessions.archiver import ArchivedCopy, Archiver
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import VisibleLine
-from gateway.sessions.journal import Journal
 from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import (
     IsBusy,
+    Leaving,
     OnLeaving,
     RemoveFiles,
     Retention,
     SweepReport,
+    ignore_leaving,
     never_busy,
-    no_archiver,
     no_files,
+    surplus_sessions,
 )
-from gateway.sessions.session import Session, SessionMeta, meta_of
+from gateway.sessions.session import Session, SessionMeta, meta_of, new_header
 from gateway.sessions.state import SessionState, SessionStatus
+from gateway.sessions.storage.archive import ArchivedSession
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.journal import Journal
 from gateway.sessions.storage.search import SearchDeadline, SearchedFile, SearchResult, search
 from gateway.sessions.storage.verify import VerifyReport, verify
 from gateway.sessions.store import SessionStore, Then
@@ -65,7 +68,7 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        on_leaving: OnLeaving = no_archiver,
+        on_leaving: OnLeaving = ignore_leaving,
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
     ) -> None:
@@ -78,7 +81,9 @@ class SessionManager:
         self._store = SessionStore(disk, clock, journal)
         # For long reads that must not delay appends.
         self._reader = WorkerThread("sessions-reader")
-        self._retention = Retention(self._store, clock, on_leaving, remove_files)
+        self.archive = Archiver(self._store, self._reader)
+        """Lists and restores archived sessions."""
+        self._retention = Retention(self._store, self.archive, clock, on_leaving, remove_files)
 
     @classmethod
     async def open(
@@ -87,14 +92,15 @@ class SessionManager:
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
-        on_leaving: OnLeaving = no_archiver,
+        on_leaving: OnLeaving = ignore_leaving,
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
     ) -> SessionManager:
         """Create the folders. Raises `CannotStart` if they cannot be used.
 
-        `on_leaving` is the archiver. `remove_files` deletes the attachments of a deleted session. `journal` makes every
-        append durable; without it, entries survive a crash of the process but not a power cut.
+        `on_leaving` is called with sessions that stop being used. `remove_files` deletes the attachments of a deleted
+        session. `journal` makes every append durable; without it, entries survive a crash of the process but not a
+        power cut.
         """
         manager = cls(
             Disk(directory), settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal
@@ -162,6 +168,10 @@ class SessionManager:
         """Return the number that the next new session of a scope gets."""
         return self._store.index[scope].highest_number + 1
 
+    def has_archive(self, scope: str) -> bool:
+        """Return True if sessions of the scope are in the archive."""
+        return self._store.index[scope].archived > 0
+
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
         found = self._store.index[scope]
@@ -202,33 +212,20 @@ class SessionManager:
         is_busy: IsBusy = never_busy,
         also: Sequence[Operation] = (),
         then: Then | None = None,
+        copies: Sequence[ArchivedCopy] | None = None,
     ) -> SessionMeta:
-        """Start a session and make it the active one. Then prune the scope, except sessions that are busy.
+        """Start a session and make it the active one. Archive the surplus of the scope, except sessions that are busy.
 
-        `notice` is a sentence that the first reply begins with: why the session was started.
-        `then` is called after the commit, even if the caller was cancelled. If the commit fails, nothing has happened.
+        `notice` is a sentence that the first reply begins with: why the session was started. `copies` has the result of
+        `copy_surplus`, if the caller needed to know it. `then` is called after the commit, even if the caller was
+        cancelled. If the commit fails, nothing has happened.
         """
+        if copies is None:
+            copies = await self.copy_surplus(scope, is_busy=is_busy)
         found = self._store.index[scope]
         number, epoch = found.highest_number + 1, found.epoch + 1
         key = session_key(scope, number)
-        header = e.Header(
-            version=e.FORMAT,
-            id=str(uuid4()),
-            key=key,
-            scope=scope,
-            number=number,
-            created=self._clock(),
-            agent=agent,
-            origin=e.Origin(
-                channel=origin.channel,
-                account=origin.account,
-                chat_id=origin.peer,
-                kind=origin.kind.value,
-                thread=origin.thread,
-            ),
-            epoch=epoch,
-            highest_number=number,
-        )
+        header = new_header(scope, number, self._clock(), agent=agent, origin=origin, epoch=epoch)
         first: builtins.list[Entry] = [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
         if title and title.strip():
             first.append(e.Title(value=title))
@@ -237,14 +234,20 @@ class SessionManager:
             # Before the commit, because `then` may start the turn that shows it.
             self._store.cache.notices[key] = notice
         try:
-            state = await self._store.create(key, first, also, then)
+            state = await self.archive.start_new(key, first, copies, also, then)
         except Exception:
             self._store.cache.notices.pop(key, None)
             raise
         self.lost.pop(scope, None)
-        await self._retention.rotated(scope, found.active_session_key)
-        await self.prune(scope, is_busy=is_busy)
+        await self._retention.leave(found.active_session_key, Leaving.ROTATED)
+        limit = self.settings.backlog_limit
+        await self._retention.delete_empty(surplus_sessions(self._store.index[scope], limit, is_busy).empty)
         return meta_of(key, state)
+
+    async def copy_surplus(self, scope: str, *, is_busy: IsBusy = never_busy) -> builtins.list[ArchivedCopy]:
+        """Copy the sessions to the archive that a new session of the scope displaces. They move with its start."""
+        limit = self.settings.backlog_limit
+        return await self._retention.copy(surplus_sessions(self._store.index[scope], limit, is_busy, is_replaced=True))
 
     async def resume(self, scope: str, number: int, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Make session `number` the active one. Raises `Refused` if the scope has no session of that number.
@@ -268,7 +271,7 @@ class SessionManager:
             entries.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
         await self._store.append(key, entries, is_active=True, also=also)
         if found.active_session_key != key:
-            await self._retention.rotated(scope, found.active_session_key)
+            await self._retention.leave(found.active_session_key, Leaving.ROTATED)
         return self._meta_or(key, state)
 
     async def set_title(self, key: str, title: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
@@ -288,7 +291,10 @@ class SessionManager:
     async def set_status(
         self, key: str, status: SessionStatus, *, by: str = "", why: str = "", also: Sequence[Operation] = ()
     ) -> SessionMeta:
-        return await self._append_setting(key, [e.Status(value=status, by=by, why=why)], also)
+        meta = await self._append_setting(key, [e.Status(value=status, by=by, why=why)], also)
+        if status is not SessionStatus.ACTIVE:
+            await self._retention.leave(key, Leaving.CLOSED)
+        return meta
 
     async def clear(self, key: str, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Start the history afresh. The transcript and exports keep everything."""
@@ -333,18 +339,26 @@ class SessionManager:
         """Return True if a session was deleted since the start. Only the last thousand are known."""
         return key in self._deleted
 
-    async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy = never_busy) -> builtins.list[str]:
-        """Remove the least recently used sessions beyond `limit` (default: `backlog_limit`), and return their keys.
+    async def copy_displaced(
+        self, session: ArchivedSession, *, is_busy: IsBusy = never_busy
+    ) -> builtins.list[ArchivedCopy]:
+        """Copy the sessions to the archive that a restored `session` displaces. They move with its `restore`."""
+        scope, limit = self._store.index[parse_key(session.key)[0]], self.settings.backlog_limit
+        return await self._retention.copy(surplus_sessions(scope, limit, is_busy, restored=session.state))
 
-        The active session and busy ones (those with a turn) are never removed.
+    async def prune(self, scope: str, limit: int | None = None, *, is_busy: IsBusy = never_busy) -> builtins.list[str]:
+        """Archive the least recently used sessions beyond `limit` (default: `backlog_limit`), and return their keys.
+
+        Empty ones are deleted. The active session and busy ones (those with a turn) stay.
         """
         limit = self.settings.backlog_limit if limit is None else limit
         return await self._retention.prune(scope, limit, is_busy)
 
     async def sweep(self, *, is_busy: IsBusy = never_busy, expires: bool = True) -> SweepReport:
-        """Remove sessions older than `ttl_days`, complete idle ones, and retry failed deletions. Skip busy sessions.
+        """Archive sessions older than `ttl_days`, complete idle ones, and retry failed deletions. Skip busy sessions.
 
-        Pass `expires=False` while the clock may be wrong: then nothing is removed for its age. One call looks at a
+        Sessions that were archived longer than `archive_days` ago are deleted. Pass `expires=False` while the clock may
+        be wrong: then nothing happens because of its age. One call looks at a
         few thousand scopes at most; the next one goes on from there.
         """
         return await self._retention.sweep(self.settings, is_busy, expires=expires)
@@ -406,8 +420,11 @@ class SessionManager:
     def export_lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a transcript as they are, newlines included, even damaged and unknown ones.
 
-        Entries that are appended after the start are not included.
+        Entries that are appended after the start are not included. Of an archived session, this yields blocks that end
+        anywhere.
         """
+        if self._store.index.find(key) is None and self._store.index[parse_key(key)[0]].archived:
+            return self.archive.lines(key)
         return transfer.export_lines(self._store, self._reader, key)
 
     async def entries(self, key: str) -> AsyncGenerator[Entry, None]:
@@ -429,4 +446,5 @@ class SessionManager:
     async def verify(self) -> VerifyReport:
         """Flush, then check index and transcripts. Before `recover`, check the files as the last run left them."""
         await self.flush()
-        return await self._reader.submit(verify, self._store.disk.index_path, self._store.disk.transcripts)
+        disk = self._store.disk
+        return await self._reader.submit(verify, disk.index_path, disk.transcripts, disk.archive)

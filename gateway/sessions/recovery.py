@@ -25,6 +25,7 @@ from gateway.sessions.keys import file_name, parse_key
 from gateway.sessions.session import advance, fold
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage import transcript
+from gateway.sessions.storage.archive import folder_of
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.tail import EnoughForState
@@ -122,7 +123,8 @@ def recover(disk: Disk, now: datetime, deleted: frozenset[str] = frozenset()) ->
         if read := _read_state(disk.transcripts / name, counts):
             sessions[read[0]] = read[1]
             counts["adopted"] += 1
-    scopes = _group_by_scope(sessions, known.scopes, lost, now)
+    archived = _find_archived(disk, sessions, undeleted, known.scopes)
+    scopes = _group_by_scope(sessions, known.scopes, lost, archived, now)
     return Recovered(
         scopes={name: index.encode_scope(scope) for name, scope in scopes.items()},
         undeleted=undeleted,
@@ -217,19 +219,26 @@ def state_from(tail: TranscriptTail) -> SessionState:
 
 
 def _group_by_scope(
-    sessions: Mapping[str, SessionState], listed: Mapping[str, Scope], lost: set[str], now: datetime
+    sessions: Mapping[str, SessionState],
+    listed: Mapping[str, Scope],
+    lost: set[str],
+    archived: Mapping[str, list[int]],
+    now: datetime,
 ) -> dict[str, Scope]:
     grouped: dict[str, dict[str, SessionState]] = {}
     for key, state in sessions.items():
         grouped.setdefault(parse_key(key)[0], {})[key] = state
     for name, scope in listed.items():
-        if not scope.sessions.keys().isdisjoint(lost):
+        if not scope.sessions or not scope.sessions.keys().isdisjoint(lost):
             # Keep the scope even if all its sessions are lost: people have seen its numbers.
             grouped.setdefault(name, {})
+    for name in archived:
+        grouped.setdefault(name, {})
     scopes: dict[str, Scope] = {}
     for name, found in grouped.items():
         before = listed.get(name)
         states = found.values()
+        numbers = archived.get(name, [])
         # The session that was activated last is the active one. The index is trusted only if no transcript has a
         # later epoch. If the active session is lost, none is active, and the next message starts a new one.
         latest = max(found.items(), key=lambda item: item[1].epoch, default=None)
@@ -244,9 +253,41 @@ def _group_by_scope(
             ordered_sessions=newest_first(found),
             updated_at=max((state.last_accessed for state in states), default=now),
             highest_number=max(
-                [before.highest_number if before else 0] + [max(state.highest_number, state.number) for state in states]
+                [before.highest_number if before else 0, *numbers]
+                + [max(state.highest_number, state.number) for state in states]
             ),
             epoch=max([before.epoch if before else 0] + [state.epoch for state in states]),
             sessions=found,
+            archived=len(numbers),
         )
     return scopes
+
+
+def _find_archived(
+    disk: Disk, sessions: Mapping[str, SessionState], undeleted: frozenset[str], listed: Mapping[str, Scope]
+) -> dict[str, list[int]]:
+    """Return the numbers of the archived sessions of each scope.
+
+    A crash while a session was moved to the archive, or back, leaves it in both places. Then its transcript is kept,
+    because the session may have been used since it was restored.
+    """
+    present = {file_name(key): key for key in sessions}
+    gone = {file_name(key) for key in undeleted}
+    by_folder: dict[str, list[int]] = {}
+    for name in disk.archive.names():
+        if name.transcript in present:
+            disk.archive.delete(present[name.transcript])
+            log.info("archived_copy_deleted", session=present[name.transcript])
+        elif name.transcript not in gone:
+            by_folder.setdefault(name.folder, []).append(name.number)
+    if not by_folder:
+        return {}
+    scopes = {folder_of(scope): scope for scope in {*listed, *(parse_key(key)[0] for key in sessions)}}
+    archived: dict[str, list[int]] = {}
+    for folder, numbers in by_folder.items():
+        scope = scopes.get(folder)
+        if scope is None and (found := disk.archive.any_in_folder(folder)) is not None:
+            scope = parse_key(found.key)[0]
+        if scope is not None:
+            archived[scope] = numbers
+    return archived

@@ -1,10 +1,16 @@
-"""Retention: which sessions are pruned, expired or completed for being idle, and how a session is removed."""
+"""Retention: which sessions are pruned, expired or completed for being idle, and how a session leaves.
+
+Every session that stops being used passes through the hook `OnLeaving`: when another one becomes active, when it is
+closed, when it is moved to the archive, and when it is deleted.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -12,12 +18,14 @@ from config import SessionSettings
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import session
+from gateway.sessions.archiver import ArchivedCopy, Archiver
 from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
-from gateway.sessions.state import SessionStatus
+from gateway.sessions.state import SessionState, SessionStatus
+from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
 from gateway.sessions.store import SessionStore, Then
-from gateway.spool import DeleteSession, Operation, SpoolFull
+from gateway.spool import DeleteSession, DropEntries, Operation, SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -31,15 +39,16 @@ IsBusy = Callable[[str], bool]
 
 
 class Leaving(StrEnum):
-    """Why a session stops being the active one (`ROTATED`) or is removed (the others)."""
+    """Why a session leaves. Pruned and expired sessions go to the archive."""
 
     ROTATED = "rotated"
+    CLOSED = "closed"
     PRUNED = "pruned"
     EXPIRED = "expired"
     DELETED = "deleted"
 
 
-# The archiver. It is awaited before a session is removed, and after another one has become the active one.
+# It is awaited before a session is archived or deleted, after it was closed, and after another one has become active.
 OnLeaving = Callable[[SessionMeta, Leaving], Awaitable[None]]
 
 # Deletes the attachments of the session with this key. Returns False if the disk refuses.
@@ -51,6 +60,7 @@ class SweepReport:
     """The result of one sweep. Unless it `is_done`, the next sweep continues with the remaining scopes."""
 
     expired: tuple[str, ...] = ()
+    """Sessions that were moved to the archive."""
     completed: tuple[str, ...] = ()
     undeletable: int = 0
     """Files of removed sessions that could not be deleted. Every sweep and every start tries again."""
@@ -61,8 +71,8 @@ def never_busy(_key: str) -> bool:
     return False
 
 
-async def no_archiver(_meta: SessionMeta, _why: Leaving) -> None:
-    """Archive nothing."""
+async def ignore_leaving(_meta: SessionMeta, _why: Leaving) -> None:
+    """Do nothing with a session that leaves."""
 
 
 async def no_files(_key: str) -> bool:
@@ -70,12 +80,38 @@ async def no_files(_key: str) -> bool:
     return True
 
 
-def surplus_sessions(scope: Scope, limit: int, is_busy: IsBusy) -> list[str]:
-    """Return the least recently used sessions beyond `limit`, except the active one and those with a turn."""
+class Surplus(NamedTuple):
+    """Sessions beyond the limit of a scope, least recently used first."""
+
+    empty: list[str]
+    full: list[str]
+
+
+def is_empty(state: SessionState) -> bool:
+    """Return True if nothing was ever said in a session. A cleared one is not empty."""
+    return state.messages == 0 and state.updated_at == state.created_at
+
+
+def surplus_sessions(
+    scope: Scope, limit: int, is_busy: IsBusy, *, is_replaced: bool = False, restored: SessionState | None = None
+) -> Surplus:
+    """Return the sessions beyond `limit`, except the active one and those with a turn.
+
+    Empty sessions go first. They do not count, so they never displace another one. If the active session `is_replaced`
+    by a new one, that one counts instead. `restored` is a session that comes back from the archive.
+    """
+    limit = max(limit, 1)
+    kept = None if is_replaced else scope.active_session_key
     # The epoch grows with each activation, so it tells which session was used last, without a clock.
-    free = [key for key in scope.sessions if key != scope.active_session_key and not is_busy(key)]
-    free.sort(key=lambda key: scope.sessions[key].epoch)
-    return free[: max(0, len(scope.sessions) - max(limit, 1))]
+    free = sorted(
+        (key for key in scope.sessions if key != kept and not is_busy(key)), key=lambda key: scope.sessions[key].epoch
+    )
+    empty = [key for key in free if is_empty(scope.sessions[key])]
+    full = [key for key in free if not is_empty(scope.sessions[key])]
+    total = len(scope.sessions) + is_replaced + (restored is not None)
+    full_total = sum(not is_empty(state) for state in scope.sessions.values())
+    full_total += restored is not None and not is_empty(restored)
+    return Surplus(empty[: max(0, total - limit)], full[: max(0, full_total - limit)])
 
 
 def expired_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_busy: IsBusy) -> list[str]:
@@ -90,7 +126,9 @@ def expired_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_
 
 def is_scope_expired(scope: Scope, settings: SessionSettings, now: datetime) -> bool:
     """Return True if a scope has had no sessions for `ttl_days`. Then its numbers may start again."""
-    return not scope.sessions and settings.ttl_days > 0 and scope.updated_at < now - timedelta(days=settings.ttl_days)
+    if scope.sessions or scope.archived or settings.ttl_days == 0:
+        return False
+    return scope.updated_at < now - timedelta(days=settings.ttl_days)
 
 
 def idle_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_busy: IsBusy) -> list[str]:
@@ -107,46 +145,100 @@ def idle_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_bus
 
 
 class Retention:
-    """Removes sessions. `on_leaving` is called with every session that is removed or replaced as the active one."""
+    """Archives and deletes sessions. `on_leaving` is called with every session that leaves."""
 
     def __init__(
-        self, store: SessionStore, clock: Callable[[], datetime], on_leaving: OnLeaving, remove_files: RemoveFiles
+        self,
+        store: SessionStore,
+        archiver: Archiver,
+        clock: Callable[[], datetime],
+        on_leaving: OnLeaving,
+        remove_files: RemoveFiles,
     ) -> None:
         self._store = store
+        self._archiver = archiver
         self._clock = clock
         self._on_leaving = on_leaving
         self._remove_files = remove_files
         self._to_sweep: list[str] = []
 
-    async def rotated(self, scope: str, before: str | None) -> None:
-        """Tell the archiver that another session has replaced `before` as the active one."""
-        state = self._store.index[scope].sessions.get(before) if before else None
-        if before and state:
-            await self._on_leaving(meta_of(before, state), Leaving.ROTATED)
+    async def leave(self, key: str | None, why: Leaving) -> None:
+        """Call the hook for a session that stays in its list."""
+        state = self._store.index.find(key) if key is not None else None
+        if key is not None and state is not None:
+            await self._on_leaving(meta_of(key, state), why)
+
+    async def copy(self, surplus: Surplus) -> list[ArchivedCopy]:
+        """Copy the full sessions of a surplus to the archive. They stay in their list until a commit moves them."""
+        if self._archiver.is_paused:
+            return []
+        copies = []
+        for key in surplus.full:
+            await self.leave(key, Leaving.PRUNED)
+            if self._store.index.find(key) is not None:
+                copies.append(await self._archiver.copy(key, Leaving.PRUNED, self._clock()))
+        return [copy for copy in copies if copy is not None]
 
     async def prune(self, scope: str, limit: int, is_busy: IsBusy) -> list[str]:
-        """Remove the least recently used sessions beyond `limit`, and return their keys."""
-        keys = surplus_sessions(self._store.index[scope], limit, is_busy)
-        for number, key in enumerate(keys):
+        """Delete the empty sessions beyond `limit`, archive the others, and return their keys."""
+        surplus = surplus_sessions(self._store.index[scope], limit, is_busy)
+        pruned = await self.delete_empty(surplus.empty)
+        for copy in await self.copy(surplus):
             try:
-                await self.delete(key, Leaving.PRUNED)
-            except (Refused, SpoolFull) as error:  # The session that replaces them exists already.
+                await self._archiver.archive(copy)
+            except (Refused, SpoolFull) as error:
+                log.warning("session_not_archived", session=copy.meta.key, reason=str(error))
+            else:
+                pruned.append(copy.meta.key)
+        return pruned
+
+    async def delete_empty(self, keys: Sequence[str]) -> list[str]:
+        """Delete sessions in which nothing was said, and return their keys. The spool has no text of them."""
+        deleted: list[str] = []
+        for key in keys:
+            try:
+                if not await self._is_empty(key):
+                    continue
+                await self.leave(key, Leaving.PRUNED)
+                successor = await self._store.remove(key, [DropEntries(session=key)], partial(self._store.forget, key))
+            except (Refused, SpoolFull) as error:
                 log.warning("session_not_pruned", session=key, reason=str(error))
-                return keys[:number]
-        return keys
+            else:
+                await self._store.flusher.delete_transcript(key, successor)
+                await self._remove_files(key)
+                log.info("session_removed", session=key, why=Leaving.PRUNED)
+                deleted.append(key)
+        return deleted
+
+    async def _is_empty(self, key: str) -> bool:
+        """Look into the transcript: a clock that was set back can make a cleared session look like an empty one."""
+        try:
+            tail = await self._store.disk_thread.submit(self._store.disk.read, key)
+        except FileNotFoundError:
+            return True
+        except (OSError, UnreadableTranscript, NewerTranscript):
+            return False
+        return not any(isinstance(entry, e.User | e.Assistant) for entry in tail.entries)
 
     async def delete(
         self, key: str, why: Leaving = Leaving.DELETED, also: Sequence[Operation] = (), then: Then | None = None
     ) -> None:
-        """Delete a session for good, in one commit with `also`. Raises `Refused` if it does not exist.
+        """Delete a session for good, also from the archive, in one commit with `also`.
 
-        `then` is called after the commit. If the commit fails, nothing has happened.
+        Raises `Refused` if it does not exist. `then` is called after the commit. If that fails, nothing has happened.
         """
-        index, flusher = self._store.index, self._store.flusher
+        flusher, index = self._store.flusher, self._store.index
         name, _ = parse_key(key)
-        await self._on_leaving(meta_of(key, index.require(key)), why)
+        is_archived = await self._archiver.is_archived(key)
+        if not is_archived:
+            index.require(key)
+            await self.leave(key, why)
 
         def committed() -> None:
+            if is_archived:
+                index.count_archived(name, -1)
+            else:
+                self._store.forget(key)
             flusher.undeleted.add(key)
             if then is not None:
                 then()
@@ -155,7 +247,12 @@ class Retention:
         #    start deletes what is left of it, and no crash brings it back.
         # 2. Its files are deleted.
         # 3. The next flush removes the last copies of its text: see `Flusher`.
-        successor = await self._store.remove(key, [DeleteSession(session=key, scope=name), *also], committed)
+        operations = [DeleteSession(session=key, scope=name), *also]
+        successor = None
+        if is_archived:
+            await self._store.commit(operations, committed)
+        else:
+            successor = await self._store.remove(key, operations, committed)
         log.info("session_removed", session=key, why=why)
         await self._delete_files(key, successor)
 
@@ -172,6 +269,18 @@ class Retention:
         flusher, index = self._store.flusher, self._store.index
         for key in [key for key in flusher.undeleted if index.find(key) is None]:
             await self._delete_files(key)
+        await self._archiver.delete_leftovers()
+
+    async def _expire(self, key: str) -> None:
+        """Move an old session to the archive, or delete it if it is empty. Raises `Refused` if that fails."""
+        state = self._store.index.require(key)
+        if is_empty(state) and await self.delete_empty([key]):
+            return
+        await self.leave(key, Leaving.EXPIRED)
+        copy = None if self._archiver.is_paused else await self._archiver.copy(key, Leaving.EXPIRED, self._clock())
+        if copy is None:
+            raise Refused("It can't be archived now. The next sweep tries again.")
+        await self._archiver.archive(copy)
 
     async def sweep(self, settings: SessionSettings, is_busy: IsBusy, *, expires: bool) -> SweepReport:
         """Expire old sessions and complete idle ones, in up to `SCOPES_PER_SWEEP` scopes; the next call goes on."""
@@ -189,11 +298,17 @@ class Retention:
                 await asyncio.sleep(0)
             if expires:
                 old = expired_sessions(index[name], settings, self._clock(), is_busy)
-                expired += [key for key in old if await _succeeds(self.delete(key, Leaving.EXPIRED), key)]
+                expired += [key for key in old if await _succeeds(self._expire(key), key)]
             unused = idle_sessions(index[name], settings, self._clock(), is_busy)
-            completed += [key for key in unused if await _succeeds(self._store.append(key, [idle]), key)]
+            for key in [key for key in unused if await _succeeds(self._store.append(key, [idle]), key)]:
+                await self.leave(key, Leaving.CLOSED)
+                completed.append(key)
             if expires and is_scope_expired(index[name], settings, self._clock()):
                 index.drop_scope(name)
+        if expires and settings.archive_days:
+            limit = self._clock() - timedelta(days=settings.archive_days)
+            for key in await self._archiver.expired(limit):
+                await _succeeds(self.delete(key, Leaving.EXPIRED), key)
         await self.delete_leftovers()
         return SweepReport(
             expired=tuple(expired),

@@ -7,14 +7,16 @@ A transcript is never rewritten, so clearing, undoing and compacting are entries
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
+from gateway.contract import Address
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import is_visible, visible_text
-from gateway.sessions.keys import parse_key
+from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.spool import UsageTotal
 from gateway.text import excerpt
@@ -36,6 +38,28 @@ def fold(entries: Sequence[Entry]) -> SessionState:
     for entry in rest:
         state = advance(state, entry)
     return state
+
+
+def new_header(scope: str, number: int, now: datetime, *, agent: str, origin: Address, epoch: int) -> e.Header:
+    """Return the first entry of a new session, which has the highest number of its scope."""
+    return e.Header(
+        version=e.FORMAT,
+        id=str(uuid4()),
+        key=session_key(scope, number),
+        scope=scope,
+        number=number,
+        created=now,
+        agent=agent,
+        origin=e.Origin(
+            channel=origin.channel,
+            account=origin.account,
+            chat_id=origin.peer,
+            kind=origin.kind.value,
+            thread=origin.thread,
+        ),
+        epoch=epoch,
+        highest_number=number,
+    )
 
 
 def initial_state(header: e.Header) -> SessionState:

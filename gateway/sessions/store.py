@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from weakref import WeakValueDictionary
@@ -20,13 +20,13 @@ from gateway.sessions.cache import SessionCache
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import current_summary
 from gateway.sessions.index import SessionIndex
-from gateway.sessions.journal import Journal, replay
 from gateway.sessions.keys import parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import stamp
 from gateway.sessions.storage.disk import LOST, Disk
 from gateway.sessions.storage.flush import Flusher
+from gateway.sessions.storage.journal import Journal, replay
 from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -204,31 +204,52 @@ class SessionStore:
     def _append_lock(self, key: str) -> asyncio.Lock:
         return self._append_locks.setdefault(key, asyncio.Lock())
 
-    async def remove(self, key: str, operations: Sequence[Operation], then: Then | None = None) -> str | None:
-        """Commit `operations`, and remove a session from memory with that commit. Its file stays.
+    @asynccontextmanager
+    async def removing(self, keys: Sequence[str]) -> AsyncIterator[None]:
+        """Let no entry be appended to these sessions, while a commit removes them from the index.
+
+        Appends that are under way end first. Later ones find the session gone, or go on if it has stayed.
+        """
+        # One removal at a time, since two of them could wait for each other's lock.
+        async with self._removal, AsyncExitStack() as locks:
+            for key in keys:
+                await locks.enter_async_context(self._append_lock(key))
+            yield
+
+    def forget(self, key: str) -> None:
+        """Remove a session from memory. Its file stays."""
+        self.index.remove(key)
+        self.cache.drop(key)
+
+    async def commit(self, operations: Sequence[Operation], then: Then) -> None:
+        """Commit operations that belong to no entry. `then` is called after the commit."""
+        if self._journal is None:
+            then()
+        else:
+            await self._journal.commit(*operations, on_done=lambda error: then() if error is None else None)
+
+    async def remove(
+        self, key: str, operations: Sequence[Operation], then: Then, *, expected_seq: int | None = None
+    ) -> str | None:
+        """Commit `operations`, and call `then` with that commit, which has to forget the session. Its file stays.
 
         Returns the key of another session of the scope that got an entry: fsync its transcript before the file of the
-        removed session is deleted. Raises `Refused` if the session does not exist. If this raises, nothing has
-        happened. `then` is called after the commit.
+        removed session is deleted. Raises `Refused` if the session does not exist, or its last entry does not have
+        the `expected_seq`. If this raises, nothing has happened.
         """
-        return await finish_before_cancel(self._remove(key, operations, then))
+        return await finish_before_cancel(self._remove(key, operations, then, expected_seq))
 
-    async def _remove(self, key: str, operations: Sequence[Operation], then: Then | None) -> str | None:
+    async def _remove(
+        self, key: str, operations: Sequence[Operation], then: Then, expected_seq: int | None
+    ) -> str | None:
         # No entry may be committed to the session after its removal, or a replay would bring a part of it back:
         # 1. Appends that are under way end first (the append lock).
-        # 2. `apply` takes the session out of the index with the commit, before it wakes anyone who waits for the lock.
+        # 2. `then` takes the session out of the index with the commit, before it wakes anyone who waits for the lock.
         # 3. Appends that waited for the lock do not find the session any more, and are refused.
-        # One removal at a time, since two of them could wait for each other's lock.
-        async with self._removal, self._append_lock(key):
-            self.index.require(key)
+        async with self.removing([key]):
+            if expected_seq not in (None, self.index.require(key).seq):
+                raise Refused("That session is being used. Please try again.")
             before = self.index[parse_key(key)[0]]
-
-            def apply() -> None:
-                self.index.remove(key)
-                self.cache.drop(key)
-                if then is not None:
-                    then()
-
             # The transcript may be the only one with the highest number and the latest activation. Write both to
             # another session, so that no number is used twice even if the index is lost.
             left = before.without(key)
@@ -238,15 +259,12 @@ class SessionStore:
                 if not has_number or before.active_session_key not in (successor, None):
                     entry = e.Activated(key=successor, epoch=left.epoch + 1, highest_number=left.highest_number)
                     try:
-                        await self._append(successor, lambda: [entry], operations, apply, is_active=True)
+                        await self._append(successor, lambda: [entry], operations, then, is_active=True)
                     except Refused as refusal:
                         log.warning("highest_number_not_persisted", session=successor, reason=str(refusal))
                     else:
                         return successor
-            if self._journal is None:
-                apply()
-            else:
-                await self._journal.commit(*operations, on_done=lambda error: apply() if error is None else None)
+            await self.commit(operations, then)
             return None
 
     def _apply(

@@ -48,6 +48,8 @@ async def import_lines(
             await reader.submit(arrival.write, block)
         header, state = await reader.submit(arrival.finish)
         key = header.key
+        if store.index[header.scope].archived and await reader.submit(store.disk.archive.path(key).exists):
+            raise Refused(f"Session {header.number} is in the archive there. Restore or delete that one first.")
         before = store.index[header.scope]
         if scope is not None and header.scope != scope:
             raise Refused(f"This session belongs to another chat ({header.scope}), so it can't be imported here.")

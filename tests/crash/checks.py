@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.sessions.keys import file_name, parse_key, session_key
+from gateway.sessions.storage.archive import ArchiveFiles, transcript_of
 from gateway.sessions.storage.verify import verify
 from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.fake_platform import FakePlatform, Shown
@@ -85,7 +86,7 @@ def _chat_problems(data_dir: Path, platform: FakePlatform, allowed: Allowed) -> 
     for chat in {event.chat for event in platform.events} - allowed.undelivered:
         yield from _order_problems(platform, chat, lanes)
     answers: defaultdict[str | None, set[str]] = defaultdict(set)
-    for shown in (shown for shown in platform.shown if not shown.buttons):
+    for shown in (shown for shown in platform.shown if not shown.is_question):
         answers[shown.reply_to].add(shown.key.split(".")[0])
     yield from (f"{mid} was answered by {keys}" for mid, keys in answers.items() if len(keys) > 1)
     dangling = Counter(shown.chat for shown in platform.shown if shown.key.endswith(".draft") and not shown.is_last)
@@ -124,10 +125,13 @@ def _order_problems(platform: FakePlatform, chat: str, lanes: dict[str, str]) ->
 
 
 def transcripts(data_dir: Path) -> dict[str, list[Entry]]:
-    return {
-        path.name: [json.loads(line) for line in path.read_bytes().splitlines()]
-        for path in sorted((data_dir / "sessions/transcripts").glob("*.jsonl"))
-    }
+    """Return the entries of all sessions, also of archived ones, by the name of the transcript."""
+    archive = ArchiveFiles(data_dir / "sessions/archive")
+    contents = {path.name: path.read_bytes() for path in sorted((data_dir / "sessions/transcripts").glob("*.jsonl"))}
+    for name in archive.names():
+        assert name.transcript not in contents, f"{name.transcript} is in two places"
+        contents[name.transcript] = b"".join(transcript_of(archive.path_of(name)))
+    return {name: [json.loads(line) for line in content.splitlines()] for name, content in contents.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +258,8 @@ def _deletion_problems(data_dir: Path, platform: FakePlatform) -> Iterator[str]:
 
 
 def _file_problems(data_dir: Path, allowed: Allowed) -> Iterator[str]:
-    report = verify(data_dir / "sessions/index.json", data_dir / "sessions/transcripts")
+    archive = ArchiveFiles(data_dir / "sessions/archive")
+    report = verify(data_dir / "sessions/index.json", data_dir / "sessions/transcripts", archive)
     for problem in report.problems:
         if problem.kind != "set_aside" or not allowed.deaths:
             yield f"{problem.kind} {problem.where}: {problem.detail}"

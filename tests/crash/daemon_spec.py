@@ -21,6 +21,7 @@ class DaemonSpec:
     shutdown_timeout: float = 10.0
     max_backlog_age: float = 86_400.0
     max_parallel_turns: int = 64
+    backlog_limit: int = 20
     data: Path | None = None
     channels: dict[str, Any] = field(default_factory=dict)
     """Configuration tables of channels to use instead of the scripted one."""

@@ -59,7 +59,7 @@ class Shown:
     is_failure: bool
     texts: list[str]
     buttons: tuple[str, ...] = ()
-    """The commands that the buttons send. Only approval requests have buttons."""
+    """The commands that the buttons send. A question of the agent has buttons to approve and deny."""
     id: str = ""
 
     @property
@@ -67,9 +67,14 @@ class Shown:
         return self.texts[-1]
 
     @property
+    def is_question(self) -> bool:
+        """Whether the agent asks for approval."""
+        return any(command.startswith("/approve") for command in self.buttons)
+
+    @property
     def is_last(self) -> bool:
         """Whether this is the last message of its answer."""
-        if self.buttons:
+        if self.is_question:
             return False
         return self.is_failure or self.kind == "notice" or self.text.endswith((END, STOPPED))
 
@@ -230,7 +235,7 @@ class FakePlatform:
     def show(self, shown: Shown) -> None:
         """Add a message to its chat."""
         shown.id = str(len(self.shown))
-        if shown.buttons and all(other.key != shown.key for other in self.shown):
+        if shown.is_question and all(other.key != shown.key for other in self.shown):
             self._press(shown)
         self.shown.append(shown)
         self._mark_answered(shown)

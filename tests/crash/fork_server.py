@@ -53,6 +53,7 @@ def settings(spec: DaemonSpec) -> Settings:
                 "owners": [f"{CHANNEL}:owner"],
             },
             "http": {"port": 0},
+            "session": {"backlog_limit": spec.backlog_limit},
             "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, **channels(spec)},
         }
     )

@@ -21,6 +21,7 @@ class Plan:
     deaths: Sequence[int] = ()
     flavour: str = "plain"
     busy: str = "followup"
+    backlog_limit: int = 20
     troubles: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -30,7 +31,7 @@ async def run(plan: Plan, daemons: Daemons, home: Path) -> tuple[str, ...]:
     Returns the names of the kill points at which daemons have died.
     """
     home.mkdir(parents=True)  # noqa: ASYNC240 - no other task runs
-    spec = DaemonSpec(home=home, flavour=plan.flavour, busy=plan.busy)
+    spec = DaemonSpec(home=home, flavour=plan.flavour, busy=plan.busy, backlog_limit=plan.backlog_limit)
     platform = FakePlatform(
         drops_repeats=plan.flavour == "dropping", answers_together=plan.busy in {"collect", "steer"}
     )

@@ -21,6 +21,10 @@ SCENARIOS = {
     "dropping": Plan(events=messages("ada:", "ada:long"), flavour="dropping"),
     "long": Plan(events=messages("ada:long", "ada:"), troubles={"ada": ("", "lost", "slow")}),
     "rotating": Plan(events=messages("ada:", "ada:/new", "ada:", "ada:/session resume 1", "ada:")),
+    "archiving": Plan(
+        events=messages("ada:", "ada:/new", "ada:", "ada:/new", "ada:", "ada:/new", "ada:/session restore 1", "ada:"),
+        backlog_limit=1,
+    ),
     "deleting": Plan(events=messages(f"ada:tool {SECRET}", "ada:/new", "ada:", "ada:/session delete 1", "ada:")),
     "queued": Plan(events=messages("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
     "reading": Plan(events=messages("ada:tool", "ada:/session search m1", "ada:/history", "ada:", "ada:/status")),

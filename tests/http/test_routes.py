@@ -64,6 +64,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/sessions/move"): Access.CONTROL,
         ("GET", "/sessions/move-belongings"): Access.CONTROL,
         ("POST", "/sessions/delete"): Access.CONTROL,
+        ("POST", "/sessions/restore"): Access.CONTROL,
         ("GET", "/backup"): Access.CONTROL,
         ("POST", "/files"): Access.OWNER,
         ("GET", "/files/{folder}/{name}"): Access.OWNER,

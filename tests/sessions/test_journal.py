@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.sessions import entries as e
-from gateway.sessions.journal import replay
 from gateway.sessions.storage.codec import decode, stamp
 from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.journal import replay
 from tests.sessions.conftest import SCOPE
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

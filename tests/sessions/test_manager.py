@@ -204,6 +204,7 @@ async def test_all_session_files_are_private_under_any_umask(directory: Path) ->
         os.umask(before)
     assert modes(directory) == {
         "sessions": 0o700,
+        "archive": 0o700,
         "transcripts": 0o700,
         file_name(SCOPE): 0o600,
         "index.json": 0o600,
@@ -215,7 +216,7 @@ async def test_a_folder_open_to_others_is_closed(directory: Path) -> None:
     directory.mkdir(mode=0o755)  # noqa: ASYNC240 - a test has the loop for itself.
     manager = await SessionManager.open(directory, SessionSettings(), Clock())
     await manager.close()
-    assert modes(directory) == {"sessions": 0o700, "transcripts": 0o700}
+    assert modes(directory) == {"sessions": 0o700, "archive": 0o700, "transcripts": 0o700}
 
 
 async def test_a_folder_that_cannot_be_created_is_reported_in_a_sentence(tmp_path: Path) -> None:

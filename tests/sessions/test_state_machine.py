@@ -22,9 +22,9 @@ from tests.sessions.conftest import ANN, Clock, undo
 T = TypeVar("T")
 
 SCOPES = ("agent:main:web:direct:ann", "agent:main:web:direct:Ann")
-LIMIT = 4
+LIMIT = 2
 scopes = st.sampled_from(SCOPES)
-numbers = st.integers(min_value=1, max_value=8)
+numbers = st.integers(min_value=1, max_value=6)
 texts = st.text(alphabet="aé\u2028\n\x85👋\x00", max_size=8)
 
 
@@ -36,6 +36,7 @@ class Told:
     title: str = ""
     status: SessionStatus = SessionStatus.ACTIVE
     used: int = 0
+    is_empty: bool = True
 
 
 @dataclass
@@ -43,9 +44,18 @@ class Known:
     """A scope of the model."""
 
     sessions: dict[int, Told] = field(default_factory=dict)
+    archived: dict[int, Told] = field(default_factory=dict)
     active: int | None = None
     highest: int = 0
     uses: int = 0
+
+    def archive(self, *, kept: int | None, more: int = 0) -> None:
+        """Archive the least recently used sessions beyond the limit. `more` sessions come in addition."""
+        full = [number for number, told in self.sessions.items() if not told.is_empty]
+        surplus = max(0, len(full) + more - LIMIT)
+        free = sorted((number for number in full if number != kept), key=lambda number: self.sessions[number].used)
+        for number in free[:surplus]:
+            self.archived[number] = self.sessions.pop(number)
 
     def use(self, number: int) -> None:
         self.uses += 1
@@ -80,11 +90,14 @@ class Machine(RuleBasedStateMachine):
 
     def _new(self, scope: str) -> Told:
         known = self.known[scope]
+        known.archive(kept=None)
         known.highest += 1
         told = known.sessions[known.highest] = Told()
         known.use(known.highest)
-        free = sorted((told.used, number) for number, told in known.sessions.items() if number != known.active)
-        for _, number in free[: max(0, len(known.sessions) - LIMIT)]:
+        empty = sorted(
+            (told.used, number) for number, told in known.sessions.items() if told.is_empty and number != known.active
+        )
+        for _, number in empty[: max(0, len(known.sessions) - LIMIT)]:
             del known.sessions[number]
         return told
 
@@ -115,12 +128,20 @@ class Machine(RuleBasedStateMachine):
             )
         )
         told.turns.append(said)
+        told.is_empty = False
         told.title = told.title or " ".join(said[0].split())
 
     @rule(scope=scopes)
     def new(self, scope: str) -> None:
         assert self.run(self.manager.start_new(scope, agent="main", origin=ANN)).number == self.known[scope].highest + 1
         self._new(scope)
+
+    @rule(scope=scopes, count=st.integers(min_value=1, max_value=3))
+    def start_conversations(self, scope: str, count: int) -> None:
+        """Fill the list, so that sessions are archived."""
+        for _ in range(count):
+            self.new(scope)
+            self.talk(scope, "", 1)
 
     @rule(scope=scopes, number=numbers)
     def resume(self, scope: str, number: int) -> None:
@@ -136,12 +157,31 @@ class Machine(RuleBasedStateMachine):
             known.sessions[number].status = SessionStatus.ACTIVE
 
     @rule(scope=scopes, number=numbers)
+    def restore(self, scope: str, number: int) -> None:
+        known = self.known[scope]
+        archived = self.run(self.manager.archive.find(session_key(scope, number)))
+        assert (archived is not None) == (number in known.archived)
+        if archived is None:
+            return
+        copies = self.run(self.manager.copy_displaced(archived))
+        self.run(self.manager.archive.restore(archived, copies))
+        known.archive(kept=known.active, more=1)
+        known.sessions[number] = known.archived.pop(number)
+        active = known.active
+        known.use(number)
+        if active is not None:
+            known.use(active)
+
+    @rule(scope=scopes, number=numbers)
     def delete(self, scope: str, number: int) -> None:
         known = self.known[scope]
         try:
             self.run(self.manager.delete(session_key(scope, number)))
         except Refused:
             assert number not in known.sessions
+            assert number not in known.archived
+            return
+        if known.archived.pop(number, None) is not None:
             return
         del known.sessions[number]
         if known.active == number:
@@ -209,6 +249,15 @@ class Machine(RuleBasedStateMachine):
                 assert (meta.title, meta.status) == (told.title, told.status)
             active = self.manager.active(scope)
             assert (active.number if active else None) == known.active
+
+    @invariant()
+    def lists_what_is_archived(self) -> None:
+        for scope, known in self.known.items():
+            archived = self.run(self.manager.archive.list(scope))
+            assert [session.state.number for session in archived] == sorted(known.archived, reverse=True)
+            assert [session.state.title for session in archived] == [
+                known.archived[session.state.number].title for session in archived
+            ]
 
     @invariant()
     def tells_what_was_said(self) -> None:

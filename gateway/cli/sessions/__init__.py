@@ -10,7 +10,7 @@ from pathlib import Path
 from config import LogFormat, LogLevel
 from gateway.admin.session_routes import MAX_LINES
 from gateway.cli.common import command_parser, load_settings
-from gateway.cli.sessions.maintenance import delete, verify
+from gateway.cli.sessions.maintenance import delete, restore, verify
 from gateway.cli.sessions.move import move
 from gateway.cli.sessions.show import list_sessions, show_session
 from gateway.cli.sessions.transfer import FORMATS, export, export_all, import_files
@@ -20,13 +20,15 @@ _MAX_NUMBER = 10**18 - 1
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    parser = command_parser("sessions", "List, show, export, import, move, delete and verify sessions.", config)
+    summary = "List, show, export, import, move, delete, restore and verify sessions."
+    parser = command_parser("sessions", summary, config)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     list_parser = commands.add_parser("list", help="list sessions")
     list_parser.add_argument(
         "--scope", metavar="SCOPE", help="only sessions of this scope, in full or briefly like web:owner"
     )
+    list_parser.add_argument("--archived", action="store_true", help="archived sessions instead of the others")
     _add_json(list_parser)
 
     show_parser = commands.add_parser("show", help="print the messages of a session, and follow new ones")
@@ -64,6 +66,10 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     move_parser.add_argument("--yes", action="store_true", help="don't ask for confirmation")
     _add_json(move_parser)
 
+    restore_parser = commands.add_parser("restore", help="bring a session back from the archive")
+    _add_name(restore_parser)
+    _add_json(restore_parser)
+
     verify_parser = commands.add_parser("verify", help="look for damage; exits with 1 if there is any")
     _add_json(verify_parser)
 
@@ -79,6 +85,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         move_parser.error("name both scopes, FROM and TO, or neither")
     if options.command == "delete" and options.number is None and "#" not in options.name:
         delete_parser.error("add the NUMBER of the session to delete")
+    if options.command == "restore" and options.number is None and "#" not in options.name:
+        restore_parser.error("add the NUMBER of the session to restore")
 
     os.umask(0o077)
     settings = load_settings(options.config).settings
@@ -98,6 +106,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             return delete(settings, options)
         case "move":
             return move(settings, options)
+        case "restore":
+            return asyncio.run(restore(settings, options))
         case _:
             return asyncio.run(verify(settings, options))
 

@@ -1,4 +1,4 @@
-"""`gatehouse sessions delete` removes a conversation, and `verify` looks for damage."""
+"""`gatehouse sessions delete` removes a conversation, `restore` brings one back, and `verify` looks for damage."""
 
 import argparse
 import asyncio
@@ -52,6 +52,18 @@ def delete(settings: Settings, options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+async def restore(settings: Settings, options: argparse.Namespace) -> int:
+    """Bring a session back from the archive."""
+    async with open_archive(settings) as archive:
+        listed = await find_session(archive, options.name, options.number)
+        if not listed.is_archived:
+            return fail(f"Session {listed.meta.number} is not in the archive.", EXIT_FAILED)
+        meta = await archive.restore(listed.meta.key)
+    message = f"Restored session {meta.number} of {printable(meta.scope)}."
+    print(json.dumps({"restored": meta.key}) if options.json else message)
+    return EXIT_OK
+
+
 async def verify(settings: Settings, options: argparse.Namespace) -> int:
     """Check the sessions without repairing anything. Returns 1 if there are problems."""
     async with open_archive(settings, as_found=True) as archive:
@@ -60,7 +72,8 @@ async def verify(settings: Settings, options: argparse.Namespace) -> int:
         print(json.dumps({**msgspec.to_builtins(report), "is_sound": report.is_sound}, indent=2))
         return EXIT_OK if report.is_sound else EXIT_FAILED
     transcripts, scopes = count(report.transcripts, "transcript"), count(report.scopes, "scope")
-    print(f"Checked {transcripts} with {report.entries} entries in {scopes}.")
+    archived = f", and {count(report.archived, 'archived session')}" if report.archived else ""
+    print(f"Checked {transcripts} with {report.entries} entries in {scopes}{archived}.")
     if report.unknown_entries:
         print(f"{report.unknown_entries} entries need a newer Gatehouse. They are kept.")
     if report.is_sound:

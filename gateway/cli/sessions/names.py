@@ -22,7 +22,10 @@ _NUMBERS_SHOWN = 20
 
 
 async def find_session(archive: Archive, name: str, number: int | None) -> ListedSession:
-    """Return the session of that name; without a number, the active one. Raises `Refused` with a hint."""
+    """Return the session of that name, also from the archive; without a number, the active one.
+
+    Raises `Refused` with a hint.
+    """
     scope = name = clean(name)
     if "#" in name:
         try:
@@ -35,10 +38,13 @@ async def find_session(archive: Archive, name: str, number: int | None) -> Liste
         number = number_in_key
     scope = await find_scope(archive, scope)
     present = [listed async for listed in archive.sessions(scope)]
+    if number is None and present:
+        return next((listed for listed in present if listed.is_active), present[0])
+    present += [listed async for listed in archive.sessions(scope, are_archived=True)]
     if not present:
         raise Refused(await _unknown_scope(archive, scope))
     if number is None:
-        return next((listed for listed in present if listed.is_active), present[0])
+        return present[0]
     for listed in present:
         if listed.meta.number == number:
             return listed
@@ -48,17 +54,21 @@ async def find_session(archive: Archive, name: str, number: int | None) -> Liste
 
 async def find_scope(archive: Archive, name: str) -> str:
     """Return the scope that `name` is, or stands for. Raises `Refused` if there is none, or more than one."""
-    async with aclosing(archive.sessions(name)) as found:
-        async for _ in found:
-            return name
-    candidates = sorted({each.meta.scope async for each in archive.sessions() if _stands_for(name, each.meta.scope)})
+    candidates: set[str] = set()
+    for are_archived in (False, True):
+        async with aclosing(archive.sessions(name, are_archived=are_archived)) as found:
+            async for _ in found:
+                return name
+    for are_archived in (False, True):
+        everywhere = archive.sessions(are_archived=are_archived)
+        candidates |= {each.meta.scope async for each in everywhere if _stands_for(name, each.meta.scope)}
     if not candidates:
         raise Refused(await _unknown_scope(archive, name))
     if len(candidates) > 1:
-        shown = _join_names(candidates[:_MAX_CANDIDATES])
+        shown = _join_names(sorted(candidates)[:_MAX_CANDIDATES])
         more = f" There are {len(candidates)} in all." if len(candidates) > _MAX_CANDIDATES else ""
         raise Refused(f"`{printable(name)}` can mean {shown}.{more} Add a word to say which one.")
-    return candidates[0]
+    return candidates.pop()
 
 
 def _stands_for(name: str, scope: str) -> bool:

@@ -42,11 +42,12 @@ _TAIL_BYTES = 256 * 1024
 
 async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
     scope = None if options.scope is None else clean(options.scope)
-    printer = _JsonPrinter() if options.json else _TablePrinter(datetime.now(UTC))
+    empty = "No archived sessions." if options.archived else "No sessions yet."
+    printer = _JsonPrinter() if options.json else _TablePrinter(datetime.now(UTC), empty)
     async with open_archive(settings) as archive:
         if scope is not None:
             scope = await find_scope(archive, scope)
-        async with aclosing(archive.sessions(scope)) as found:
+        async with aclosing(archive.sessions(scope, are_archived=options.archived)) as found:
             async for listed in found:
                 printer.add(listed)
     printer.finish()
@@ -54,8 +55,9 @@ async def list_sessions(settings: Settings, options: argparse.Namespace) -> int:
 
 
 class _TablePrinter:
-    def __init__(self, now: datetime) -> None:
+    def __init__(self, now: datetime, empty: str) -> None:
         self._now = now
+        self._empty = empty
         self._rows: list[ListedSession] = []
         self.is_empty = True
 
@@ -67,7 +69,7 @@ class _TablePrinter:
 
     def finish(self) -> None:
         if self.is_empty:
-            print("No sessions yet.")
+            print(self._empty)
         self._print()
 
     def _print(self) -> None:
@@ -102,7 +104,7 @@ class _JsonPrinter:
 
 def _session_as_json(listed: ListedSession) -> dict[str, Json]:
     described: dict[str, Json] = msgspec.to_builtins(listed.meta)
-    return {**described, "is_active": listed.is_active}
+    return {**described, "is_active": listed.is_active, "is_archived": listed.is_archived}
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from config.files import Fsync
+from config.files import Fsync, fsync_directory
 from gateway.bounded import BoundedDict
 from gateway.private_files import (
     APPEND,
@@ -31,6 +31,7 @@ from gateway.sessions import index
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage import transcript
+from gateway.sessions.storage.archive import ArchiveFiles
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, decode, refuse_newer
 from gateway.sessions.storage.tail import NeverStop, StopCondition
 from gateway.sessions.storage.transcript import (
@@ -192,6 +193,7 @@ class Disk:
     def __init__(self, directory: Path, *, fsync: Fsync = os.fsync) -> None:
         self.index_path = directory / "index.json"
         self.transcripts = directory / "transcripts"
+        self.archive = ArchiveFiles(directory / "archive", fsync)
         self.fsync = fsync
         # Bytes that the disk has refused so far.
         self.waiting = 0
@@ -213,6 +215,7 @@ class Disk:
         """Create the folders. Take away the access of other users, and remove temporary files of a killed daemon."""
         prepare_private_folder(self._directory)
         prepare_private_folder(self.transcripts)
+        self.archive.prepare()
         with suppress(OSError), opened(self.index_path):
             pass
         for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index and of its clean mark.
@@ -318,6 +321,12 @@ class Disk:
         self._restore(key)
         return 0 if backlog.is_new else self.path(key).stat().st_size, backlog.data
 
+    def whole_size(self, key: str) -> int:
+        """Return the size of a transcript. Raises `OSError` unless the file has all lines of the session."""
+        if key in self._backlogs or key in self._unsynced.distrusted:
+            raise OSError(errno.EAGAIN, "The disk has refused some of its lines")
+        return self.path(key).stat().st_size
+
     def sizes(self) -> dict[str, int]:
         """Return the size of every transcript by file name."""
         with os.scandir(self.transcripts) as files:
@@ -333,14 +342,27 @@ class Disk:
         arrival.place(self.path(key))
         self._new_names.add(key)
 
-    def delete(self, key: str) -> None:
-        """Delete a transcript and the damaged pieces that were set aside. Raises `OSError` if the disk refuses."""
+    def place_durably(self, key: str, arrival: ImportFile) -> None:
+        """Move a transcript that comes from the archive to its place, and fsync the folder."""
+        # A transcript that could not be deleted when the session was archived is in the way.
+        self.path(key).unlink(missing_ok=True)
+        self.place(key, arrival)
+        fsync_directory(self.transcripts, self.fsync)
+
+    def unlink(self, key: str) -> None:
+        """Delete a transcript. Raises `OSError` if the disk refuses."""
         # Forget the lines that wait, too: a retry would create the file again.
         self._forget(key)
         self.remove_clean_mark()
+        self.path(key).unlink(missing_ok=True)
+        self._new_names.add(key)
+
+    def delete(self, key: str) -> None:
+        """Delete a transcript, the damaged pieces that were set aside, and an archived copy. Raises `OSError`."""
+        self.unlink(key)
         for path in transcript.all_files(self.path(key)):
             path.unlink(missing_ok=True)
-        self._new_names.add(key)
+        self.archive.delete(key)
 
     def remove_clean_mark(self) -> None:
         """Remove the clean mark of the index before the first change, so that no start trusts an outdated index."""

@@ -5,7 +5,7 @@ deletion of a session removes the last copies of its text.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from gateway.aio import WorkerThread
 from gateway.private_files import delete_copies
 from gateway.sessions import index
 from gateway.sessions.index import EncodedScope, IndexSnapshot, SessionIndex
-from gateway.sessions.journal import Journal
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.journal import Journal
 from gateway.spool import SpoolBroken, SpoolFull
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -146,27 +146,28 @@ class Flusher:
         async with self._flushing:
             yield await self._disk_thread.submit(self._disk.sizes)
 
-    async def delete_transcript(self, key: str, successor: str | None = None) -> bool:
-        """Delete a transcript of `undeleted`, after an fsync of the `successor` that now has its numbers.
+    async def delete_transcript(self, key: str, successor: str | None = None, *, is_archived: bool = False) -> bool:
+        """Delete the files of a session, after an fsync of the `successor` that now has its numbers.
 
-        The journal has no entries of the session any more: a replay would create the file again. Returns False, after
-        a log line, if the disk refuses.
+        The journal has no entries of the session any more: a replay would create the file again. If the session
+        `is_archived`, only its transcript is deleted. Returns False, after a log line, if the disk refuses.
         """
         self._is_index_outdated = True
+        delete = self._disk.unlink if is_archived else self._disk.delete
         try:
-            await asyncio.to_thread(self._delete, key, successor)
+            await asyncio.to_thread(self._delete, partial(delete, key), successor)
         except OSError as error:
             log.error("transcript_not_deleted", session=key, reason=str(error))  # noqa: TRY400 - the reason is enough.
             return False
         return True
 
-    def _delete(self, key: str, successor: str | None) -> None:
+    def _delete(self, delete: Callable[[], None], successor: str | None) -> None:
         if successor is not None:
             try:
                 transcript.sync(self._disk.path(successor), self._disk.fsync)
             except OSError as error:  # The next flush reports it.
                 log.warning("highest_number_not_persisted", session=successor, reason=str(error))
-        self._disk_thread.call(partial(self._disk.delete, key))
+        self._disk_thread.call(delete)
 
     async def finish(self) -> None:
         """Flush for the last time. If nothing is left to write, mark the index clean."""

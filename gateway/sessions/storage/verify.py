@@ -13,6 +13,7 @@ from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.index import Scope
 from gateway.sessions.keys import file_name
+from gateway.sessions.storage.archive import ArchiveFiles, DamagedArchive, read_about, transcript_of
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_forwards
 
@@ -38,6 +39,8 @@ class VerifyReport:
     unknown_entries: int
     problem_count: int
     problems: tuple[SessionProblem, ...]
+    archived: int = 0
+    """How many archived sessions were checked."""
 
     @property
     def is_sound(self) -> bool:
@@ -53,6 +56,7 @@ class _Check:
 
     def __init__(self) -> None:
         self.transcripts = 0
+        self.archived = 0
         self.entries = 0
         self.unknown = 0
         self.problem_count = 0
@@ -102,9 +106,31 @@ class _Check:
         if not names_itself:
             self.add("not_a_transcript", path.name, "It doesn't name its session.")
 
+    def check_archive(self, archive: ArchiveFiles) -> None:
+        try:
+            names = sorted(archive.names())
+        except FileNotFoundError:
+            return
+        self.check_mode(archive.root)
+        for name in names:
+            path = archive.path_of(name)
+            self.archived += 1
+            self.check_mode(path)
+            try:
+                session = read_about(path)
+                for _ in transcript_of(path):  # Its checksum is compared at the end.
+                    pass
+            except DamagedArchive as damage:
+                self.add("damaged_archive", path.name, f"The archived session can't be restored: {damage}.")
+            except OSError as error:
+                self.add("unreadable", path.name, f"It can't be read: {error.strerror}.")
+            else:
+                if archive.path(session.key) != path:
+                    self.add("damaged_archive", path.name, f"It contains {session.key}, which belongs elsewhere.")
 
-def verify(index_path: Path, transcripts: Path) -> VerifyReport:
-    """Compare the index with the transcripts, and read each transcript whole."""
+
+def verify(index_path: Path, transcripts: Path, archive: ArchiveFiles | None = None) -> VerifyReport:
+    """Compare the index with the transcripts, and read each transcript and each archived session whole."""
     check = _Check()
     with os.scandir(transcripts) as entries:
         kinds = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
@@ -146,8 +172,11 @@ def verify(index_path: Path, transcripts: Path) -> VerifyReport:
     for name, (key, _) in listed.items():
         if name not in present:
             check.add("missing_transcript", key, f"The index lists it, but the file {name} is missing.")
+    if archive is not None:
+        check.check_archive(archive)
     return VerifyReport(
         scopes=len(scopes),
+        archived=check.archived,
         transcripts=check.transcripts,
         entries=check.entries,
         unknown_entries=check.unknown,

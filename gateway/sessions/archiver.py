@@ -1,0 +1,295 @@
+"""The archiver: moves sessions to the archive and back.
+
+A session is in one place for people at any time. It is copied, and the copy fsynced, before a commit takes it from one
+place to the other. After that, the file that is no longer needed is deleted. If a crash leaves both files, recovery
+keeps the transcript.
+"""
+
+import builtins
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+import structlog
+
+from gateway.aio import WorkerThread, finish_before_cancel
+from gateway.errors import Refused
+from gateway.sessions import entries as e
+from gateway.sessions.entries import Entry
+from gateway.sessions.keys import parse_key
+from gateway.sessions.session import SessionMeta, meta_of
+from gateway.sessions.state import SessionState
+from gateway.sessions.storage import transcript
+from gateway.sessions.storage.archive import ArchivedName, ArchivedSession, DamagedArchive
+from gateway.sessions.storage.transfer_files import ImportFile
+from gateway.sessions.store import SessionStore, Then
+from gateway.spool import DropEntries, Operation, SpoolFull
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+FILES_PER_SWEEP = 500
+
+
+class ArchivedCopy(NamedTuple):
+    """A session whose copy is in the archive, and the seq of the copy's last entry."""
+
+    meta: SessionMeta
+    seq: int
+
+
+class Archiver:
+    """`reader` is the thread that compresses: it must not delay appends."""
+
+    def __init__(self, store: SessionStore, reader: WorkerThread) -> None:
+        self._store = store
+        self._reader = reader
+        self._pauses = 0
+        # Keys of archived sessions whose transcripts could not be deleted yet.
+        self._undeleted: set[str] = set()
+        self._names: Iterator[ArchivedName] | None = None
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Keep every session where it is while a backup copies first the transcripts and then the archive."""
+        async with self._store.removing([]):  # Waits for a move that is under way.
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pauses > 0
+
+    async def copy(self, key: str, why: str, now: datetime) -> ArchivedCopy | None:
+        """Copy a session to the archive. Returns None, after a log line, if that is not possible now."""
+        store = self._store
+        state = store.index.require(key)
+        about = ArchivedSession(key=key, archived_at=now, why=why, state=state)
+        path = store.disk.path(key)
+
+        def compress(size: int) -> None:
+            # The journal forgets the session with its move. Until then the transcript has to be durable.
+            transcript.sync(path, store.disk.fsync)
+            store.disk.archive.write(about, path, size)
+
+        try:
+            size = await store.disk_thread.submit(store.disk.whole_size, key)
+            await self._reader.submit(compress, size)
+        except OSError as error:
+            log.warning("session_not_archived", session=key, reason=str(error))
+            return None
+        return ArchivedCopy(meta_of(key, state), state.seq)
+
+    async def archive(self, copied: ArchivedCopy) -> None:
+        """Move a copied session to the archive. Raises `Refused` if it was used since, and the spool's errors."""
+        key = copied.meta.key
+        try:
+            successor = await self._store.remove(
+                key, [DropEntries(session=key)], lambda: self._leave([key]), expected_seq=copied.seq
+            )
+        except BaseException:
+            await self.discard([copied])
+            raise
+        await self._delete_transcript(key, successor)
+
+    async def start_new(
+        self,
+        key: str,
+        entries: Sequence[Entry],
+        copies: Sequence[ArchivedCopy],
+        also: Sequence[Operation],
+        then: Then | None,
+    ) -> SessionState:
+        """Start the session `key`, and move the copied sessions of its scope to the archive, all in one commit."""
+        store = self._store
+        if not copies:
+            return await store.create(key, entries, also, then)
+
+        async def start() -> tuple[SessionState, list[str]]:
+            async with store.removing([copy.meta.key for copy in copies]):
+                moved = self._unchanged(copies)
+                operations = [*also, *(DropEntries(session=other) for other in moved)]
+                return await store.create(key, entries, operations, lambda: self._leave(moved, then)), moved
+
+        try:
+            state, moved = await finish_before_cancel(start())
+        except BaseException:
+            await self.discard(copies)
+            raise
+        for other in moved:
+            await self._delete_transcript(other)
+        return state
+
+    async def restore(
+        self, session: ArchivedSession, copies: Sequence[ArchivedCopy], also: Sequence[Operation] = ()
+    ) -> SessionMeta:
+        """Bring a session back into the list of its scope, in one commit with `also` that also archives `copies`.
+
+        `copies` has the result of `SessionManager.copy_displaced`. The session becomes the most recently used one after
+        the active one. If the scope has no active session, it becomes active.
+        Raises `Refused` if it cannot be read. If this raises, nothing has happened.
+        """
+        store, number = self._store, session.state.number
+        arrival = await self._reader.submit(ImportFile, store.disk.transcripts)
+        try:
+            try:
+                state = await self._reader.submit(self._extract, session.key, arrival)
+            except (DamagedArchive, OSError) as error:
+                raise Refused(f"Session {number} can't be read from the archive: {error}.") from error
+            moved = await finish_before_cancel(self._bring_back(session.key, state, arrival, copies, also))
+        except BaseException:
+            await self.discard(copies)
+            raise
+        finally:
+            await self._reader.submit(arrival.close)
+        try:
+            await self._reader.submit(store.disk.archive.delete, session.key)
+        except OSError as error:  # Lists leave it out, and the next start after a crash deletes it.
+            log.warning("archived_copy_not_deleted", session=session.key, reason=str(error))
+        for other in moved:
+            await self._delete_transcript(other)
+        log.info("session_restored", session=session.key)
+        return meta_of(session.key, store.index.find(session.key) or state)
+
+    async def _bring_back(
+        self,
+        key: str,
+        state: SessionState,
+        arrival: ImportFile,
+        copies: Sequence[ArchivedCopy],
+        also: Sequence[Operation],
+    ) -> list[str]:
+        store, scope = self._store, parse_key(key)[0]
+        async with store.removing([copy.meta.key for copy in copies]):
+            if self.is_paused:
+                raise Refused("A backup is being made. Please try again when it has finished.")
+            if store.index.find(key) is not None:
+                raise Refused(f"Session {state.number} is in your list already.")
+            moved = self._unchanged(copies)
+            active = store.index[scope].active_session_key
+            try:
+                await store.disk_thread.submit(store.disk.place_durably, key, arrival)
+            except OSError as error:
+                raise Refused(f"Session {state.number} couldn't be restored: {error.strerror}.") from error
+            store.index.update(key, state, is_active=active is None)
+            self._count(key, -1)
+            # Two activations: the session counts as used, and the active one stays the active one.
+            found = store.index[scope]
+            used, kept = (
+                e.Activated(key=name, epoch=found.epoch + step, highest_number=found.highest_number)
+                for name, step in ((key, 1), (active or key, 2))
+            )
+            operations = [*also, *(DropEntries(session=other) for other in moved)]
+            try:
+                await store.append(kept.key, [kept], is_active=True, also=operations, then=lambda: self._leave(moved))
+            except BaseException:
+                store.forget(key)
+                self._count(key, 1)
+                await store.disk_thread.submit(store.disk.unlink, key)
+                raise
+            if kept.key != key:
+                try:
+                    await store.append(key, [used])
+                except (Refused, SpoolFull) as error:  # It may be archived again sooner than others.
+                    log.warning("restored_session_not_marked", session=key, reason=str(error))
+        return moved
+
+    def _extract(self, key: str, arrival: ImportFile) -> SessionState:
+        for block in self._store.disk.archive.transcript(key):
+            arrival.write(block)
+        header, state = arrival.finish()
+        if header.key != key:
+            raise DamagedArchive(f"it contains another session ({header.key})")
+        return state
+
+    async def discard(self, copies: Sequence[ArchivedCopy]) -> None:
+        """Delete copies of sessions that have not moved."""
+        for copy in copies:
+            if self._store.index.find(copy.meta.key) is not None:
+                with suppress(OSError):  # Lists leave it out.
+                    await self._reader.submit(self._store.disk.archive.delete, copy.meta.key)
+
+    async def list(self, scope: str) -> builtins.list[ArchivedSession]:
+        """Return the archived sessions of a scope, newest first."""
+        if not self._store.index[scope].archived:
+            return []
+        found = await self._reader.submit(self._store.disk.archive.in_scope, scope)
+        return [session for session in found if self._store.index.find(session.key) is None]
+
+    def scopes(self) -> builtins.list[str]:
+        """Return the scopes that have archived sessions."""
+        return [scope for scope in self._store.index if self._store.index[scope].archived]
+
+    async def transcript_names(self) -> builtins.list[str]:
+        """Return the names that the transcripts of all archived sessions had."""
+        archive = self._store.disk.archive
+        return await self._reader.submit(lambda: [name.transcript for name in archive.names()])
+
+    async def find(self, key: str) -> ArchivedSession | None:
+        """Return an archived session. Raises `Refused` if it cannot be read."""
+        if self._store.index.find(key) is not None:
+            return None
+        try:
+            return await self._reader.submit(self._store.disk.archive.find, key)
+        except (DamagedArchive, OSError) as error:
+            raise Refused(f"Session {parse_key(key)[1]} can't be read from the archive: {error}.") from error
+
+    async def is_archived(self, key: str) -> bool:
+        """Return True if there is an archived file of a session, even a damaged one."""
+        return self._store.index.find(key) is None and await self._reader.submit(
+            self._store.disk.archive.path(key).exists
+        )
+
+    async def lines(self, key: str) -> AsyncGenerator[bytes, None]:
+        """Yield the transcript of an archived session in blocks that end anywhere."""
+        blocks = self._store.disk.archive.transcript(key)
+        try:
+            while block := await self._reader.submit(next, blocks, b""):
+                yield block
+        except DamagedArchive as error:
+            raise Refused(f"This session can't be read from the archive: {error}.") from error
+
+    async def expired(self, before: datetime) -> builtins.list[str]:
+        """Return keys of sessions that were archived before that time. Each call looks at the next files only."""
+        return await self._reader.submit(self._next_expired, before)
+
+    def _next_expired(self, before: datetime) -> builtins.list[str]:
+        archive = self._store.disk.archive
+        if self._names is None:
+            self._names = archive.names()
+        names = builtins.list(islice(self._names, FILES_PER_SWEEP))
+        if len(names) < FILES_PER_SWEEP:
+            self._names = None
+        found = (archive.read_if_sound(archive.path_of(name)) for name in names)
+        return [session.key for session in found if session is not None and session.archived_at < before]
+
+    async def delete_leftovers(self) -> None:
+        """Delete the transcripts of archived sessions that could not be deleted before."""
+        for key in [*self._undeleted]:
+            if self._store.index.find(key) is None:
+                await self._delete_transcript(key)
+            self._undeleted.discard(key)
+
+    async def _delete_transcript(self, key: str, successor: str | None = None) -> None:
+        if not await self._store.flusher.delete_transcript(key, successor, is_archived=True):
+            self._undeleted.add(key)
+
+    def _unchanged(self, copies: Sequence[ArchivedCopy]) -> builtins.list[str]:
+        """Return the keys of sessions that were not used since they were copied."""
+        states = ((copy, self._store.index.find(copy.meta.key)) for copy in copies)
+        return [copy.meta.key for copy, state in states if state is not None and state.seq == copy.seq]
+
+    def _leave(self, moved: Sequence[str], then: Then | None = None) -> None:
+        for key in moved:
+            self._store.forget(key)
+            self._count(key, 1)
+            log.info("session_archived", session=key)
+        if then is not None:
+            then()
+
+    def _count(self, key: str, change: int) -> None:
+        self._store.index.count_archived(parse_key(key)[0], change)

@@ -1,0 +1,222 @@
+"""The archive: one compressed file for each session that was pruned or expired. All functions block.
+
+A file is `archive/<scope>/<number>.<name of its transcript>.gz`. It has two gzip members, a line about the session and
+the transcript as it was. So a list needs only the first block of each file, and `zcat` shows everything.
+"""
+
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkstemp
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from config.files import Fsync, fsync_directory, make_private_directory
+from gateway.private_files import open_private, opened, prepare_private_folder, write_all
+from gateway.sessions.keys import file_name, parse_key
+from gateway.sessions.session import SessionMeta, meta_of
+from gateway.sessions.state import SessionState, UtcTime
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+ARCHIVE_VERSION = 1
+BLOCK = 256 * 1024
+
+_UNFINISHED = ".archiving-"
+_NAME = re.compile(r"([1-9][0-9]{0,17})\.(.+\.jsonl)\.gz")
+_GZIP = 31  # The `wbits` of zlib for the format of gzip.
+
+
+class ArchivedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in the archive. `state` is its state when it was archived, and `why` a `Leaving`."""
+
+    key: str
+    archived_at: UtcTime
+    why: str
+    state: SessionState
+    version: int = ARCHIVE_VERSION
+
+    @property
+    def meta(self) -> SessionMeta:
+        return meta_of(self.key, self.state)
+
+
+class ArchivedName(NamedTuple):
+    """What the name of an archived file says."""
+
+    folder: str
+    number: int
+    transcript: str
+
+
+class DamagedArchive(Exception):
+    """A file of the archive cannot be read. The text says why."""
+
+
+_decode = msgspec.json.Decoder(ArchivedSession).decode
+
+
+class ArchiveFiles:
+    """The files of the archive in the folder `root`."""
+
+    def __init__(self, root: Path, fsync: Fsync = os.fsync) -> None:
+        self.root = root
+        self._fsync = fsync
+
+    def prepare(self) -> None:
+        """Create the folder, and delete files that were incomplete when the last run ended."""
+        prepare_private_folder(self.root)
+        for unfinished in self.root.glob(f"{_UNFINISHED}*"):
+            unfinished.unlink()
+
+    def path(self, key: str) -> Path:
+        scope, number = parse_key(key)
+        return self.path_of(ArchivedName(folder_of(scope), number, file_name(key)))
+
+    def path_of(self, name: ArchivedName) -> Path:
+        return self.root / name.folder / f"{name.number}.{name.transcript}.gz"
+
+    def write(self, session: ArchivedSession, transcript: Path, size: int) -> None:
+        """Compress the first `size` bytes of a transcript. The file is durable when this returns.
+
+        It replaces a file of the same session, which an interrupted run has left.
+        """
+        target = self.path(session.key)
+        descriptor, name = mkstemp(dir=self.root, prefix=_UNFINISHED)
+        unfinished = Path(name)
+        try:
+            write_all(descriptor, _compressed([msgspec.json.encode(session) + b"\n"]))
+            with opened(transcript) as source:
+                packer = zlib.compressobj(wbits=_GZIP)
+                for begin in range(0, size, BLOCK):
+                    block = os.pread(source, min(BLOCK, size - begin), begin)
+                    if len(block) < min(BLOCK, size - begin):
+                        raise OSError(f"{transcript.name} is shorter than it was")
+                    write_all(descriptor, packer.compress(block))
+                write_all(descriptor, packer.flush())
+            self._fsync(descriptor)
+            is_new_folder = not target.parent.exists()
+            make_private_directory(target.parent)
+            unfinished.replace(target)
+        finally:
+            os.close(descriptor)
+            unfinished.unlink(missing_ok=True)
+        fsync_directory(target.parent, self._fsync)
+        if is_new_folder:
+            fsync_directory(self.root, self._fsync)
+
+    def delete(self, key: str) -> None:
+        """Delete the file of a session, if there is one, and the folder of its scope if that is empty."""
+        path = self.path(key)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        fsync_directory(path.parent, self._fsync)
+        try:
+            path.parent.rmdir()
+        except OSError:  # It is not empty.
+            return
+        fsync_directory(self.root, self._fsync)
+
+    def names(self) -> Iterator[ArchivedName]:
+        """Yield the names of all archived files."""
+        with os.scandir(self.root) as folders:
+            for folder in folders:
+                if folder.is_dir(follow_symlinks=False):
+                    yield from _names(Path(folder.path))
+
+    def in_scope(self, scope: str) -> list[ArchivedSession]:
+        """Return the archived sessions of a scope, newest first. Damaged files are left out, after a log line."""
+        names = sorted(_names(self.root / folder_of(scope)), key=lambda name: name.number, reverse=True)
+        found = (self.read_if_sound(self.path_of(name)) for name in names)
+        return [session for session in found if session is not None and parse_key(session.key)[0] == scope]
+
+    def find(self, key: str) -> ArchivedSession | None:
+        """Return a session if it is in the archive. Raises `DamagedArchive`."""
+        try:
+            return read_about(self.path(key))
+        except FileNotFoundError:
+            return None
+
+    def read_if_sound(self, path: Path) -> ArchivedSession | None:
+        try:
+            return read_about(path)
+        except (OSError, DamagedArchive) as error:
+            log.warning("archived_session_unreadable", file=path.name, reason=str(error))
+            return None
+
+    def any_in_folder(self, folder: str) -> ArchivedSession | None:
+        """Return one session of a folder. It tells which scope the folder belongs to."""
+        found = (self.read_if_sound(self.path_of(name)) for name in _names(self.root / folder))
+        return next((session for session in found if session is not None), None)
+
+    def transcript(self, key: str) -> Iterator[bytes]:
+        """Yield the transcript of a session in blocks. Raises `DamagedArchive` or `OSError`."""
+        yield from transcript_of(self.path(key))
+
+
+def folder_of(scope: str) -> str:
+    """Return the name of the folder for the archived sessions of a scope."""
+    return file_name(scope).removesuffix(".jsonl")
+
+
+def read_about(path: Path) -> ArchivedSession:
+    """Read the first member of a file. Raises `DamagedArchive` or `OSError`."""
+    about = b""
+    for block, is_transcript in _members(path):
+        if is_transcript:
+            break
+        about += block
+    try:
+        session = _decode(about)
+        parse_key(session.key)
+    except (ValueError, RecursionError) as error:
+        raise DamagedArchive(f"its first line is damaged ({error})") from error
+    if session.version > ARCHIVE_VERSION:
+        raise DamagedArchive(f"it has version {session.version}, this Gatehouse reads {ARCHIVE_VERSION}")
+    return session
+
+
+def transcript_of(path: Path) -> Iterator[bytes]:
+    """Yield the second member of a file in blocks. Raises `DamagedArchive` or `OSError`."""
+    for block, is_transcript in _members(path):
+        if is_transcript:
+            yield block
+
+
+def _members(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """Yield the content of both members in blocks, and whether each block belongs to the transcript."""
+    is_transcript = False
+    with os.fdopen(open_private(path), "rb") as file:
+        unpacker = zlib.decompressobj(wbits=_GZIP)
+        while packed := unpacker.unconsumed_tail or file.read(BLOCK):
+            try:
+                yield unpacker.decompress(packed, BLOCK), is_transcript
+                if unpacker.eof and not is_transcript:
+                    is_transcript, rest = True, unpacker.unused_data
+                    unpacker = zlib.decompressobj(wbits=_GZIP)
+                    yield unpacker.decompress(rest, BLOCK), is_transcript
+            except zlib.error as error:
+                raise DamagedArchive(f"it cannot be decompressed ({error})") from error
+        if not is_transcript or not unpacker.eof:
+            raise DamagedArchive("its end is missing")
+
+
+def _compressed(blocks: list[bytes]) -> bytes:
+    packer = zlib.compressobj(wbits=_GZIP)
+    return b"".join([*map(packer.compress, blocks), packer.flush()])
+
+
+def _names(folder: Path) -> Iterator[ArchivedName]:
+    try:
+        found = list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for path in found:
+        if match := _NAME.fullmatch(path.name):
+            yield ArchivedName(folder.name, int(match[1]), match[2])
