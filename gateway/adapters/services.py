@@ -73,14 +73,19 @@ class SessionBrowser:
     async def history(self, address: Address, sender: Sender, *, limit: int) -> list[Line]:
         if not may_talk(self._live, address, sender):
             return []
-        active = self._sessions.active(self._scope(address, sender))
+        scope = self._scope(address, sender)
+        active = self._sessions.active(scope)
         if active is None:
-            return []
+            lost = self._sessions.lost.get(scope)
+            sentence = f"*Session {lost} can't be read any more. Your next message starts a new session.*"
+            return [Line(role="assistant", text=sentence, at=self._sessions.recovered_at)] if lost else []
         sees_details = is_owner(self._live, address, sender)
         try:
             lines = await self._sessions.lines(active.key, limit)
         except Refused as refusal:
-            return [Line(role="assistant", text=f"*{refusal}*", at=active.last_accessed, is_failure=True)]
+            return [Line(role="assistant", text=f"*{refusal}*", at=active.last_accessed)]
+        if not active.turns:  # The first answer of a session says why the session was started.
+            lines = [line for line in lines if line.role != "gateway" or line.is_failure]
         return [
             Line(
                 role="user" if line.role == "user" else "assistant",

@@ -76,6 +76,7 @@ class SessionManager:
         self.settings = settings
         # By scope, the newest session that the start has lost. The next new session of the scope says so.
         self.lost: dict[str, int] = {}
+        self.recovered_at = clock()
         self._clock = clock
         self._deleted = BoundedDict[str, None](MAX_DELETED)
         self._store = SessionStore(disk, clock, journal)
@@ -123,7 +124,7 @@ class SessionManager:
             report = await self._store.recover()
         except OSError as error:
             raise unusable(self._store.disk.transcripts, error) from error
-        self.lost = dict(map(parse_key, report.lost))
+        self.lost, self.recovered_at = dict(map(parse_key, report.lost)), self._clock()
         await self._retention.delete_leftovers()
         log.info("sessions_recovered", **report.counts())
         return report
