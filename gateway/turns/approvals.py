@@ -12,7 +12,7 @@ import structlog
 
 from gateway.access.rules import Live, are_same_person
 from gateway.agent.toolbox.named_files import digest_named_files
-from gateway.agent.tools import ToolContext
+from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, PeerKind
@@ -181,7 +181,10 @@ class ApprovalGate:
         job, known = state.jobs[0], state.approvals.get(call.id)
         timeout = self._live.settings.gateway.approval_timeout
         span = duration(timedelta(seconds=timeout))
-        files = await asyncio.to_thread(digest_named_files, context, call) if known is None else known.files
+        try:
+            files = await asyncio.to_thread(digest_named_files, context, call) if known is None else known.files
+        except ToolFailed as failure:  # It names more files than can be checked.
+            return str(failure)
         state.named_files[call.id] = files
         agent, workspace = state.agent.name if state.agent is not None else "", str(context.workspace)
         if known is None and self._may_always(state, call):
@@ -255,7 +258,10 @@ class ApprovalGate:
             yield await self._find_change(context, call, before)
 
     async def _find_change(self, context: ToolContext, call: ToolCall, before: dict[str, str]) -> str | None:
-        now = await asyncio.to_thread(digest_named_files, context, call)
+        try:
+            now = await asyncio.to_thread(digest_named_files, context, call)
+        except ToolFailed as failure:
+            return str(failure)
         changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
         if not changed:
             return None

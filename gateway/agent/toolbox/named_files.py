@@ -6,7 +6,9 @@ A call may reach other files in ways that no one can see in it. This covers path
 
 import os
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sized
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import PurePosixPath
@@ -16,12 +18,16 @@ from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.conversation import Json, ToolCall
 from gateway.sandbox.bubblewrap import ATTACHMENTS, WORKSPACE
 
-_MAX_TEXT = 32_000
-_MAX_WORDS = 300
-_MAX_FOLDERS = 8
-_MAX_FILES = 64
-_MAX_PATH = 500
-_MAX_HASHED_BYTES = 16_000_000
+_MAX_FOLDERS = 100
+_MAX_FILES = 500
+_MAX_LOOKUPS = 2_000
+_MAX_COMPARISONS = 2_000_000
+"""Of patterns with names. That takes about a second."""
+_MAX_PATH = 4096
+_MAX_PARSED_CHARS = 100_000
+"""A shell's quotes are resolved in texts up to this length. That takes a second for a million characters."""
+_MAX_HASHED_BYTES = 64_000_000
+"""For all files together. Larger ones are known by their times."""
 _CHUNK_BYTES = 1024 * 1024
 
 _QUOTED = re.compile(r"""'([^'\n]+)'|"([^"\n]+)\"""")
@@ -32,22 +38,60 @@ _WILDCARDS = frozenset("*?[")
 def digest_named_files(context: ToolContext, call: ToolCall) -> dict[str, str]:
     """Return the digests of the existing files that the arguments name, by path. Reads the disk: use a thread.
 
-    A file that is created later adds a path. So a call names the same files as before if the result is equal.
+    A file that is created later adds a path. So a call names the same files as before if the result is equal. Raises
+    `ToolFailed` if it names too many: none of them may be left out.
     """
-    found: dict[str, str] = {}
-    words = list(dict.fromkeys(word for text in _texts(call.input) for word in _words(text)))[:_MAX_WORDS]
-    folders = [path for word in words if (path := _inside(word)) and _names(context, path) is not None][:_MAX_FOLDERS]
-    for word in words:
-        for folder in ("", *folders):
-            for path in _expand(context, _inside(word, folder)):
-                if path not in found and len(found) < _MAX_FILES and (digest := _digest(context, path)):
-                    found[path] = digest
-    return found
+    # Most words are no paths. Only those that begin with an existing name, or could stand for one, are looked up.
+    by_first: dict[str, list[str]] = {}
+    patterns: list[str] = []
+    outside: list[str] = []
+    for word in dict.fromkeys(word for text in _texts(call.input) for word in _words(text)):
+        if _WILDCARDS & set(word):
+            patterns.append(word)
+        elif ".." in word or word.startswith("/"):
+            outside.append(word)
+        else:
+            by_first.setdefault(os.path.normpath(word).partition("/")[0], []).append(word)
+
+    def paths_in(folder: str) -> set[str]:
+        names = _names(context, folder) or []
+        likely = [*(word for name in names for word in by_first.get(name, ())), *outside]
+        _require_few(likely, _MAX_LOOKUPS)
+        _require_few([pattern for pattern in patterns if "/" in pattern], _MAX_LOOKUPS)
+        _require_few(range(len(patterns) * len(names)), _MAX_COMPARISONS)
+        found = {_inside(word, folder) for word in likely}
+        for pattern in patterns:
+            head, _, last = pattern.rpartition("/")
+            in_head = names if not head else _names(context, _inside(head, folder)) or []
+            matching = (name for name in in_head if fnmatchcase(name, last))
+            found |= {_inside(os.path.join(head, name), folder) for name in matching}  # noqa: PTH118 - only joined.
+        return found - {""}
+
+    paths = paths_in(".")
+    folders = [path for path in sorted(paths) if path != "." and _names(context, path) is not None]
+    _require_few(folders, _MAX_FOLDERS)
+    for folder in folders:
+        paths |= paths_in(folder)
+        _require_few(paths, _MAX_LOOKUPS)
+    digests: dict[str, str] = {}
+    left = _MAX_HASHED_BYTES
+    for path in sorted(paths):
+        digest, read = _digest(context, path, left)
+        left -= read
+        if digest:
+            digests[path] = digest
+    _require_few(digests, _MAX_FILES)
+    return digests
+
+
+def _require_few(things: Sized, most: int) -> None:
+    if len(things) > most:
+        raise ToolFailed("This call names too many files and folders to check them all. Use fewer at once.")
 
 
 def _texts(value: Json) -> Iterator[str]:
     if isinstance(value, str):
-        yield value[:_MAX_TEXT]
+        yield value
     elif isinstance(value, list | dict):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
@@ -59,6 +103,13 @@ def _words(text: str) -> Iterator[str]:
         yield text
     yield from (single or double for single, double in _QUOTED.findall(text))
     yield from _WORD.findall(text)
+    if len(text) <= _MAX_PARSED_CHARS:
+        # A shell joins `ev"il".sh` to one word.
+        parser = shlex.shlex(text, posix=True, punctuation_chars=True)
+        parser.whitespace_split = True
+        parser.commenters = ""
+        with suppress(ValueError):  # A quote is not closed.
+            yield from parser
 
 
 def _inside(word: str, folder: str = "") -> str:
@@ -71,14 +122,6 @@ def _inside(word: str, folder: str = "") -> str:
     return "" if not PurePosixPath(path).is_relative_to(WORKSPACE) else path[len(WORKSPACE) + 1 :] or "."
 
 
-def _expand(context: ToolContext, path: str) -> list[str]:
-    folder, name = os.path.split(path)
-    if not _WILDCARDS & set(name):
-        return [path] if path else []
-    names = _names(context, folder or ".") or []
-    return [os.path.join(folder, each) for each in names if fnmatchcase(each, name)][:_MAX_FILES]  # noqa: PTH118
-
-
 def _names(context: ToolContext, path: str) -> list[str] | None:
     """Return the names in a folder, or None if there is no such folder."""
     try:
@@ -88,16 +131,16 @@ def _names(context: ToolContext, path: str) -> list[str] | None:
         return None
 
 
-def _digest(context: ToolContext, path: str) -> str:
-    """Return a digest of the file, or an empty string if it is not there. A large file is known by its times."""
+def _digest(context: ToolContext, path: str, most: int) -> tuple[str, int]:
+    """Return a digest of the file, and how many bytes were read. The digest is empty if there is no such file."""
     try:
         with open_inside(context, path) as descriptor:
             about = os.fstat(descriptor)
-            if about.st_size > _MAX_HASHED_BYTES:
-                return f"{about.st_ino}:{about.st_size}:{about.st_mtime_ns}:{about.st_ctime_ns}"
+            if about.st_size > most:
+                return f"{about.st_ino}:{about.st_size}:{about.st_mtime_ns}:{about.st_ctime_ns}", 0
             digest = sha256()
             while chunk := os.read(descriptor, _CHUNK_BYTES):
                 digest.update(chunk)
-            return digest.hexdigest()
+            return digest.hexdigest(), about.st_size
     except (ToolFailed, OSError):
-        return ""
+        return "", 0

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gateway.agent.toolbox.named_files import digest_named_files
-from gateway.agent.tools import ToolContext
+from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.conversation import Json, ToolCall
 
 
@@ -30,6 +30,12 @@ def named(context: ToolContext, **arguments: Json) -> dict[str, str]:
         ("cd src && python run.py", ["src/run.py"]),
         ("python src/*.py", ["src/other.py", "src/run.py"]),
         ("python --file=src/run.py $(cat build.sh)", ["build.sh", "src/run.py"]),
+        ('sh bu"ild".s\\h', ["build.sh"]),
+        ("# " + "a.sh " * 5_000 + "; sh build.sh", ["build.sh"]),
+        (".//build.sh s?c/r*.py", ["build.sh"]),
+        ("sh ./src/.././build.s?", ["build.sh"]),
+        ("what? " * 3_000 + "sh build.sh", ["build.sh"]),
+        ("cd src; cd ..; sh ../workspace/build.sh", ["build.sh"]),
         ("ls src /etc/passwd ../../etc/passwd ~", []),
         ("echo " + "x" * 40_000, []),
     ],
@@ -59,3 +65,10 @@ def test_pipes_and_links_out_of_the_workspace_are_not_read(context: ToolContext)
     os.mkfifo(context.workspace / "pipe")
     (context.workspace / "link").symlink_to("/etc/passwd")
     assert named(context, command="cat pipe link") == {}
+
+
+def test_a_call_that_names_too_many_files_is_refused(context: ToolContext) -> None:
+    for number in range(501):
+        (context.workspace / f"f{number}.txt").touch()
+    with pytest.raises(ToolFailed, match="too many files"):
+        named(context, command="cat *.txt; sh build.sh")
