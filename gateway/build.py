@@ -6,11 +6,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 from config import LogLevel, ReloadPlan, Settings
 from gateway.access.chat_migrations import ChatMigrations
+from gateway.access.guests import Applicant
+from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import Pairing, UnknownSenders
-from gateway.access.rules import Live, may_receive
+from gateway.access.rules import Live, has_chat_owner, may_receive
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
@@ -55,7 +58,7 @@ from gateway.outbound.long_replies import LongReplies, max_reply_parts
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import Reminders, ReminderScheduler
 from gateway.sessions import SessionManager
-from gateway.spool import Spool
+from gateway.spool import AddToOutbox, Spool
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -249,12 +252,20 @@ def build_daemon(
         slots=slots,
     )
     revocation = Revocation(live, lanes, readings, turns)
+    owner_chats = OwnerChats(live, spool, now=now)
+
+    def ask_owners(applicant: Applicant) -> list[AddToOutbox]:
+        questions = owner_chats.questions(applicant)
+        return [part for each in questions for part in delivery.compose(each, key=f"notice-{uuid4().hex}")]
+
     pairing = Pairing(
         live.guest_book,
         spool,
         now=now,
         post=delivery.post,
         on_revoked=revocation.enforce,
+        has_owner=partial(has_chat_owner, live),
+        ask_owners=ask_owners,
         also_ends=grants.remove_people,
     )
     archive = ArchiveCommands(sessions, lanes, now=now)
@@ -309,6 +320,7 @@ def build_daemon(
         commands=commands,
         approvals=approvals,
         unknown_senders=UnknownSenders(live, pairing, now=now),
+        owner_chats=owner_chats,
         metrics=metrics,
         now=now,
     )
@@ -379,6 +391,7 @@ def build_daemon(
         turns=turns,
         commands=commands,
         pairing=pairing,
+        owner_chats=owner_chats,
         intake=intake,
         reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),
         auth=auth,

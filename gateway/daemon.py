@@ -13,6 +13,7 @@ import structlog
 from config import LogLevel, ReloadPlan, Settings, plan_reload
 from gateway.access.chat_migrations import MIGRATION_FACTS, ChatMigrations
 from gateway.access.guests import FACTS, Person
+from gateway.access.owner_chats import OWNER_CHAT_FACTS, OwnerChats
 from gateway.access.pairing import Pairing
 from gateway.access.rules import Live, may_talk, named_people
 from gateway.adapters.registry import ChannelRegistry
@@ -100,6 +101,7 @@ class Daemon:
     turns: TurnRunner
     commands: CommandRunner
     pairing: Pairing
+    owner_chats: OwnerChats
     intake: Intake
     reminders: ReminderScheduler
     auth: Auth
@@ -151,6 +153,7 @@ class Daemon:
         """Load the facts of the previous run, and continue its unfinished work before any message comes in."""
         await self.meter.load()
         self.live.guest_book.read(await self.spool.facts(FACTS))
+        self.owner_chats.read(await self.spool.facts(OWNER_CHAT_FACTS))
         self.grants.read(await self.spool.facts(GRANT_FACTS))
         self.migrations.read(await self.spool.facts(MIGRATION_FACTS))
         await WorkRecovery(

@@ -53,6 +53,12 @@ class Applicant:
     tries: int = 0
     is_denied: bool = False
 
+    @property
+    def address(self) -> Address:
+        """The direct chat with this person."""
+        person = self.person
+        return Address(channel=person.channel, account=person.account, kind=PeerKind.DIRECT, peer=self.peer)
+
     def is_expired(self, now: datetime) -> bool:
         # A request from the future has expired too: the clock was wrong then, or is wrong now.
         life = DENIED_FOR if self.is_denied else CODE_LIFE

@@ -16,12 +16,13 @@ from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
 from gateway.spool import AddToOutbox, Operation, Spool
-from gateway.text import excerpt
+from gateway.text import excerpt, printable
 
 log = structlog.get_logger()
 
 MAX_WAITING = 3
 """Codes that are valid at the same time on one channel. More codes would make guessing easier."""
+MAX_REMEMBERED = 1_000
 MAX_TRIES = 5
 """Wrong codes after which all waiting codes become invalid."""
 
@@ -30,6 +31,7 @@ _ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _CODE_LENGTH = 8
 _NAME_WIDTH = 64
 
+DENIED = "The owner of this bot has declined your request."
 WELCOME = "You're approved. Message me any time; /help lists commands."
 UNKNOWN_CODE = (
     "That code is unknown or expired. Codes last one hour, work once, and become invalid after five wrong tries. "
@@ -47,7 +49,8 @@ AlsoEnds = Callable[[Collection[Person]], Sequence[Operation]]
 class Pairing:
     """Access requests: an unknown sender gets a code, an owner approves or denies it.
 
-    `post` delivers committed messages. `on_revoked` stops the work of people who have lost access. The guest book
+    `post` delivers committed messages. `on_revoked` stops the work of people who have lost access. `ask_owners`
+    composes the question to the owners, which is committed with the code, so that they are asked once. The guest book
     changes before the commit, so that no other request can use the same code or place. The change is undone if the
     commit fails, also by cancellation: the guest book never contains more than the spool.
     """
@@ -61,6 +64,8 @@ class Pairing:
         post: Callable[[Sequence[AddToOutbox]], None] = lambda _: None,
         on_revoked: Callable[[], None] = lambda: None,
         also_ends: AlsoEnds = lambda _: (),
+        has_owner: Callable[[], bool] = lambda: True,
+        ask_owners: Callable[[Applicant], list[AddToOutbox]] = lambda _: [],
     ) -> None:
         self.guest_book = guest_book
         self._spool = spool
@@ -68,6 +73,10 @@ class Pairing:
         self._post = post
         self._on_revoked = on_revoked
         self._also_ends = also_ends
+        self._has_owner = has_owner
+        self._ask_owners = ask_owners
+        self._decided = BoundedDict[bytes, str](MAX_REMEMBERED)
+        """What was decided about a code. Another owner may press a button of the same question later."""
 
     async def request(self, inbound: Inbound, reply: Reply) -> bool:
         """Send a stranger a code, once. Returns False if too many others are waiting."""
@@ -83,22 +92,29 @@ class Pairing:
         code = f"{letters[:4]}-{letters[4:]}"
         applicant = Applicant(
             person=person,
-            name=excerpt(inbound.sender.name, _NAME_WIDTH),
+            name=excerpt(printable(inbound.sender.name), _NAME_WIDTH),
             peer=inbound.address.peer,
             code=code,
             asked_at=now,
         )
         expired = [each for each in self.guest_book.expired(now) if each.person != person]
         self.guest_book.applicants[person] = applicant
+        # The first person is usually the operator, who needs the rights of an owner in chats.
+        is_first = not self._has_owner()
+        option = " --owner" if is_first else ""
         invitation = (
             f"This bot is private. Send its owner this code: {code} (valid for one hour).\n"
-            f"Your ID here is {person.sender}. The owner approves the code with: gatehouse pair approve {code}"
+            f"Your ID here is {person.sender}. The owner approves the code with: gatehouse pair approve {code}{option}"
         )
+        if is_first:
+            invitation += "\nWith --owner you become an owner too. The owner leaves it out for everyone else."
+        questions = self._ask_owners(applicant)
         try:
-            await reply(invitation, [*map(delete_fact, expired), save_fact(applicant)])
+            await reply(invitation, [*map(delete_fact, expired), save_fact(applicant), *questions])
         except BaseException:
             self._restore(person, known)
             raise
+        self._post(questions)
         self._remove(expired)
         log.info("pairing_requested", person=str(person))
         return True
@@ -115,6 +131,8 @@ class Pairing:
                 found = applicant
         if found is not None:
             return found
+        if guess in self._decided:
+            raise Refused(self._decided[guess])
         # A guess does not say whose code it was meant to be, so it counts against all of them.
         missed = [replace(each, tries=each.tries + 1) for each in self.waiting()]
         for each in missed:
@@ -146,15 +164,22 @@ class Pairing:
             raise
         self.guest_book.revoked.pop(guest.person, None)
         self.guest_book.guests[guest.person] = guest
+        self._decided[_normalized(applicant.code)] = f"{applicant.name or applicant.person} was approved already."
         self._post([welcome])
         log.info("pairing_approved", person=str(guest.person), is_owner=is_owner)
         return guest
 
     async def deny(self, applicant: Applicant, *, also: Sequence[Operation] = ()) -> Applicant:
-        """Deny `applicant` access. They are not told, and get no other code for a day."""
+        """Deny `applicant` access, and tell them. They get no other code for a day."""
+        if self.guest_book.applicants.get(applicant.person) != applicant:
+            raise Refused(UNKNOWN_CODE)
         denied = replace(applicant, is_denied=True)
-        await self._spool.commit(save_fact(denied), *also)
+        message = Outbound(address=applicant.address, text=DENIED)
+        notice = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=self._now())
+        await self._spool.commit(save_fact(denied), notice, *also)
         self.guest_book.applicants[denied.person] = denied
+        self._decided[_normalized(applicant.code)] = f"{applicant.name or applicant.person} was denied already."
+        self._post([notice])
         log.info("pairing_denied", person=str(denied.person))
         return denied
 
@@ -210,7 +235,6 @@ def _normalized(code: str) -> bytes:
     return "".join(filter(str.isalnum, code)).upper().encode()
 
 
-MAX_REMEMBERED = 1_000
 REPEAT_AFTER = timedelta(days=1)
 """An unknown sender gets the same answer only once within this time."""
 MAX_ANSWERS = 20

@@ -66,6 +66,11 @@ def is_owner(live: Live, address: Address, sender: Sender) -> bool:
     return bool(sender.id) and (named or live.guest_book.is_owner(address, sender))
 
 
+def has_chat_owner(live: Live) -> bool:
+    """Return whether a person on a chat platform is an owner. The holder of the HTTP token always is."""
+    return bool(live.settings.gateway.owners) or any(guest.is_owner for guest in live.guest_book.guests.values())
+
+
 def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = None) -> bool:
     """Return whether `sender` may be answered there. Ids decide, never names; a sender without an id has no access.
 

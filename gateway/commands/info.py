@@ -20,6 +20,11 @@ MAX_PEOPLE = 10
 RESTARTED_BY = "restarted_by"
 """The fact in the spool that names the chat to tell about the next start."""
 _CENT = 0.01
+GREETING = (
+    "Hello! Send me a message, and I'll answer.\n"
+    "/new starts another session, and /stop ends an answer that takes too long.\n"
+    "/help lists all commands."
+)
 
 
 class InfoCommands:
@@ -48,12 +53,17 @@ class InfoCommands:
 
     def handlers(self) -> Handlers:
         return {
+            "start": self.start,
             "help": self.help,
             "status": self.status,
             "usage": self.usage,
             "whoami": self.whoami,
             "restart": self.restart,
         }
+
+    async def start(self, _call: Call) -> Answer:
+        """Greet a person who opens the chat for the first time. Some platforms send this command for them."""
+        return Answer(text=GREETING)
 
     async def help(self, call: Call) -> Answer:
         usable = usable_commands(self._live, call.inbound.address, call.inbound.sender)

@@ -50,7 +50,7 @@ class PairingCommands:
     async def deny(self, call: Call) -> Answer:
         applicant = await self._applicant(call)
         return Answer(
-            text=f"{_name(applicant)} was denied and can't request a new code for 24 hours.",
+            text=f"{_name(applicant)} was denied, has been told, and can't request a new code for 24 hours.",
             commit=lambda operations: self._pairing.deny(applicant, also=operations),
         )
 

@@ -58,7 +58,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         name="session delete",
         aliases=("delete",),
-        arguments="<number>",
+        arguments="<number> [yes]",
         summary="Delete a session permanently",
         right=Action.DELETE,
         kind=CommandKind.ORDERED,
@@ -164,7 +164,8 @@ COMMANDS: tuple[Command, ...] = (
         is_for_owners=True,
     ),
     Command(name="restart", summary="Restart the gateway; no messages are lost (owner)", is_for_owners=True),
-    Command(name="help", aliases=("start",), summary="Show this list", is_personal=True),
+    Command(name="start", summary="Show how to begin", is_personal=True),
+    Command(name="help", summary="Show this list", is_personal=True),
 )
 
 BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

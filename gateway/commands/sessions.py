@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from gateway.access.rights import Action, check_right
@@ -24,6 +25,8 @@ MAX_EXPORT_CHARS = 20_000
 DEFAULT_LINES = 10
 MAX_LINES = 100
 QUOTE_WIDTH = 60
+YES = "yes"
+"""Confirms a deletion."""
 _QUOTED = re.compile(r"[\"“„«](?P<title>.*)[\"”“»]", re.DOTALL)
 STATUS_WORDS = {
     SessionStatus.ACTIVE: "open",
@@ -161,7 +164,16 @@ class SessionCommands:
         check_right(self._live, call.inbound, Action.DELETE, is_owner=call.is_owner)
         if not call.argument:
             raise Refused("Which one? Add its number, like /session delete 2. /session list shows the numbers.")
-        session = await self._find_anywhere(call)
+        wanted, _, confirmation = call.argument.partition(" ")
+        session = await self._find_anywhere(replace(call, argument=wanted))
+        if confirmation.strip().lower() != YES:
+            title = f", “{session.title}”," if session.title else ""
+            confirm = f"/session delete {session.number} {YES}"
+            return Answer(
+                text=f"Delete session {session.number}{title} with {count(session.messages, 'message')} for good? "
+                f"Use the button or send {confirm}. To keep it, do nothing.",
+                buttons=(Button(label=f"Delete session {session.number}", command=confirm),),
+            )
         others = [other for other in self._sessions.list(call.routed.scope) if other.key != session.key]
         # If the active session is deleted, the newest other one becomes active.
         where = f" You are now in session {others[0].number}." if others and call.session == session.key else ""

@@ -13,6 +13,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.access.guests import Person
+from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import UnknownSenders
 from gateway.access.rate_limit import RateCheck, RateLimiter
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
@@ -56,6 +57,7 @@ class Intake:
         commands: CommandRunner,
         approvals: Approvals,
         unknown_senders: UnknownSenders,
+        owner_chats: OwnerChats,
         metrics: Metrics,
         now: Callable[[], datetime],
     ) -> None:
@@ -67,6 +69,7 @@ class Intake:
         self._commands = commands
         self._approvals = approvals
         self._unknown_senders = unknown_senders
+        self._owner_chats = owner_chats
         self._metrics = metrics
         self._now = now
         self._started_at = now()
@@ -119,6 +122,8 @@ class Intake:
                 return Verdict.IGNORED
             await self._unknown_senders.answer(inbound, partial(reply, is_unknown=True))
             return Verdict.REFUSED
+        if owner:
+            await self._owner_chats.note(address, sender)
         # An edit may have removed the bot's name from a message, and still concerns it.
         is_edit = inbound.edits is not None
         if not inbound.is_addressed and not is_edit:

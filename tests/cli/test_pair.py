@@ -42,6 +42,8 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
         assert "now has access as user" in gatehouse("pair", "approve", "ABCD-EFG3", home=tmp_path).stdout
         assert "was denied" in gatehouse("pair", "deny", "ABCD-EFG4", home=tmp_path).stdout
         wrong = gatehouse("pair", "approve", "ABCD-EFG4", home=tmp_path)
+        assert (wrong.returncode, "was denied already" in wrong.stderr) == (1, True)
+        wrong = gatehouse("pair", "approve", "ABCD-EFG9", home=tmp_path)
         assert (wrong.returncode, "That code is unknown" in wrong.stderr) == (1, True)
         found = json.loads(gatehouse("pair", "--json", home=tmp_path).stdout)
         assert [(each["id"], each["role"]) for each in found["guests"]] == [

@@ -241,7 +241,7 @@ def _deleted_sessions(data_dir: Path, platform: FakePlatform) -> set[str]:
     scopes = {event: parse_key(session)[0] for event, _, session in rows(data_dir, _INBOX_SESSIONS)}
     of_chat = {event.chat: scopes[event.id] for event in platform.events if event.id in scopes}
     return {
-        session_key(of_chat[event.chat], int(event.text.removeprefix(_DELETE)))
+        session_key(of_chat[event.chat], int(event.text.removeprefix(_DELETE).split()[0]))
         for event in platform.events
         if event.text.startswith(_DELETE)
     }

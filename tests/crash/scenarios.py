@@ -25,7 +25,7 @@ SCENARIOS = {
         events=messages("ada:", "ada:/new", "ada:", "ada:/new", "ada:", "ada:/new", "ada:/session restore 1", "ada:"),
         backlog_limit=1,
     ),
-    "deleting": Plan(events=messages(f"ada:tool {SECRET}", "ada:/new", "ada:", "ada:/session delete 1", "ada:")),
+    "deleting": Plan(events=messages(f"ada:tool {SECRET}", "ada:/new", "ada:", "ada:/session delete 1 yes", "ada:")),
     "queued": Plan(events=messages("ada:tool", "ada:/undo", "ada:", "ada:/retry", "ada:/clear", "ada:")),
     "reading": Plan(events=messages("ada:tool", "ada:/session search m1", "ada:/history", "ada:", "ada:/status")),
     "interrupt": Plan(events=messages("ada:tool", "ada:", "ada:tool", "ada:", "ada:"), busy="interrupt"),

@@ -81,7 +81,7 @@ async def test_an_archived_session_keeps_its_files_until_it_is_deleted(tmp_path:
     async with gateway(settings(tmp_path, session=SMALL), Parrot.answering) as (daemon, chat):
         assert any(name.startswith("files/") for name in traces(tmp_path))
         assert any(name.startswith("sessions/archive/") for name in _files(tmp_path))
-        assert await ask(chat, "/session delete 1") == "Session 1 is deleted."
+        assert await ask(chat, "/session delete 1 yes") == "Session 1 is deleted."
         await delivered(daemon)
         await daemon.flusher.flush()
         assert traces(tmp_path) == {}

@@ -87,7 +87,7 @@ async def test_rename_close_info_and_delete(tmp_path: Path) -> None:
         assert "Session 2 is closed" in await ask(chat, "/session close")
         await ask(chat, "a new one now")
         assert "▸ 3  a new one now" in await ask(chat, "/session list")
-        assert await ask(chat, "/session delete 3") == "Session 3 is deleted. You are now in session 2."
+        assert await ask(chat, "/session delete 3 yes") == "Session 3 is deleted. You are now in session 2."
         assert "no session 3" in await ask(chat, "/session resume 3")
         assert await ask(chat, "/new") == "Started session 4. Your next messages go there."
 
@@ -128,7 +128,7 @@ async def test_only_an_owner_can_delete_the_session_of_a_group(tmp_path: Path) -
         somebody = Sender(id="7", name="Somebody")
         await chat.say("hello", peer="g", kind=PeerKind.GROUP, sender=somebody)
         await chat.hear_message()
-        verdict = await chat.say("/session delete 1", peer="g", kind=PeerKind.GROUP, sender=somebody)
+        verdict = await chat.say("/session delete 1 yes", peer="g", kind=PeerKind.GROUP, sender=somebody)
         assert verdict is Verdict.REFUSED
         assert "only an owner" in (await chat.hear_message()).text
 
@@ -137,7 +137,7 @@ async def test_a_session_deleted_during_a_turn_stays_deleted(tmp_path: Path) -> 
     async with gateway(settings(tmp_path)) as (_, chat):
         await chat.say("hello")
         await hear_draft(chat)
-        await chat.say("/session delete 1")
+        await chat.say("/session delete 1 yes")
         ends = {(await chat.hear_message()).text for _ in range(2)}
         assert "Session 1 is deleted." in ends
         assert any(end.endswith("*The session was deleted.*") for end in ends)
@@ -228,13 +228,13 @@ async def test_a_guest_cannot_delete_or_clear_the_conversation_that_everyone_sha
     tables = {"loopback": {"dm_policy": "open"}, "web": {"enabled": False}, "terminal": {"enabled": False}}
     async with gateway(settings(tmp_path, channels=tables, session={"dm_scope": "main"})) as (daemon, chat):
         await ask(chat, "my name is Ada")
-        for command in ("/session delete 1", "/clear", "/model other", "/undo"):
+        for command in ("/session delete 1 yes", "/clear", "/model other", "/undo"):
             answer = await ask(chat, command, sender=guest)
             assert answer.startswith("Several people share"), command
         assert [session.messages for session in daemon.sessions.list("agent:main:main")] == [2]
         await ask(chat, "hello", sender=guest)
         assert (await ask(chat, "/undo", sender=guest)).startswith("Undone: “hello”")
-        assert await ask(chat, "/session delete 1") == "Session 1 is deleted."
+        assert await ask(chat, "/session delete 1 yes") == "Session 1 is deleted."
 
 
 async def test_a_member_of_a_group_with_sessions_per_sender_deletes_their_own(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_a_member_of_a_group_with_sessions_per_sender_deletes_their_own(tm
     configured = settings(tmp_path, channels=tables, session={"group_scope": "per-sender"})
     async with gateway(configured) as (_, chat):
         await ask(chat, "hello", sender=member, group="g")
-        assert await ask(chat, "/session delete 1", sender=member, group="g") == "Session 1 is deleted."
+        assert await ask(chat, "/session delete 1 yes", sender=member, group="g") == "Session 1 is deleted."
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ async def test_no_byte_of_a_deleted_session_is_left_after_the_next_flush(tmp_pat
             (tmp_path / "data" / name).write_text(f"{SCOPE} {MARK}")
         (sessions / "index.json.corrupt-20260102").write_text("agent:main:loopback:direct:other")
         assert traces(tmp_path)
-        assert await ask(chat, "/session delete 1") == "Session 1 is deleted."
+        assert await ask(chat, "/session delete 1 yes") == "Session 1 is deleted."
         await delivered(daemon)
         await daemon.flusher.flush()
         assert traces(tmp_path) == {}
@@ -89,7 +89,7 @@ async def test_other_sessions_keep_their_text(tmp_path: Path) -> None:
         await ask(chat, f"my {MARK}")
         await ask(chat, "/new")
         await ask(chat, "my trumpet")
-        assert await ask(chat, "/session delete 1") == "Session 1 is deleted."
+        assert await ask(chat, "/session delete 1 yes") == "Session 1 is deleted."
         await daemon.flusher.flush()
         assert "my trumpet" in await ask(chat, "/history")
         assert set(traces(tmp_path, "trumpet")) >= {f"sessions/transcripts/{file_name(f'{SCOPE}#2')}"}
@@ -100,7 +100,7 @@ async def test_deleting_the_active_session_names_the_one_that_becomes_active(tmp
         await ask(chat, "one")
         await ask(chat, "/new")
         await ask(chat, "two")
-        assert await ask(chat, "/session delete 2") == "Session 2 is deleted. You are now in session 1."
+        assert await ask(chat, "/session delete 2 yes") == "Session 2 is deleted. You are now in session 1."
         assert "▸ 1" in await ask(chat, "/session list")
 
 
@@ -114,7 +114,7 @@ async def test_the_answer_of_a_turn_in_a_deleted_session_is_not_stored(tmp_path:
         await chat.say(f"play the {MARK}")
         await slow.is_asked.wait()
         await chat.say(f"louder, {MARK}")
-        await chat.say("/session delete 1")
+        await chat.say("/session delete 1 yes")
         heard = {(await chat.hear_message()).text for _ in range(2)}
         assert heard == {"Session 1 is deleted. 1 waiting message dropped.", "*The session was deleted.*"}
         await delivered(daemon)

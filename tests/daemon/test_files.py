@@ -209,7 +209,7 @@ async def test_files_are_deleted_with_their_session(tmp_path: Path) -> None:
         assert list((tmp_path / "data/files").rglob("*cat.jpg"))
         await chat.say("/new")
         await chat.hear_message()
-        await chat.say("/delete 1")
+        await chat.say("/delete 1 yes")
         await chat.hear_message()
     assert not list((tmp_path / "data/files").rglob("*cat.jpg"))
 

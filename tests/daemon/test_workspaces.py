@@ -176,7 +176,7 @@ async def test_deleting_a_session_deletes_its_attachments_for_the_tools(tmp_path
         await done(chat, ADA, ("write_file", {"path": "notes.txt", "content": "kept"}))
         await told(chat, ADA, "/new")
         assert "There is no" in await done(chat, ADA, ("read_file", {"path": path}))
-        await told(chat, ADA, "/session delete 1")
+        await told(chat, ADA, "/session delete 1 yes")
         assert await done(chat, ADA, ("read_file", {"path": "notes.txt"})) == "kept"
     assert not files_named(tmp_path, "*secret.zip*")
 
