@@ -213,6 +213,7 @@ def build_daemon(
     # Turns and commands.
     reminders = Reminders(live, spool, now=now)
     busy = BusyPolicy(live, lanes)
+    long_replies = LongReplies(live, channels.by_identity, store, sessions, delivery.streamed_parts)
     recorder = TurnRecorder(
         live=live,
         sessions=sessions,
@@ -222,7 +223,7 @@ def build_daemon(
         busy=busy,
         meter=meter,
         metrics=metrics,
-        long_replies=LongReplies(live, channels.by_identity, store, sessions, delivery.streamed_parts),
+        long_replies=long_replies,
     )
     slots = JobSlots(settings.gateway.max_parallel_turns)
     turns = TurnRunner(
@@ -276,7 +277,7 @@ def build_daemon(
             **archive.handlers(),
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
-            **ApprovalCommands(approvals, grants).handlers(),
+            **ApprovalCommands(approvals, grants, long_replies).handlers(),
             **TurnCommands(sessions, lanes, readings, spool).handlers(),
             **InfoCommands(
                 live=live,

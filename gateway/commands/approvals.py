@@ -5,21 +5,25 @@ import re
 from collections.abc import Sequence
 
 from gateway.commands.command import Answer, Call, Handlers
-from gateway.contract import Button, PeerKind
+from gateway.contract import Button, Outbound, PeerKind
 from gateway.errors import Refused
+from gateway.outbound.long_replies import LongReplies
 from gateway.spool import Operation
+from gateway.text.plain import in_bytes
 from gateway.turns.approvals import Approvals
 from gateway.turns.grants import Grant, GrantBook, parse_patterns, save
 from gateway.turns.question import Decision, Question, full_text
 
 _APPROVAL = re.compile(r"(?P<id>[0-9a-f]{12})?\s*(?:(?P<span>session|always)\b)?\s*(?P<patterns>.*)", re.DOTALL)
 _MAX_BUTTONS = 5
+_FILE_NAME = "call.txt"
 
 
 class ApprovalCommands:
-    def __init__(self, approvals: Approvals, grants: GrantBook) -> None:
+    def __init__(self, approvals: Approvals, grants: GrantBook, long_replies: LongReplies) -> None:
         self._approvals = approvals
         self._grants = grants
+        self._long_replies = long_replies
 
     def handlers(self) -> Handlers:
         return {
@@ -61,7 +65,15 @@ class ApprovalCommands:
         return self._decide(call, Decision.DENIED, "Denied: {tool} won't run.")
 
     async def show(self, call: Call) -> Answer:
-        return Answer(text=full_text(self._find(call, call.argument).call))
+        question = self._find(call, call.argument)
+        text = full_text(question.call)
+        notice = Outbound(address=call.inbound.address, text=text)
+        key = f"{question.turn}-ask-{question.id}"
+        file = await self._long_replies.notice_as_file(notice, session=question.session, key=key, name=_FILE_NAME)
+        if file is None:
+            return Answer(text=text)
+        hint = f"This call is too long for a chat ({in_bytes(file.size)}). The file {file.name} has all of it."
+        return Answer(text=hint, files=(file,))
 
     async def list(self, call: Call) -> Answer:
         questions = list(self._approvals.of_scope(call.routed.scope))

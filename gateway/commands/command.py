@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.access.rights import Action
-from gateway.contract import Button, Inbound, Outbound
+from gateway.contract import Button, Enclosure, Inbound, Outbound
 from gateway.errors import Refused
 from gateway.routing import Routed
 from gateway.spool import Operation
@@ -84,6 +84,8 @@ class Answer:
     is_failure: bool = False
     """The text says why nothing has happened."""
     commit: Commit | None = None
+    files: tuple[Enclosure, ...] = ()
+    """Files that follow the text."""
 
 
 Handler = Callable[[Call], Awaitable[Answer]]

@@ -154,7 +154,9 @@ class CommandRunner:
         parts = [
             part
             for message in (notice, *answer.other_chats)
-            for part in self._delivery.compose(message, key=f"notice-{uuid4().hex}")
+            for part in self._delivery.compose(
+                message, key=f"notice-{uuid4().hex}", files=answer.files if message is notice else ()
+            )
         ]
         operations = [done, *answer.operations, *parts]
         if answer.commit is None:

@@ -63,7 +63,9 @@ class LongReplies:
                 shortened.append(message)
                 continue
             try:
-                file = file or await self._store_text(message.text, turn, session)
+                file = file or await self._store_text(
+                    message.text, session, f"{turn}-out0-{FILE_NAME}", FILE_NAME, MEDIA_TYPE
+                )
             except (OSError, TooLarge, Refused) as error:
                 log.warning("long_reply_not_stored", reason=str(error) or "it is too large")
                 return list(messages)
@@ -86,6 +88,21 @@ class LongReplies:
         parts = min(streamed + has_draft, max_reply_parts(self._live, message.address))
         return first_parts(message.text, parts, part_size(limit), limit.measure)
 
+    async def notice_as_file(self, notice: Outbound, *, session: str, key: str, name: str) -> Enclosure | None:
+        """Return the text of `notice` as a file of the session, or None if it can be sent as it is.
+
+        `key` makes the stored name unique. If the text cannot be stored, it has to be split into messages.
+        """
+        channel = self._channels.get((notice.address.channel, notice.address.account))
+        if channel is None or not self._is_too_long(channel, notice):
+            return None
+        try:
+            file = await self._store_text(notice.text, session, f"{key}-{name}", name, "text/plain")
+        except (OSError, TooLarge, Refused) as error:
+            log.warning("long_reply_not_stored", reason=str(error) or "it is too large")
+            return None
+        return file if file.size <= _max_file_bytes(channel) else None
+
     def _is_too_long(self, channel: Channel, message: Outbound) -> bool:
         limit = channel.text_limit
         length = limit.measure(message.text)
@@ -96,15 +113,15 @@ class LongReplies:
             return False
         return length > most * size or len(split(message.text, size, limit.measure)) > most
 
-    async def _store_text(self, text: str, turn: str, session: str) -> Enclosure:
+    async def _store_text(self, text: str, session: str, stored_name: str, name: str, media_type: str) -> Enclosure:
         async def blocks() -> AsyncIterator[bytes]:
             for at in range(0, len(text), _BLOCK_CHARS):
                 yield text[at : at + _BLOCK_CHARS].encode(errors="replace")
 
-        name = f"{turn}-out0-{FILE_NAME}"
-        stored = await self._store.keep(folder_of(session), name, blocks(), limit=self._live.settings.files.max_bytes)
+        limit = self._live.settings.files.max_bytes
+        stored = await self._store.keep(folder_of(session), stored_name, blocks(), limit=limit)
         await self._store.require_session(session, stored, self._sessions)
-        return Enclosure(name=FILE_NAME, media_type=MEDIA_TYPE, size=stored.size, ref=stored.ref)
+        return Enclosure(name=name, media_type=media_type, size=stored.size, ref=stored.ref)
 
 
 def _max_file_bytes(channel: Channel) -> int:

@@ -582,3 +582,19 @@ async def test_another_session_cannot_change_files_while_an_approved_call_runs(t
         slow.leave.set()
         assert [(await chat.hear_message()).text for _ in range(2)] == ["Done.", "Done."]
     assert slow.steps == ["ran", "written"]
+
+
+async def test_a_call_that_is_too_long_for_the_chat_is_shown_as_a_file(tmp_path: Path) -> None:
+    target = "word " * 20_000
+    async with gateway(house(tmp_path), agent(scripted([launch(target)]), Rocket())) as (_, chat):
+        await chat.say("go", sender=ADA, peer="ada")
+        await asked(chat)
+        await chat.say("/approvals show", sender=ADA, peer="ada")
+        hint, file = await chat.hear_message(), await chat.hear_message()
+        assert hint.text.startswith("This call is too long for a chat (")
+        assert hint.text.endswith("The file call.txt has all of it.")
+        assert file.file is not None
+        assert file.file.name == "call.txt"
+        (stored,) = (tmp_path / "data" / "files").rglob("*-call.txt")
+        assert stored.read_text() == f"All of launch:\ntarget:\n  | {target}"
+        await say_and_hear(chat, "no", 2)
