@@ -3,8 +3,9 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.access.guests import Applicant, Person, save_fact
+from gateway.access.guests import Applicant, Guest, Person, save_fact
 from gateway.spool import OutboxState, Spool
+from gateway.turns.grants import Grant, save
 from tests.daemon_process import gatehouse, running, write_config
 
 
@@ -53,6 +54,41 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
         assert found["waiting"] == []
     assert "no longer has access" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
     assert "telegram:3" in gatehouse("pair", "list", home=tmp_path).stdout.partition("Revoked:")[2]
+
+
+def test_revoking_without_a_daemon_also_ends_what_the_person_has_allowed(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    ada, bob = (applicant(number).person for number in (2, 3))
+    grants = [
+        Grant(
+            id=f"{number}",
+            tool="shell",
+            arguments={"command": "ls"},
+            patterns={},
+            agent="main",
+            workspace="/w",
+            scope="s",
+            person=person,
+            by=person,
+            at=datetime.now(UTC),
+        )
+        for number, person in enumerate((ada, bob))
+    ]
+
+    async def prepare() -> None:
+        guest = Guest(person=ada, name="Ada", peer="2", since=datetime.now(UTC))
+        async with await Spool.open(data) as spool:
+            await spool.commit(save_fact(guest), *map(save, grants))
+
+    async def left() -> list[str]:
+        async with await Spool.open(data) as spool:
+            return list(await spool.facts("grants/"))
+
+    asyncio.run(prepare())
+    assert "no longer has access" in gatehouse("pair", "revoke", "telegram:2", home=tmp_path).stdout
+    assert asyncio.run(left()) == [grants[1].fact]
 
 
 def test_approve_and_deny_need_a_code(tmp_path: Path) -> None:
