@@ -339,6 +339,8 @@ class Delivery:
         if row.key in self._drafts.lost and not can.repeats_dropped_for:
             message = replace(message, text=POSSIBLY_REPEATED + message.text)
         if draft is not None and can.edits is not None:
+            if self._drafts.texts.get(row.key) == message.text and not (message.buttons or message.is_failure):
+                return draft  # A message that was finished while the answer was still being written.
             try:
                 await can.edits.edit(draft, message)
             except Undeliverable:

@@ -52,6 +52,8 @@ class DraftStore:
         self._now = now
         self.receipts: dict[str, Receipt | None] = {}
         """None from just before the draft is sent until the platform has returned its id."""
+        self.texts: dict[str, str] = {}
+        """The texts that the platform has accepted for drafts of this run."""
         self.lost: set[str] = set()
         """Drafts that may be in the chat under an unknown id: after a crash, or if the response was lost."""
 
@@ -69,6 +71,7 @@ class DraftStore:
         if key not in self.receipts:
             return []
         del self.receipts[key]
+        self.texts.pop(key, None)
         self.lost.discard(key)
         return [DeleteDraft(turn=key)]
 
@@ -121,8 +124,6 @@ class DraftStream:
         self._parts = GrowingText(part_size, channel.text_limit.measure) if channel is not None else None
         self._number = 0
         """The part that is being written."""
-        self._shown = ""
-        """The text of its message."""
         self._is_lost = False
         self._handles: list[asyncio.Handle] = []
         # Not in a task group: entering one for each answer costs more than most answers need.
@@ -221,7 +222,7 @@ class DraftStream:
             await self._wait_until_clear()
             await self._put(channel, edits, finished)
             self._parts.next_part(text)
-            self._number, self._shown = self._number + 1, ""
+            self._number += 1
         growing = self._parts.unfinished_part(text)
         key = part_key(self._turn, self._number)
         if drafts is not None and self._store.receipts.get(key) is None:
@@ -235,14 +236,14 @@ class DraftStream:
 
     async def _put(self, channel: Channel, edits: Edits, text: str) -> None:
         """Show `text` in the message of the current part."""
-        if text == self._shown:
-            return
         key, message = part_key(self._turn, self._number), replace(self._template, text=text)
+        if text == self._store.texts.get(key):
+            return
         receipt = self._store.receipts.get(key)
         request = self._send_first(channel, message, key) if receipt is None else edits.edit(receipt, message)
         # Run to its end even if the turn ends now: a cancelled request may still arrive, after the final text.
         await finish_before_cancel(request, grace=LAST_EDIT_TIMEOUT)
-        self._shown = text
+        self._store.texts[key] = text
 
     async def _send_first(self, channel: Channel, message: Outbound, key: str) -> None:
         """Send the message of a part, which is edited from then on, and store its receipt."""

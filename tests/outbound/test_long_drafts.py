@@ -45,6 +45,7 @@ class Chat(Wire):
         return receipt
 
     async def edit(self, receipt: Receipt, message: Outbound) -> None:
+        assert message.text != self.messages[receipt.message_id], "An edit that changes nothing costs a request."
         if not message.text.startswith(self.messages[receipt.message_id].rstrip()):
             self.hidden.append(self.messages[receipt.message_id])
         self.messages[receipt.message_id] = message.text
