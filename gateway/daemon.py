@@ -177,8 +177,9 @@ class Daemon:
         for number, scope in enumerate(self.sessions.scopes()):
             if number % SCOPES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if not is_reachable(self.live.settings, scope) and (sessions := self.sessions.list(scope)):
-                by_scope[scope] = len(sessions)
+            if not is_reachable(self.live.settings, scope):
+                by_scope[scope] = len(self.sessions.list(scope)) + self.sessions.archived_count(scope)
+        by_scope = {scope: number for scope, number in by_scope.items() if number}
         if hidden := HiddenSessions(by_scope=by_scope):
             log.warning("sessions_hidden", sessions=sum(by_scope.values()), scopes=len(by_scope), hint=str(hidden))
 

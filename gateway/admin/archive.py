@@ -24,6 +24,7 @@ from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.errors import Refused
 from gateway.files.store import FileStore
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
+from gateway.sessions.transfer import split_lines
 from gateway.spool import Spool
 
 _LISTED_DECODER = msgspec.json.Decoder(ListedSession)
@@ -181,16 +182,3 @@ async def _receive_frame(socket: ClientWebSocketResponse) -> bytes | dict[str, o
     if "error" in outcome:
         raise Refused(str(outcome["error"]))
     return outcome
-
-
-async def split_lines(blocks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Turn blocks that end anywhere into lines with their newlines. The last line may lack its newline."""
-    unfinished: list[bytes] = []
-    async for block in blocks:
-        first, *others = block.split(b"\n")
-        unfinished.append(first)
-        for piece in others:
-            yield b"".join(unfinished) + b"\n"
-            unfinished = [piece]
-    if last := b"".join(unfinished):
-        yield last

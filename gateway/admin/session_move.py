@@ -13,7 +13,7 @@ from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries
 from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.retention import IsBusy, never_busy
 from gateway.sessions.storage.codec import DamagedEntry, decode
-from gateway.sessions.transfer import readdress
+from gateway.sessions.transfer import readdress, split_lines
 from gateway.spool import MoveReminders, MoveRows, Spool
 
 log = structlog.get_logger()
@@ -47,6 +47,8 @@ class SessionMover:
         If it `activates`, or the scope has no other session, the session becomes the active one.
         """
         meta = self._sessions.find(key)
+        archived = await self._sessions.archive.find(key) if meta is None else None
+        meta = archived.meta if archived is not None else meta
         if meta is None:
             raise Refused("This session doesn't exist. `gatehouse sessions list` shows all sessions.")
         if scope == meta.scope:
@@ -65,22 +67,31 @@ class SessionMover:
         if self._is_busy(key) or (now is not None and now.last_accessed != meta.last_accessed):
             await self._sessions.delete(copy)
             raise Refused(BUSY.format(number=meta.number))
+        if archived is not None and self._sessions.find(copy) is not None:
+            archive = self._sessions.archive
+            copied = await archive.copy(copy, archived.why, archived.archived_at)
+            if copied is None:
+                raise Refused(f"Session {meta.number} can't be archived in its new scope now. Move it again later.")
+            await archive.archive(copied)
         await self._spool.commit(MoveRows(session=key, to=copy, scope=scope, number=parse_key(copy)[1]))
         await self._files.move_session(key, copy)
         await self._sessions.delete(key)
+        log.info("session_moved", session=key, to=copy)
         moved = self._sessions.find(copy)
-        if moved is None:
-            raise Refused("The session was deleted while it was being moved.")
+        if moved is None:  # It is archived, or was deleted while it was being moved.
+            found = await self._sessions.archive.find(copy)
+            if found is None:
+                raise Refused("The session was deleted while it was being moved.")
+            return found.meta
         active = self._sessions.active(scope)
         # A closed session stays closed: resuming it would open it.
         if activates and moved.status is SessionStatus.ACTIVE and (active is None or active.key != copy):
             await self._sessions.resume(scope, moved.number)
-        log.info("session_moved", session=key, to=copy)
         return self._sessions.find(copy) or moved
 
     async def move_belongings(self, source: str, target: str) -> list[str]:
         """Move the reminders, notes and private workspaces of a scope. Return a sentence for each that stayed."""
-        if self._sessions.list(source):
+        if self._sessions.list(source) or self._sessions.archived_count(source):
             return ["Reminders, notes and workspaces stay, because sessions are left in the old scope."]
         await self._spool.commit(MoveReminders(scope=source, to=target))
         left = await move_files(self._settings(), self._files, scopes=(source, target), keys={})
@@ -89,22 +100,24 @@ class SessionMover:
     async def _find_copy(self, key: str, scope: str) -> str | None:
         """Return the key of the copy that an interrupted move has left."""
         wanted = await self._id(key)
-        for other in self._sessions.list(scope):
-            if wanted and await self._id(other.key) == wanted:
-                return other.key
+        others = [meta.key for meta in self._sessions.list(scope)]
+        others += [session.key for session in await self._sessions.archive.list(scope)]
+        for other in others:
+            if wanted and await self._id(other) == wanted:
+                return other
         return None
 
     async def _id(self, key: str) -> str:
-        async with aclosing(self._sessions.export_lines(key)) as lines:
+        async with aclosing(self._sessions.export_lines(key)) as blocks:
             try:
-                header = decode(await anext(lines, b""))
+                header = decode((await anext(blocks, b"")).split(b"\n")[0])
             except DamagedEntry:
                 return ""
         return header.id if isinstance(header, entries.Header) else ""
 
     async def _lines(self, key: str, copy: str) -> AsyncIterator[bytes]:
-        async with aclosing(self._sessions.export_lines(key)) as lines:
-            async for line in lines:
+        async with aclosing(self._sessions.export_lines(key)) as blocks:
+            async for line in split_lines(blocks):
                 yield moved_line(readdress(line, copy), key, copy)
 
 

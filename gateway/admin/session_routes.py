@@ -92,7 +92,7 @@ class LocalArchive:
 
     async def move(self, key: str, scope: str, *, activates: bool = False) -> SessionMeta:
         """Move a session to another scope, where it gets the next free number."""
-        await self._require_session(key)
+        await self._require_session(key, may_be_archived=True)
         with _refuse_os_errors("Can't move the session"):
             return await self._require_mover().move(key, scope_of(scope), activates=activates)
 

@@ -217,7 +217,7 @@ class SessionCommands:
         ]
         if not lines:
             lines = [f"Nothing found for {excerpt(call.argument, TITLE_WIDTH)}."]
-        if self._sessions.has_archive(call.routed.scope):
+        if self._sessions.archived_count(call.routed.scope):
             lines.append("(Archived sessions are not searched. /session list archived shows them.)")
         if result.stopped_early:
             lines.append("(The search stopped early, so there may be more.)")

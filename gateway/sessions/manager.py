@@ -169,9 +169,9 @@ class SessionManager:
         """Return the number that the next new session of a scope gets."""
         return self._store.index[scope].highest_number + 1
 
-    def has_archive(self, scope: str) -> bool:
-        """Return True if sessions of the scope are in the archive."""
-        return self._store.index[scope].archived > 0
+    def archived_count(self, scope: str) -> int:
+        """Return how many sessions of the scope are in the archive."""
+        return self._store.index[scope].archived
 
     def list(self, scope: str) -> builtins.list[SessionMeta]:
         """Return the scope's sessions, newest first."""
@@ -230,15 +230,12 @@ class SessionManager:
         first: builtins.list[Entry] = [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
         if title and title.strip():
             first.append(e.Title(value=title))
+        self._store.cache.notices.pop(key, None)
         if notice:
             first.append(e.System(content=notice))
             # Before the commit, because `then` may start the turn that shows it.
             self._store.cache.notices[key] = notice
-        try:
-            state = await self.archive.start_new(key, first, copies, also, then)
-        except Exception:
-            self._store.cache.notices.pop(key, None)
-            raise
+        state = await self.archive.start_new(key, first, copies, also, then)
         self.lost.pop(scope, None)
         await self._retention.leave(found.active_session_key, Leaving.ROTATED)
         limit = self.settings.backlog_limit

@@ -104,3 +104,16 @@ async def join_into_blocks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]
             del waiting[:BLOCK]
     if waiting:
         yield bytes(waiting)
+
+
+async def split_lines(blocks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Turn blocks that end anywhere into lines with their newlines. The last line may lack its newline."""
+    unfinished: list[bytes] = []
+    async for block in blocks:
+        first, *others = block.split(b"\n")
+        unfinished.append(first)
+        for piece in others:
+            yield b"".join(unfinished) + b"\n"
+            unfinished = [piece]
+    if last := b"".join(unfinished):
+        yield last

@@ -118,6 +118,25 @@ async def test_an_interrupted_move_is_finished_by_the_next_one(tmp_path: Path) -
         assert (files.folder(NEW) / "cat.png").exists()
 
 
+async def test_archived_sessions_are_moved_to_the_archive_of_the_other_scope(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (configured, manager, spool, files):
+        mover = SessionMover(lambda: configured, manager, spool, files)
+        for _ in range(2):
+            await talk(manager, files)
+        assert await manager.prune(OLD, 1) == [OLD]
+        for key in (OLD, f"{OLD}#2"):
+            await mover.move(key, NEW)
+        assert await mover.move_belongings(OLD, NEW) == []
+        (archived,) = await manager.archive.list(NEW)
+        assert (archived.key, archived.meta.messages) == (NEW, 301)
+        assert [meta.key for meta in manager.list(NEW)] == [f"{NEW}#2"]
+        assert manager.archived_count(OLD) == 0
+        restored = await manager.archive.restore(archived, [])
+        assert (await manager.lines(restored.key, 1))[0].text == "message 299"
+        assert (files.folder(NEW) / "cat.png").exists()
+        assert (await manager.verify()).is_sound
+
+
 async def test_a_busy_session_is_not_moved(tmp_path: Path) -> None:
     async with opened(tmp_path) as (configured, manager, spool, files):
         key = await talk(manager, files)

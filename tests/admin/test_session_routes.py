@@ -14,7 +14,6 @@ from gateway.admin.archive import (
     RemoteArchive,
     open_archive,
     open_local_archive,
-    split_lines,
 )
 from gateway.admin.client import ControlClient
 from gateway.build import open_daemon
@@ -24,7 +23,7 @@ from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.transfer_files import BLOCK
-from gateway.sessions.transfer import join_into_blocks
+from gateway.sessions.transfer import join_into_blocks, split_lines
 from tests.sessions.conftest import ANN, SCOPE, Clock
 from tests.sessions.samples import dialogue, encoded, header
 

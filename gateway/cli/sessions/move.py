@@ -65,10 +65,17 @@ async def _plan(settings: Settings, options: argparse.Namespace) -> list[_Move]:
             if source == target:
                 raise Refused("FROM and TO are the same scope.")
             found: list[tuple[ListedSession, str | None]] = [
-                (listed, target) async for listed in archive.sessions(source)
+                (listed, target)
+                for are_archived in (False, True)
+                async for listed in archive.sessions(source, are_archived=are_archived)
             ]
         else:
-            hidden = [each async for each in archive.sessions() if not is_reachable(settings, each.meta.scope)]
+            hidden = [
+                listed
+                for are_archived in (False, True)
+                async for listed in archive.sessions(are_archived=are_archived)
+                if not is_reachable(settings, listed.meta.scope)
+            ]
             found = [(each, await _target(settings, archive, each.meta)) for each in hidden]
     moves = [_Move(session=listed.meta, is_active=listed.is_active, target=target) for listed, target in found]
     # In the order of their numbers, which is their order in the new scope too.

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from config import Settings
-from gateway.admin.archive import Archive, open_archive, split_lines
+from gateway.admin.archive import Archive, open_archive
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, fail, output_file
 from gateway.cli.sessions.names import find_session
 from gateway.conversation import Json
@@ -18,6 +18,7 @@ from gateway.sessions import Entry, SessionMeta
 from gateway.sessions.export import Export, JsonExport, MarkdownExport, export_pieces, undone_turns
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import DamagedEntry, decode
+from gateway.sessions.transfer import split_lines
 from gateway.text import printable
 from gateway.text.plain import count
 

@@ -12,7 +12,7 @@ from gateway.sessions import index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenSessions:
-    """How many sessions are hidden, by scope."""
+    """How many sessions are hidden, by scope. Archived ones count."""
 
     by_scope: Mapping[str, int]
 
@@ -38,8 +38,8 @@ def read_hidden_sessions(settings: Settings) -> HiddenSessions:
         return HiddenSessions(by_scope={})
     return HiddenSessions(
         by_scope={
-            name: len(scope.sessions)
+            name: len(scope.sessions) + scope.archived
             for name, scope in scopes.items()
-            if scope.sessions and not is_reachable(settings, name)
+            if (scope.sessions or scope.archived) and not is_reachable(settings, name)
         }
     )
