@@ -67,6 +67,21 @@ async def _history_lines(path: Path) -> list[str]:
     return [line async for line in open_history(path).load()]
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link to itself", "folder"])
+def test_something_else_in_the_place_of_the_history_is_left_alone(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "history"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name)
+    history = open_history(path)
+    history.append_string("hello")
+    assert history.get_strings() == ["hello"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
 async def test_history_is_newest_first(tmp_path: Path) -> None:
     history = open_history(tmp_path / "history")
     history.append_string("one")
