@@ -103,8 +103,12 @@ async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_
 
 
 async def _keys(archive: Archive, scope: str) -> list[str]:
-    async with aclosing(archive.sessions(scope)) as sessions:
-        return [listed.meta.key async for listed in sessions]
+    """Return the keys of all sessions of a scope, also of archived ones: their numbers are in use."""
+    keys: list[str] = []
+    for are_archived in (False, True):
+        async with aclosing(archive.sessions(scope, are_archived=are_archived)) as sessions:
+            keys += [listed.meta.key async for listed in sessions]
+    return keys
 
 
 async def _import(

@@ -20,7 +20,7 @@ from gateway.importing.destination import find_destinations
 from gateway.importing.parse import ImportedText, ImportedToolResult, ImportedToolUse, UnknownFormat, parse_session
 from gateway.sessions.history import to_messages
 from gateway.sessions.storage.codec import decode
-from tests.daemon.harness import gateway, settings
+from tests.daemon.harness import Parrot, gateway, settings
 from tests.daemon_process import gatehouse, write_config
 
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
@@ -237,3 +237,21 @@ async def test_an_exported_session_is_the_same_after_its_import(tmp_path: Path) 
     assert len(json.loads(first)["messages"]) == len(SPECIFIED["messages"])
     again = gatehouse("import", str(source), home=elsewhere)
     assert again.stdout.splitlines()[-1] == "Imported 0 sessions from 1 file."
+
+
+async def test_an_archived_import_is_known_and_its_number_is_not_used_again(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    source = tmp_path / "a.json"
+    source.write_text(json.dumps(SPECIFIED))
+    assert gatehouse("import", str(source), home=tmp_path).returncode == 0
+    configured = settings(tmp_path, session={"backlog_limit": 1})
+    async with gateway(configured, Parrot.answering) as (_, chat):
+        for text in ("/new", "hello", "/new"):
+            await chat.say(text, peer="ada")
+            heard = await chat.hear_message()
+        assert "is in the archive now" in heard.text
+    again = gatehouse("import", str(source), home=tmp_path)
+    assert again.stdout.splitlines()[-1] == "Imported 0 sessions from 1 file."
+    source.write_text(json.dumps({**SPECIFIED, "session_id": "another", "created_at": "2025-01-01T00:00:00Z"}))
+    other = gatehouse("import", str(source), home=tmp_path)
+    assert other.stdout.splitlines()[-1] == "Imported 1 session from 1 file.", other
