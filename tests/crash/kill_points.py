@@ -63,7 +63,7 @@ def _kill_self() -> None:
 def install() -> None:
     """Wrap functions of `os` and `sqlite3`, in this process and in those that it forks."""
     os.write = _torn_write
-    for name in ("fsync", "replace", "rename", "unlink", "ftruncate", "mkdir"):
+    for name in ("fsync", "link", "replace", "rename", "unlink", "ftruncate", "mkdir", "rmdir"):
         setattr(os, name, _with_points(name, getattr(os, name)))
     connect = sqlite3.connect
     setattr(sqlite3, "connect", lambda *given, **named: connect(*given, factory=_Connection, **named))  # noqa: B010 - mypy knows only one signature

@@ -5,7 +5,7 @@ names are lost newest first, as on journaling file systems.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.crash.strace import Step
@@ -83,7 +83,9 @@ class Disk:
                 self._name(step, _File(is_folder=True))
             case "rename":
                 self._name(step, self._now[step.old_path])
-            case "unlink":
+            case "link":
+                self._name(replace(step, old_path=""), self._now[step.old_path])
+            case "unlink" | "rmdir":
                 self._name(step, None)
             case "write" | "pwrite64":
                 self._write(step)

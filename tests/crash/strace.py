@@ -7,7 +7,7 @@ from pathlib import Path
 
 STRACE = (
     *("strace", "-f", "-qq", "-y", "-xx", "-s", "1000000", "--signal=none"),
-    "--trace=openat,write,pwrite64,fsync,fdatasync,rename,unlink,ftruncate,fallocate,mkdir,sendto",
+    "--trace=openat,write,pwrite64,fsync,fdatasync,link,rename,rmdir,unlink,ftruncate,fallocate,mkdir,sendto",
 )
 """The command without `-o FILE`. It prints names and data in hexadecimal, without shortening them."""
 
@@ -29,7 +29,7 @@ class Step:
     begun: int
     ended: int
     path: str
-    """The file that the call changes. For a rename, its new name."""
+    """The file that the call changes. For a rename or a link, its new name."""
     old_path: str = ""
     data: bytes = b""
     number: int = 0
@@ -67,9 +67,9 @@ def _step(call: str, given: str, result: str, begun: int, ended: int) -> Step | 
             opened = _HANDLE.search(result)
             name = _bytes(opened[1]).decode() if opened else ""
             return Step(call=call, begun=begun, ended=ended, path=name, flags=given)
-        case "rename":
+        case "rename" | "link":
             return Step(call=call, begun=begun, ended=ended, path=texts[1].decode(), old_path=texts[0].decode())
-        case "unlink" | "mkdir":
+        case "unlink" | "mkdir" | "rmdir":
             return Step(call=call, begun=begun, ended=ended, path=texts[0].decode())
         case _:
             written = texts[0][: int(result)] if texts and result.isdigit() else b""

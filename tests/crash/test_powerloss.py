@@ -13,7 +13,7 @@ import pytest
 from tests.crash.checks import Allowed, check
 from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.daemons import Daemons, daemons
-from tests.crash.fake_platform import FakePlatform, Shown
+from tests.crash.fake_platform import Event, FakePlatform, Shown
 from tests.crash.scenarios import messages
 from tests.crash.simulated_disk import Disk, Loss, restore
 from tests.crash.strace import STRACE, Step, read_trace
@@ -21,18 +21,21 @@ from tests.crash.strace import STRACE, Step, read_trace
 CUTS = int(os.environ.get("GATEHOUSE_POWERLOSS_CUTS", "40"))
 """The number of power cuts. 0 tries three cuts at every step."""
 
-EVENTS = messages("ada:tool tools", "bob:long", "ada:/new", "ada:", "bob:tool")
+CONVERSATIONS = {
+    "talking": messages("ada:tool tools", "bob:long", "ada:/new", "ada:", "bob:tool"),
+    "archiving": messages("ada:", "ada:/new", "ada:", "ada:/new", "ada:", "ada:/session restore 1", "ada:/new", "ada:"),
+}
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
-async def record_steps(home: Path) -> list[Step]:
+async def record_steps(spec: DaemonSpec, events: Sequence[Event]) -> list[Step]:
     """Let a daemon answer everything, and return its system calls."""
-    spec, platform = DaemonSpec(home=home), FakePlatform()
-    home.mkdir()  # noqa: ASYNC240 - no other task runs
+    home, platform = spec.home, FakePlatform()
+    home.mkdir()
     trace = home / "trace"
     async with daemons(*STRACE, "-o", str(trace)) as forked, platform.serving(spec.socket):
-        platform.write(*EVENTS)
+        platform.write(*events)
         pid = await forked.start(spec)
         await platform.until_settled(120)
         assert await forked.stop(pid) == 0
@@ -40,9 +43,9 @@ async def record_steps(home: Path) -> list[Step]:
     return read_trace(trace)
 
 
-def outside_state(steps: Sequence[Step], spec: DaemonSpec) -> tuple[FakePlatform, str]:
+def outside_state(steps: Sequence[Step], spec: DaemonSpec, events: Sequence[Event]) -> tuple[FakePlatform, str]:
     """Return the state of the platform and the records of the tools after these steps. A power cut changes neither."""
-    platform = FakePlatform(events=list(EVENTS))
+    platform = FakePlatform(events=list(events))
     effects = ""
     for step in steps:
         if step.path == str(spec.effects):
@@ -68,13 +71,15 @@ def _apply_to_platform(platform: FakePlatform, sent: dict[str, str]) -> None:
         platform.acknowledged.add(sent["id"])
 
 
-async def recover(steps: Sequence[Step], seed: int, home: Path, first: DaemonSpec, forked: Daemons) -> None:
+async def recover(
+    steps: Sequence[Step], events: Sequence[Event], seed: int, home: Path, first: DaemonSpec, forked: Daemons
+) -> None:
     """Cut the power after these steps, start a new daemon, and run all checks."""
     disk = Disk(first.data_dir)
     for step in steps:
         disk.apply(step)
     spec = replace(first, home=home)
-    platform, effects = outside_state(steps, first)
+    platform, effects = outside_state(steps, first, events)
     restore(disk.left(Loss(seed)), first.data_dir, spec.data_dir)
     spec.effects.write_text(effects)
     async with platform.serving(spec.socket):
@@ -102,11 +107,13 @@ def cuts(steps: Sequence[Step], root: Path) -> list[tuple[int, int]]:
     return [(rng.choice(places), rng.choice([0, 1, *range(2, 100)])) for _ in range(CUTS)]
 
 
-async def test_no_acknowledged_message_is_lost_in_a_power_cut(tmp_path: Path) -> None:
-    first = DaemonSpec(home=tmp_path / "first")
-    steps = await record_steps(first.home)
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+async def test_no_acknowledged_message_is_lost_in_a_power_cut(tmp_path: Path, conversation: str) -> None:
+    events = CONVERSATIONS[conversation]
+    first = DaemonSpec(home=tmp_path / "first", backlog_limit=1)
+    steps = await record_steps(first, events)
     async with daemons() as forked:
         for number, (place, seed) in enumerate(cuts(steps, first.data_dir)):
             home = tmp_path / str(number)
             home.mkdir()
-            await recover(steps[:place], seed, home, first, forked)
+            await recover(steps[:place], events, seed, home, first, forked)
